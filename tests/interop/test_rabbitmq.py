@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import struct
 import threading
 import time
@@ -18,7 +19,7 @@ from hosted_run import HostedRun
 from isthmus.amqp import section
 from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
-from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.administration import Administrations
 from isthmus.connectors.rabbitmq import property as props
@@ -423,6 +424,106 @@ def test_what_is_given_back_comes_again_in_order(server: RabbitServer, pump: Cal
     source.end.grant(100)
     again = source.arrived(45)
     assert [key_of(payload) for _, payload in again] == [f"k/{number}" for number in range(5, 50)]
+
+
+def publish(server: RabbitServer, queue: str, *keys: str, headers: Sequence[str] = ()) -> None:
+    def record(key: str) -> Record:
+        made = to_record(message(key))
+        if headers:
+            found = props.read(made.properties)
+            own = tuple((name, *table.field_of(name)) for name in headers)
+            made = made._replace(properties=props.write(found._replace(headers=(*own, *found.headers))))
+        return made._replace(routing_key=queue)
+
+    with RabbitClient(server.port) as client:
+        client.publish([record(key) for key in keys])
+
+
+def cut(source: Pump) -> None:
+    """Loses the connection, and connects again."""
+    source.end.connection._socket.shutdown(socket.SHUT_RDWR)
+    source.wait_for(SourceLost)
+    source.end.open()
+    source.wait_for(SourceOpened)
+
+
+def test_what_is_settled_out_of_order_keeps_the_channel(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    """unacked I2: what was set aside is acknowledged after its confirm, behind others."""
+    queue = server.queue("q-gaps")
+    publish(server, queue, *"abcde")
+    source = pump("source", options(server, queue))
+    source.wait_for(SourceOpened)
+    source.end.grant(5)
+    came = [position for position, _ in source.arrived(5)]
+    for index in (1, 3, 0, 2, 4):
+        source.end.settle(came[index], came[index])
+    assert not source.wait(lambda events: events or server.messages(queue) == 0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_comes_too_late_for_a_source_that_is_read_once_stays_untouched(
+    server: RabbitServer, pump: Callable[..., Pump], ordered: bool
+) -> None:
+    """present I1. A quorum queue drops what is given back too often, and an ordered source lost the tags of what was under way."""
+    queue = server.queue(f"q-late-{ordered}", "quorum", delivery_limit=2)
+    publish(server, queue, *"abc")
+    source = pump("source", options(server, queue), ordered=ordered, only_present=True)
+    source.wait_for(SourceOpened)
+    source.end.grant(2)
+    first = source.arrived(2)
+    publish(server, queue, *"defg")
+    source.end.grant(10)
+    found = source.wait(lambda events: any(type(each) is Exhausted for each in events))
+    came = [*first, *((at, data) for each in found if type(each) is Arrived for at, data in zip(*each, strict=True))]
+    assert [key_of(payload) for _, payload in came] == ["a", "b", "c"]
+    until = time.monotonic() + 0.5
+    assert not source.wait(lambda events: time.monotonic() > until)
+    source.end.settle(came[0][0], came[2][0])
+    source.close()
+    source.wait(lambda events: server.messages(queue) == 4)
+    assert [key_of(to_message(each)) for each in taken(server, queue)] == ["d", "e", "f", "g"]
+
+
+@pytest.mark.parametrize("only_present", [False, True])
+def test_what_was_settled_while_the_connection_was_away_is_acknowledged_without_credit(
+    server: RabbitServer, pump: Callable[..., Pump], only_present: bool
+) -> None:
+    queue = server.queue(f"q-away-{only_present}")
+    publish(server, queue, *"abc")
+    source = pump("source", options(server, queue), only_present=only_present)
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    came = source.arrived(3)
+    source.end.connection._socket.shutdown(socket.SHUT_RDWR)
+    source.end.settle(came[0][0], came[2][0])
+    source.wait_for(SourceLost)
+    source.end.open()
+    if only_present:
+        found = source.wait(lambda events: any(type(each) is Exhausted for each in events))
+        source.close()
+    else:
+        found = source.wait(lambda events: server.messages(queue) == 0)
+    assert not [each for each in found if type(each) is Arrived]
+    source.wait(lambda events: server.messages(queue) == 0)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_is_delivered_again_is_known_whatever_the_broker_does_to_its_headers(
+    server: RabbitServer, pump: Callable[..., Pump], kind: str
+) -> None:
+    """fingerprint I1"""
+    queue = server.queue(f"q-headers-{kind}", kind)
+    publish(server, queue, "a", headers=("zebra", "ant", "mule"))
+    source = pump("source", options(server, queue))
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    ((position, _),) = source.arrived(1)
+    cut(source)
+    source.end.grant(10)
+    source.wait(lambda events: not source.end._delivered.is_waiting or events)
+    source.end.settle(position, position)
+    found = source.wait(lambda events: server.messages(queue) == 0)
+    assert not [each for each in found if type(each) is Arrived]
 
 
 def test_memory_is_bounded_by_the_bytes_that_are_kept(server: RabbitServer, pump: Callable[..., Pump]) -> None:

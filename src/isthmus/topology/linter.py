@@ -17,7 +17,7 @@ from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
 from isthmus.topology.kind import KINDS
 from isthmus.topology.mailbox import check_full
-from isthmus.topology.model import Federation, NamespaceRef, Task
+from isthmus.topology.model import Federation, NamespaceRef, Route, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAKE_LOGS
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
@@ -116,20 +116,25 @@ def _check_kinds(task: Task, federation: Federation, document: Document) -> None
 
 
 def _warn_of_steps(federation: Federation, document: Document) -> None:
-    """Warn of steps that set messages aside at a log that has no place for them."""
+    """Warn of steps that set messages aside at a source that has no place for them."""
     for task in federation.tasks.values():
-        logs = [
-            route.source
-            for route in routes(federation, task.name)
-            if federation.namespaces[route.source.alias].is_log and not route.options.log.dead_letters
-        ]
-        for step in filter(may_set_aside, task.steps if logs else ()):
+        found = [route for route in routes(federation, task.name) if not _keeps_dead_letters(route, federation)]
+        for step in filter(may_set_aside, task.steps if found else ()):
+            source = found[0].source
+            is_log = federation.namespaces[source.alias].is_log
+            what = "is a log without a dead-letter queue" if is_log else "has no place that is known for such a message"
             document.warn(
                 step.place,
-                f"step {step} dead-letters what it cannot pass on, and {logs[0]} is a log without a dead-letter queue: such a message "
-                "blocks the route",
-                "write on_failure: drop in the step, or dead_letter_stream: NAME in the task",
+                f"step {step} dead-letters what it cannot pass on, and {source} {what}: it blocks the route",
+                f"write on_failure: drop in the step, or dead_letter_{'stream' if is_log else 'queue'}: NAME in the task",
             )
+
+
+def _keeps_dead_letters(route: Route, federation: Federation) -> bool:
+    namespace = federation.namespaces[route.source.alias]
+    if namespace.is_log:
+        return bool(route.options.log.dead_letters)
+    return not namespace.is_plain or bool(route.options.plain.dead_letters) or namespace.keeps_rejected
 
 
 def _check_windows(federation: Federation, document: Document) -> None:

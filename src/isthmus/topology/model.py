@@ -102,6 +102,12 @@ class NamespaceRef:
         return KINDS[self.kind].is_plain
 
     @property
+    def keeps_rejected(self) -> bool:
+        """Whether a message can be set aside at a queue of it without being told where."""
+        kind = KINDS[self.kind]
+        return kind.dead_letters or dict(self.settings).get(kind.dead_letters_by, "").lower() == "true"
+
+    @property
     def is_service_bus(self) -> bool:
         """Whether it has subscriptions with rules, dead-letter queues and claims."""
         return self.kind == SERVICE_BUS.name

@@ -42,7 +42,7 @@ def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
                 at, key = found.setdefault(alias, {}), (entity.name, entity.is_topic)
                 stands = at.get(key, entity)
                 both = tuple(dict.fromkeys((*stands.subscriptions, *entity.subscriptions)))
-                at[key] = replace(entity, subscriptions=both)
+                at[key] = replace(entity, subscriptions=both, is_read=stands.is_read or entity.is_read)
     return {alias: tuple(at.values()) for alias, at in found.items()}
 
 
@@ -72,6 +72,8 @@ def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: P
                 after=replace(entity, subscriptions=()),
             )
         )
+    else:
+        found.notes += [f"{remark} ({alias})" for remark in stands.remarks]
     for name in entity.subscriptions:
         if stands is not None and name in stands.subscriptions:
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 __all__ = [
@@ -167,11 +167,15 @@ class PlainState:
     Attributes:
         is_topic: whether it hands each message to every subscription.
         subscriptions: of a topic: what keeps messages for routes; those that are wanted, or, of the ones asked for, those that stand.
+        is_read: whether a route reads it.
+        remarks: what is to be told of it as it stands, e.g. that it drops messages; each a sentence without its subject.
     """
 
     name: str
     is_topic: bool = False
     subscriptions: tuple[str, ...] = ()
+    is_read: bool = field(default=False, compare=False)
+    remarks: tuple[str, ...] = field(default=(), compare=False)
 
 
 EntityState: TypeAlias = TopicState | QueueState

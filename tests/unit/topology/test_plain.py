@@ -24,6 +24,8 @@ namespaces:
   mq2: {kind: plainmq, address: "mq-2:5672"}
   hub: {kind: kafka, bootstrap: "k:9092"}
   sink: {kind: plainsink, address: "http://sink"}
+  drops: {kind: droppingmq, address: "mq-3:5672"}
+  keeps: {kind: droppingmq, address: "mq-4:5672", rejects: true}
 tasks:
 """
 
@@ -33,6 +35,18 @@ def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     address = Setting(name="address", kind=Kind.TEXT, required=True, description="Where.", example="mq:5672")
     mq = NamespaceKind(name="plainmq", title="a queue", shape=Shape.QUEUE, settings=(address,), address="address")
     monkeypatch.setitem(KINDS, "plainmq", mq)
+    rejects = Setting(
+        name="rejects", kind=Kind.BOOLEAN, default=False, description="Whether it keeps what is rejected."
+    )
+    dropping = replace(
+        mq,
+        name="droppingmq",
+        settings=(address, rejects),
+        dead_letters=False,
+        dead_letters_by="rejects",
+        takes_dead_letters=True,
+    )
+    monkeypatch.setitem(KINDS, "droppingmq", dropping)
     monkeypatch.setitem(KINDS, "plainsink", replace(mq, name="plainsink", reads=False))
     monkeypatch.setattr("isthmus.topology.reader.KIND_SETTING", replace(KIND_SETTING, choices=tuple(KINDS)))
 
@@ -87,6 +101,22 @@ def test_a_plan_makes_what_is_missing_and_then_nothing() -> None:
         "mq2": replace(empty["mq2"], plain=(topic,)),
     }
     assert plan(federation, stands).changes == ()
+
+
+def test_what_a_system_says_of_a_queue_that_is_read_is_told() -> None:
+    federation = read(
+        HEAD
+        + "  t: {pattern: move, queue: orders, source: mq, target: mq2}\n"
+        + "  u: {pattern: move, queue: parts, source: mq2, target: mq}\n"
+    )
+    wanted = wanted_plain(federation)
+    assert {each.name: each.is_read for each in wanted["mq"]} == {"orders": True, "parts": False}
+    stands = {alias: NamespaceState(alias=alias, endpoint=alias, plain=wanted[alias]) for alias in wanted}
+    dropping = replace(wanted["mq"][0], remarks=("queue orders has a delivery limit",))
+    stands["mq"] = replace(stands["mq"], plain=(dropping, wanted["mq"][1]))
+    found = plan(federation, stands)
+    assert found.changes == ()
+    assert "queue orders has a delivery limit (mq)" in found.notes
 
 
 def test_what_stands_already_is_told_where_a_subscription_is_new() -> None:
@@ -157,3 +187,65 @@ def test_a_plain_queue_goes_to_a_stream_by_a_move() -> None:
     assert route_spec(route, federation).target.options["topic"] == "s"
     found = faults("  t: {pattern: queue-to-stream, queue: q, source: mq, target: hub, stream: s}\n")
     assert found == ["queue-to-stream needs a namespace with queues and topics as source: mq is of kind plainmq"]
+
+
+@pytest.mark.parametrize(
+    ("source", "setting", "refused"),
+    [
+        ("mq", "", "dead-letter"),
+        ("drops", "", "block"),
+        ("keeps", "", "dead-letter"),
+        ("keeps", ", refused: block", "block"),
+        ("drops", ", dead_letter_queue: aside", "dead-letter"),
+    ],
+)
+def test_refusals_block_where_nothing_keeps_what_is_set_aside(source: str, setting: str, refused: str) -> None:
+    federation = read(HEAD + f"  t: {{pattern: move, queue: orders, source: {source}, target: ewr{setting}}}\n")
+    (route,) = routes(federation)
+    assert route.options.refused == refused
+    spec = route_spec(route, federation)
+    assert spec.block_refused == (refused == "block")
+    if "aside" in setting:
+        assert spec.source.options["dead_letters"] == "aside"
+        assert wanted_plain(federation)["drops"] == (PlainState(name="orders"), PlainState(name="aside"))
+    else:
+        assert "dead_letters" not in spec.source.options
+
+
+@pytest.mark.parametrize(("member", "refused"), [("drops", "block"), ("keeps", "dead-letter")])
+def test_an_all_active_task_blocks_at_members_that_drop_what_is_rejected(member: str, refused: str) -> None:
+    federation = read(HEAD + f"  t: {{pattern: all-active, topic: flights, members: [ewr, {member}]}}\n")
+    found = {route.name: route.options.refused for route in routes(federation)}
+    assert found == {f"t.ewr.{member}": "dead-letter", f"t.{member}.ewr": refused}
+
+
+def test_a_place_for_dead_letters_that_leads_nowhere_is_a_fault() -> None:
+    assert faults("  t: {pattern: move, queue: a, source: ewr, target: mq, dead_letter_queue: b}\n") == [
+        "dead_letter_queue goes with a source that is neither Service Bus nor a log"
+    ]
+    assert faults("  t: {pattern: move, queue: a, source: mq, target: ewr, dead_letter_queue: b}\n") == [
+        "mq takes no dead_letter_queue"
+    ]
+    assert faults("  t: {pattern: move, queue: a, source: drops, target: ewr, dead_letter_queue: a}\n") == [
+        "dead_letter_queue is the source itself"
+    ]
+    assert faults("  t: {pattern: move, queue: a, source: drops, target: ewr, refused: dead-letter}\n") == [
+        "nothing says that drops keeps what is set aside: it would drop it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "setting", "is_warned"),
+    [("drops", "", True), ("keeps", "", False), ("drops", ", dead_letter_queue: b", False)],
+)
+def test_a_step_that_sets_messages_aside_needs_a_place_for_them(source: str, setting: str, is_warned: bool) -> None:
+    steps = "steps: [{validate: {schema: s.json}}]"
+    text = HEAD + f"  t: {{pattern: move, queue: a, source: {source}, target: ewr, {steps}{setting}}}\n"
+    assert sum("dead_letter_queue: NAME" in str(each) for each in warnings(text)) == is_warned
+
+
+@pytest.mark.parametrize("name", ["rabbitmq", "amqp", "eventgrid"])
+def test_kinds_that_may_drop_what_is_rejected_say_so(name: str) -> None:
+    kind = KINDS[name]
+    assert not kind.dead_letters
+    assert kind.dead_letters_by in {each.name for each in kind.settings}

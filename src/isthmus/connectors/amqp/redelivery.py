@@ -9,7 +9,8 @@ AMQP 1.0, 3.2.4), and by a checksum of what its sender wrote, which no broker ma
 
 Invariants:
     I1. A position is expected again only if it was delivered over a lost link and was unsettled, or settled within `RECENT_SECONDS` before.
-    I2. Each is expected once; what is expected is forgotten `KEPT_SECONDS` after the source is back.
+    I2. Each is expected once, of messages that are alike as many as there were, the unsettled ones first; what is expected is forgotten
+        `KEPT_SECONDS` after the source is back.
     I3. What was given back is not expected: when it comes, it is given to the owner.
     I4. Besides what is unsettled at most `RECENT_BYTES` are kept.
 """
@@ -81,7 +82,7 @@ class RedeliveryMemory:
         self._recent: deque[tuple[float, _Batch]] = deque()
         self._recent_bytes = 0
         self._outcomes: deque[tuple[int, int, Any]] = deque()  # others than accepted
-        self._expected: dict[Key, int] = {}
+        self._expected: dict[Key, deque[int]] = {}  # a sender may have sent a message twice
         self._unsettled: dict[int, Key] = {}  # positions of lost links that the owner has not settled
         self._owed: dict[int, Any] = {}  # outcomes of positions of lost links
         self._until = math.inf
@@ -131,17 +132,21 @@ class RedeliveryMemory:
         self._trim(now, runs[0][0] if runs else None)
         outstanding = {position for first, last in runs for position in range(first, last + 1)}
         outcomes = {position: state for first, last, state in self._outcomes for position in range(first, last + 1)}
+        found: dict[Key, list[int]] = {}
         for batch in self._batches():
             for position, payload in zip(batch.positions, batch.payloads, strict=True):
                 state = outcomes.get(position)
                 key = None if isinstance(state, _GIVEN_BACK) else message_key(payload)
                 if key is None:
                     continue
-                self._expected[key] = position
+                found.setdefault(key, []).append(position)
                 if position in outstanding:
                     self._unsettled[position] = key
                 elif state is not None:
                     self._owed[position] = state
+        for key, positions in found.items():
+            both = [*positions, *self._expected.get(key, ())]
+            self._expected[key] = deque(sorted(both, key=lambda each: (each not in self._unsettled, each)))
         self._open.clear()
         self._recent.clear()
         self._outcomes.clear()
@@ -159,7 +164,7 @@ class RedeliveryMemory:
         for position in [each for each in self._unsettled if first <= each <= last]:
             key = self._unsettled.pop(position)
             if isinstance(state, _GIVEN_BACK):
-                del self._expected[key]
+                self._forget_one(key, position)
             elif state is not None:
                 self._owed[position] = state
 
@@ -172,12 +177,20 @@ class RedeliveryMemory:
         if not self._expected:
             return None
         key = message_key(payload)
-        position = self._expected.pop(key, None) if key is not None else None
-        if position is None:
+        if key is None or key not in self._expected:
             return None
+        position = self._expected[key][0]
+        self._forget_one(key, position)
         if self._unsettled.pop(position, None) is not None:
             return Again(position, is_settled=False)
         return Again(position, is_settled=True, state=self._owed.pop(position, None))
+
+    def _forget_one(self, key: Key, position: int) -> None:
+        positions = self._expected.get(key, deque())
+        if position in positions:
+            positions.remove(position)
+        if not positions:
+            self._expected.pop(key, None)
 
     def _forget(self) -> None:
         self._expected.clear()

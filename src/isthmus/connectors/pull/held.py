@@ -8,6 +8,8 @@ Invariants:
     I2. A message that is given again while it is held is not told again: its new receipt takes the place of the old one.
     I3. A message leaves the account only when it was completed, set aside or released, or its lock is lost after it was settled.
     I4. A request that failed is made again.
+    I5. A message whose lock was lost after it was completed is completed when it is given again, and not told. That it is the same one is
+        told by its name and by the system, which says that it has given it before.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.pull.puller import Lease, Pulled
 
 __all__ = ["Held", "Job", "Locks"]
+
+# Messages that were completed by a receipt which was of no use any more, e.g. since the answer to a renewal was lost.
+REMEMBERED = 10_000
 
 # Unique in the process: what a source has settled is remembered by position, also when another one takes its place.
 _positions = itertools.count(1)
@@ -81,6 +86,7 @@ class Locks:
         self._jobs: dict[Job, deque[Held]] = {job: deque() for job in (Job.COMPLETE, Job.RELEASE, Job.SET_ASIDE)}
         self._renewals: list[tuple[float, int, Held]] = []  # a heap; an entry whose time is not the message's is void
         self._entries = itertools.count()
+        self._settled: dict[str, None] = {}  # names, the oldest first
         self._under_way = 0
 
     def __len__(self) -> int:
@@ -110,7 +116,9 @@ class Locks:
             self._by_name[each.lease.name] = held
             self._by_position[held.position] = held
             self._lease(held, each.lease, now)
-            if each.unreadable:
+            if each.deliveries > 1 and each.lease.name in self._settled:
+                self._wish(held, Job.COMPLETE)
+            elif each.unreadable:
                 self._wish(held, Job.SET_ASIDE, Disposition("dead-letter", UNREADABLE, each.unreadable))
             elif self._max_deliveries and each.deliveries > self._max_deliveries:
                 text = f"delivered {each.deliveries} times; max_deliveries is {self._max_deliveries}"
@@ -258,9 +266,18 @@ class Locks:
             if held.wish is not job or (not is_taken and held.lease.receipt != receipt):
                 self._queue(held)  # it was given again meanwhile
                 continue
+            if job is Job.COMPLETE:
+                self._remember(held.lease.name, is_taken=is_taken)
             if self._by_name.get(held.lease.name) is held:
                 del self._by_name[held.lease.name]
             self._by_position.pop(held.position, None)
+
+    def _remember(self, name: str, *, is_taken: bool) -> None:
+        self._settled.pop(name, None)
+        if not is_taken:
+            self._settled[name] = None
+            if len(self._settled) > REMEMBERED:
+                del self._settled[next(iter(self._settled))]
 
     def failed(self, helds: Sequence[Held], now: float) -> None:
         """A request about these messages failed; nobody knows what became of it."""

@@ -7,6 +7,7 @@ must be such as XML can hold.
 Invariants:
     I1. `to_message(to_text(message))` says the same as the message, unless the form is `body`.
     I2. The same message of a queue becomes the same AMQP message each time that it is read.
+    I3. What a queue held can stand in its poison queue: if need be without the reason, or as its body alone.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 
 from isthmus.amqp import section
 from isthmus.connectors.wrap import cloud_event_message, envelope
-from isthmus.connectors.wrap.arrival import annotated
+from isthmus.connectors.wrap.arrival import annotated, with_properties
 from isthmus.connectors.wrap.body import body_of
 
-__all__ = ["LIMIT_BYTES", "TextError", "to_message", "to_text"]
+__all__ = ["LIMIT_BYTES", "TextError", "poison_text", "to_message", "to_text"]
 
 LIMIT_BYTES = 64 << 10
 # AMQP 1.0 holds no longer one (49 days).
@@ -64,6 +67,26 @@ def to_text(message: bytes, form: str, encoding: str, source: str = "") -> str:
             f"the body has the character U+{ord(found[0]):04X}, which XML does not hold; write encoding: base64"
         )
     return text
+
+
+def poison_text(message: bytes, reason: Mapping[str, str], encoding: str) -> str:
+    """The text of a message that came from a queue, for its poison queue.
+
+    Args:
+        message: as `to_message` made it; of a text that could not be read its body.
+        reason: application properties that say why it is there.
+        encoding: as in `to_text`.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    for each, form in ((with_properties(message, reason), "envelope"), (message, "envelope"), (message, "body")):
+        with suppress(TextError):
+            text = to_text(each, form, encoding)
+            if len(text.encode()) <= LIMIT_BYTES:
+                return text
+    # A text in another encoding than the queue's, which has no room for more.
+    return body_of(message).decode(errors="replace")
 
 
 def to_message(text: str, encoding: str, *, name: str, message_id: str, enqueued_ms: int, expires_ms: int) -> bytes:

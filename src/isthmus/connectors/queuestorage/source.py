@@ -29,9 +29,8 @@ from isthmus.connectors.queuestorage.client import (
     refusal_of,
     text_of,
 )
-from isthmus.connectors.queuestorage.mapping import LIMIT_BYTES, TextError, to_message, to_text
+from isthmus.connectors.queuestorage.mapping import poison_text, to_message
 from isthmus.connectors.queuestorage.option import SourceOptions
-from isthmus.connectors.wrap.arrival import with_properties
 from isthmus.errors import IsthmusError
 from isthmus.message.name import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 
@@ -117,7 +116,7 @@ class QueuePuller:
                 if expires is not None and expires.year < _NEVER_YEAR
                 else 0,
             )
-        except TextError as error:
+        except Exception as error:  # noqa: BLE001 - what nobody can read must not keep others from being read
             raw = section.encode_message(text.encode(errors="surrogatepass"), properties={"message_id": found.id})
             return Pulled(lease, raw, found.dequeue_count, enqueued_ms, str(error))
         return Pulled(lease, message, found.dequeue_count, enqueued_ms)
@@ -162,9 +161,7 @@ class QueuePuller:
     def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
         """Puts a message into the poison queue, and deletes it then."""
         reason = {DEAD_LETTER_REASON: disposition.reason, DEAD_LETTER_DESCRIPTION: disposition.description}
-        text = to_text(with_properties(message, reason), "envelope", self._options.encoding)
-        if len(text) > LIMIT_BYTES:  # the reason is worth less than the message
-            text = to_text(message, "envelope", self._options.encoding)
+        text = poison_text(message, reason, self._options.encoding)
         poison = self._poison
         assert poison is not None
         try:

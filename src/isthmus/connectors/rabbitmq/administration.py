@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from http.client import HTTPException
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -28,6 +29,7 @@ from urllib.parse import quote, urlsplit
 from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
 from isthmus.connectors.rabbitmq.option import BrokerOptions, read_broker
 from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq.remark import DELIVERY_LIMIT, has_default_limit, remarks_of
 from isthmus.connectors.secret import resolve
 from isthmus.errors import EntityNotFoundError, IsthmusError
 from isthmus.topology.change import Change
@@ -62,6 +64,7 @@ class RabbitAdministration:
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
         self._host = quote(options.virtual_host, "")
+        self._told_version: str | None = None
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
@@ -126,14 +129,33 @@ class RabbitAdministration:
 
     def _state(self, entity: PlainState) -> PlainState | None:
         if not entity.is_topic:
-            return entity if self._stands(f"queues/{self._host}/{quote(entity.name, '')}") else None
+            queue = self._queue(entity.name)
+            return None if queue is None else replace(entity, remarks=self._remarks(entity, queue))
         if not self._stands(f"exchanges/{self._host}/{quote(entity.name, '')}"):
             return None
         bindings = self._call("GET", f"exchanges/{self._host}/{quote(entity.name, '')}/bindings/source") or ()
         bound = {each["destination"] for each in bindings if each.get("destination_type") == "queue"}
-        return PlainState(
-            name=entity.name, is_topic=True, subscriptions=tuple(name for name in entity.subscriptions if name in bound)
-        )
+        stand = tuple(name for name in entity.subscriptions if name in bound)
+        remarks = [
+            each for name in stand for each in self._remarks(replace(entity, name=name), self._queue(name) or {})
+        ]
+        return PlainState(name=entity.name, is_topic=True, subscriptions=stand, remarks=tuple(remarks))
+
+    def _queue(self, name: str) -> Mapping[str, Any] | None:
+        found = self._call("GET", f"queues/{self._host}/{quote(name, '')}", is_optional=True)
+        return found if isinstance(found, dict) else None
+
+    def _remarks(self, entity: PlainState, queue: Mapping[str, Any]) -> tuple[str, ...]:
+        if not entity.is_read:
+            return ()
+        found = remarks_of(queue, self._version, is_rejected_to=self._options.dead_letter_exchange)
+        return tuple(f"queue {entity.name} {each}" for each in found)
+
+    @property
+    def _version(self) -> str:
+        if self._told_version is None:
+            self._told_version = str((self._call("GET", "overview") or {}).get("rabbitmq_version", ""))
+        return self._told_version
 
     def _looked(self, alias: str, wanted: Sequence[PlainState]) -> NamespaceState:
         """The same over AMQP, which tells no bindings: a queue that is there counts as bound."""
@@ -166,9 +188,11 @@ class RabbitAdministration:
     # ---- calls
 
     def _make_queue(self, name: str) -> None:
-        path = f"queues/{self._host}/{quote(name, '')}"
-        if not self._stands(path):
-            self._call("PUT", path, {"durable": True, "arguments": {"x-queue-type": self._options.queue_type}})
+        arguments: dict[str, Any] = {"x-queue-type": self._options.queue_type}
+        if self._options.queue_type == "quorum" and has_default_limit(self._version):
+            arguments[DELIVERY_LIMIT] = -1  # what comes back often is not lost
+        if self._queue(name) is None:
+            self._call("PUT", f"queues/{self._host}/{quote(name, '')}", {"durable": True, "arguments": arguments})
 
     def _bind(self, exchange: str, queue: str, routing_key: str, arguments: Mapping[str, str]) -> None:
         path = f"bindings/{self._host}/e/{quote(exchange, '')}/q/{quote(queue, '')}"
@@ -192,8 +216,9 @@ class RabbitAdministration:
             headers={"Authorization": f"Basic {token}", "Content-Type": "application/json"},
         )
         context = ssl.create_default_context(cafile=options.ca_file or None) if request.type == "https" else None
+        opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as answer:  # noqa: S310 - see above
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
                 text = answer.read()
                 return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
@@ -209,6 +234,13 @@ class RabbitAdministration:
             raise NamespaceUnreachableError(self._place, text) from None
         except ValueError:
             raise AdministrationError(self._place, "what answers is no management plugin", _HINTS[405]) from None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The password goes to no other address than the one that the file names."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Not followed: it is told as the answer."""
 
 
 def _reason(raw: bytes) -> str:

@@ -1,7 +1,7 @@
 """A connection to RabbitMQ, and its channels.
 
-What it is: the handshake, which blocks and is made in a thread, and from then on reading and writing that never block: frames go in as
-bytes, and come out as methods and contents for the channel that they are for. What it is not: a consumer or a publisher.
+What it is: reading and writing that never block, after the handshake (`handshake`): frames go in as bytes, and come out as methods and
+contents for the channel that they are for. What it is not: a consumer or a publisher.
 Specification: AMQP 0-9-1, 2.2.4 and 4.2; RabbitMQ documentation, "Heartbeats", "Blocked Connection Notifications".
 
 One connection has one user. RabbitMQ stops reading from a connection that publishes faster than a queue takes: routes that shared one
@@ -16,30 +16,24 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import itertools
 import select
 import socket
 import ssl
 import struct
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from isthmus.connectors.rabbitmq import table, wire
+from isthmus.connectors.rabbitmq import wire
 from isthmus.connectors.rabbitmq.error import ClosedByBrokerError
-from isthmus.connectors.rabbitmq.option import BrokerOptions
 from isthmus.connectors.rabbitmq.wire import BODY, HEADER, METHOD, M
-from isthmus.connectors.secret import resolve
-from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError, ProtocolError, UnauthorizedError
+from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
 
-__all__ = ["Connection", "Content", "User", "dial"]
+__all__ = ["Connection", "Content", "User", "closed"]
 
-CONNECT_SECONDS = 10.0
 READ_BYTES = 1 << 18
-FRAME_BYTES = 1 << 17
 _HEAD = struct.Struct(">BHI").unpack_from
 _IDS = struct.Struct(">HH").unpack_from
 _SIZE = struct.Struct(">Q").unpack_from
-_turns = itertools.count()
 
 
 class Content(NamedTuple):
@@ -70,7 +64,7 @@ class Connection:
     """An open connection.
 
     Args:
-        sock: connected, and through the handshake.
+        sock: connected, and through the handshake (`handshake.dial`).
         place: for errors.
         frame_bytes: as negotiated.
         heartbeat_seconds: the same; 0: none.
@@ -192,9 +186,6 @@ class Connection:
         assert self._socket is not None
         try:
             data = self._socket.recv(READ_BYTES)
-            if isinstance(self._socket, ssl.SSLSocket):
-                while self._socket.pending():  # poll does not tell of these
-                    data += self._socket.recv(READ_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
@@ -208,6 +199,8 @@ class Connection:
             self._parse(self._buffer + data if self._buffer else data)
         except (struct.error, IndexError, ValueError) as error:
             self.lose(ProtocolError(f"{self.place}: what came is no AMQP 0-9-1: {error}"))
+        if isinstance(self._socket, ssl.SSLSocket) and self.error is None and self._socket.pending():
+            self._read(now)  # poll does not tell of these
 
     def _parse(self, data: bytes) -> None:
         at, end = 0, len(data)
@@ -271,148 +264,3 @@ def closed(place: str, arguments: bytes) -> ClosedByBrokerError:
     """The error of a close."""
     code, text = wire.read_close(arguments)
     return ClosedByBrokerError("", place=place, reply_code=code, reply_text=text)
-
-
-# ---- the handshake, in a thread
-
-
-def dial(options: BrokerOptions) -> Connection:
-    """Connects to the first address that answers, beginning with another one each time; blocks.
-
-    Raises:
-        IsthmusError: no connection could be made.
-    """
-    addresses = options.addresses()
-    first = next(_turns) % len(addresses)
-    error: IsthmusError | None = None
-    for host, port in addresses[first:] + addresses[:first]:
-        place = f"{host}:{port}{'' if options.virtual_host == '/' else '/' + options.virtual_host}"
-        try:
-            return _dial(options, host, port, place)
-        except TimeoutError:
-            error = OperationTimeoutError(f"{place}: no answer within {CONNECT_SECONDS:g} s")
-        except ssl.SSLError as failed:
-            error = ConnectionLostError(
-                f"{place}: TLS failed: {failed.reason or failed}; look at ca_file and the certificates"
-            )
-        except OSError as failed:
-            error = ConnectionLostError(f"{place}: no connection: {failed}")
-        except (struct.error, IndexError, ValueError) as failed:
-            error = ProtocolError(f"{place}: what answers speaks no AMQP 0-9-1: {failed}")
-    assert error is not None
-    raise error
-
-
-def _dial(options: BrokerOptions, host: str, port: int, place: str) -> Connection:
-    response = _response(options)
-    sock: socket.socket = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if options.tls:
-            sock = _context(options).wrap_socket(sock, server_hostname=host)
-        made = _shake_hands(_Blocking(sock, place), options, response, place)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return made
-
-
-def _context(options: BrokerOptions) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=options.ca_file or None)
-    if options.certificate_file:
-        password = resolve(options.key_password).reveal() if options.key_password else None
-        context.load_cert_chain(options.certificate_file, options.key_file, password)
-    return context
-
-
-def _response(options: BrokerOptions) -> bytes:
-    """The answer to the SASL mechanism (RFC 4616, RFC 4422 appendix A)."""
-    if options.mechanism == "EXTERNAL":
-        return b""
-    return f"\0{options.username}\0{resolve(options.password).reveal()}".encode()
-
-
-def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, place: str) -> Connection:
-    peer.send(wire.PROTOCOL_HEADER)
-    offered = peer.expect(M.CONNECTION_START)
-    _, at = table.decode(offered, 2)
-    size = int.from_bytes(offered[at : at + 4], "big")
-    mechanisms = offered[at + 4 : at + 4 + size].decode(errors="replace").split()
-    if options.mechanism not in mechanisms:
-        raise UnauthorizedError(f"{place}: the broker takes no {options.mechanism}, but {', '.join(mechanisms)}")
-    peer.send(wire.method(0, M.CONNECTION_START_OK, _start_ok(options.mechanism, response)))
-    try:
-        tune = peer.expect(M.CONNECTION_TUNE)
-    except ConnectionLostError:
-        # A broker without the capability closes the socket (RabbitMQ documentation, "Authentication Failure Notifications").
-        raise UnauthorizedError(f"{place}: the broker refused to log in; look at username and password") from None
-    _, frame_bytes, heartbeat = struct.unpack_from(">HIH", tune)
-    frame_bytes = min(frame_bytes or FRAME_BYTES, FRAME_BYTES)
-    heartbeat = min(each for each in (heartbeat, options.heartbeat_seconds) if each)
-    peer.send(wire.method(0, M.CONNECTION_TUNE_OK, struct.pack(">HIH", 8, frame_bytes, heartbeat)))
-    peer.send(wire.method(0, M.CONNECTION_OPEN, wire.short(options.virtual_host) + b"\0\0"))
-    peer.expect(M.CONNECTION_OPEN_OK)
-    return Connection(peer.sock, place, frame_bytes, heartbeat)
-
-
-def _start_ok(mechanism: str, response: bytes) -> bytes:
-    wanted = (
-        "publisher_confirms",
-        "basic.nack",
-        "consumer_cancel_notify",
-        "connection.blocked",
-        "authentication_failure_close",
-    )
-    capabilities = table.encode([(name, b"t", b"\1") for name in wanted])
-    fields: list[Any] = [
-        (name, *table.field_of(text)) for name, text in (("product", "isthmus"), ("platform", "Python"))
-    ]
-    fields.append(("capabilities", b"F", capabilities))
-    return table.encode(fields) + wire.short(mechanism) + wire.long_text(response) + wire.short("en_US")
-
-
-class _Blocking:
-    """Methods of channel 0 over a socket that blocks."""
-
-    def __init__(self, sock: socket.socket, place: str) -> None:
-        self.sock, self._place = sock, place
-
-    def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
-
-    def expect(self, which: tuple[int, int]) -> bytes:
-        """The arguments of the next method.
-
-        Raises:
-            ClosedByBrokerError: it is a close.
-            ProtocolError: it is another.
-        """
-        while True:
-            head = self._take(7)
-            if head[:4] == b"AMQP":
-                raise ProtocolError(f"{self._place}: the broker speaks another protocol: {head!r}")
-            kind, _, size = _HEAD(head)
-            if size > FRAME_BYTES:
-                raise ValueError(f"a frame of {size} bytes")
-            payload = self._take(size + 1)
-            if kind != METHOD:
-                continue
-            found = _IDS(payload)
-            if found == which:
-                return payload[4:-1]
-            if found == M.CONNECTION_CLOSE:
-                with contextlib.suppress(OSError):
-                    self.send(wire.method(0, M.CONNECTION_CLOSE_OK))
-                raise closed(self._place, payload[4:])
-            raise ProtocolError(f"{self._place}: method {found[0]}.{found[1]} came instead of {which[0]}.{which[1]}")
-
-    def _take(self, size: int) -> bytes:
-        parts = []
-        while size:
-            data = self.sock.recv(min(size, 65536))
-            if not data:
-                raise ConnectionLostError(f"{self._place}: the broker closed the connection")
-            parts.append(data)
-            size -= len(data)
-        return b"".join(parts)

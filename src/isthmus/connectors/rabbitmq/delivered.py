@@ -1,6 +1,6 @@
 """What a source has given to its owner, and how it is found again when the broker delivers it again.
 
-What it is: positions, delivery tags and fingerprints. RabbitMQ numbers no messages, and after a lost connection it delivers everything
+What it is: positions, delivery tags and traits. RabbitMQ numbers no messages, and after a lost connection it delivers everything
 again that was not acknowledged, marked as redelivered. Such a message is recognised by what it holds: where its position is outstanding, its
 new tag acknowledges it; where it was settled meanwhile, it is acknowledged at once. What it is not: a duplicate detection: it lives as long as the
 source, and looks at redelivered messages only.
@@ -13,6 +13,7 @@ Invariants:
     I1. A message that was not marked as redelivered is always a new one.
     I2. Of an entry one message at most is taken for known.
     I3. Of what has no message-id nothing is known that was settled before the loss, nor of anything what was settled more than `REMEMBERED` messages before the loss.
+    I4. However often the connection is lost, no more than `REMEMBERED` settled messages are known.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from isthmus.connectors.rabbitmq.fingerprint import Traits, fingerprint_of
 
 __all__ = ["REMEMBERED", "Delivered", "Entry"]
 
@@ -33,13 +36,13 @@ class Entry(NamedTuple):
     Attributes:
         position: by which.
         tag: of its delivery in the present channel; 0: it was delivered in an earlier one.
-        fingerprint: of what it holds.
+        traits: what it holds.
         is_named: whether it has a message-id.
     """
 
     position: int
     tag: int
-    fingerprint: int
+    traits: Traits
     is_named: bool = True
 
 
@@ -50,16 +53,25 @@ class Delivered:
         self._outstanding: dict[int, Entry] = {}
         self._settled: deque[Entry] = deque(maxlen=REMEMBERED)
         self._known: dict[int, deque[Entry]] = {}
+        self._due: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._outstanding)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether messages of an earlier channel are to come again, so that they can be acknowledged."""
+        return bool(self._due)
 
     def told(self, entry: Entry) -> None:
         """A message is told."""
         self._outstanding[entry.position] = entry
 
-    def recognised(self, fingerprint: int) -> Entry | None:
+    def recognised(self, traits: Traits) -> Entry | None:
         """The entry that a redelivered message is; None: it is a new one."""
+        if not self._known:
+            return None
+        fingerprint = fingerprint_of(traits)
         found = self._known.get(fingerprint)
         if not found:
             return None
@@ -70,6 +82,7 @@ class Delivered:
 
     def attach(self, entry: Entry, tag: int) -> bool:
         """A known message came again; whether it is still outstanding."""
+        self._due.discard(entry.position)
         if entry.position in self._outstanding:
             self._outstanding[entry.position] = entry._replace(tag=tag)
             return True
@@ -91,6 +104,7 @@ class Delivered:
         entries = list(self._take(first, last))
         gone = {entry.position for entry in entries if not entry.tag}
         if gone:
+            self._due -= gone
             self._forget(gone)
         return entries
 
@@ -115,13 +129,15 @@ class Delivered:
 
     def lost(self) -> None:
         """The connection is lost: what was delivered in it may come again."""
-        before = [each for entries in self._known.values() for each in entries]
-        self._outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
-        self._known = {}
-        seen: set[int] = set()
+        outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
+        prints = {each.position: print_ for print_, entries in self._known.items() for each in entries}
+        before = (each for entries in self._known.values() for each in entries)
+        settled = {each.position: each for each in (*before, *self._settled) if each.position not in outstanding}
+        newest = [settled[position] for position in sorted(settled)[-REMEMBERED:]]
+        self._outstanding, self._known = outstanding, {}
         # Outstanding ones first: of equal messages the broker may have let go those that were settled.
-        for entry in (*self._outstanding.values(), *sorted(before), *self._settled):
-            if entry.position not in seen:
-                seen.add(entry.position)
-                self._known.setdefault(entry.fingerprint, deque()).append(entry._replace(tag=0))
+        for entry in (*outstanding.values(), *newest):
+            fingerprint = prints.get(entry.position) or fingerprint_of(entry.traits)
+            self._known.setdefault(fingerprint, deque()).append(entry._replace(tag=0))
+        self._due = (self._due & {each.position for each in newest}) | outstanding.keys()
         self._settled.clear()

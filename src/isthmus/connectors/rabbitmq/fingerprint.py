@@ -1,7 +1,9 @@
-"""What tells a message that is delivered again from others: a digest of all that it holds.
+"""What tells a message that is delivered again from others: all that it holds, without what the broker changes from one delivery to the next.
 
-What it is: one number of exchange, routing key, properties and body, without what the broker changes from one delivery to the next. What
-it is not: stable beyond the process.
+What it is: what is kept of each delivery, which costs nothing, and the number that is made of it when a connection was lost. What it is
+not: stable beyond the process.
+
+What RabbitMQ changes: quorum queues count deliveries in headers, and write the headers of what they deliver again sorted by name.
 
 Invariants:
     I1. Two deliveries of one message have the same fingerprint, whatever the queue's type.
@@ -10,29 +12,35 @@ Invariants:
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 from isthmus.connectors.rabbitmq import property as props
+from isthmus.connectors.rabbitmq.name import BROKER_HEADERS
 from isthmus.connectors.rabbitmq.property import Record
 from isthmus.connectors.rabbitmq.table import TableError
 
-__all__ = ["fingerprint_of"]
-
-# Quorum queues count deliveries in a header.
-DELIVERY_COUNT = "x-delivery-count"
-_NAME = DELIVERY_COUNT.encode()
+__all__ = ["Traits", "fingerprint_of", "traits_of"]
 
 
-def fingerprint_of(record: Record) -> int:
+class Traits(NamedTuple):
+    """What is kept of a delivery: of its body a hash."""
+
+    properties: bytes
+    body_hash: int
+    exchange: str
+    routing_key: str
+
+
+def traits_of(record: Record) -> Traits:
+    """The traits of a delivery."""
+    return Traits(record[1], hash(record[0]), record[2], record[3])
+
+
+def fingerprint_of(traits: Traits) -> int:
     """The fingerprint of a delivery."""
-    body, properties, exchange, routing_key = record
-    if _NAME in properties:
-        properties = _without_count(properties)
-    return hash((properties, body, exchange, routing_key))
-
-
-def _without_count(raw: bytes) -> bytes:
     try:
-        found = props.read(raw)
-        return props.write(found._replace(headers=tuple(each for each in found.headers if each[0] != DELIVERY_COUNT)))
+        found = props.read(traits.properties)
     except (TableError, struct.error):
-        return raw
+        return hash(traits)
+    headers = tuple(sorted(each for each in found.headers if each[0] not in BROKER_HEADERS))
+    return hash((found._replace(headers=headers), *traits[1:]))

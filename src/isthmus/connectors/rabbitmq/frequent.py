@@ -15,7 +15,14 @@ from functools import lru_cache
 
 from isthmus.amqp import section
 from isthmus.amqp.codec import value_end
-from isthmus.connectors.rabbitmq.name import AMQP_HEADER, EXCHANGE, NOTE_PROPERTY, ROUTING_HEADERS, ROUTING_KEY
+from isthmus.connectors.rabbitmq.name import (
+    AMQP_HEADER,
+    BROKER_HEADERS,
+    EXCHANGE,
+    NOTE_PROPERTY,
+    ROUTING_HEADERS,
+    ROUTING_KEY,
+)
 from isthmus.connectors.rabbitmq.property import Record
 from isthmus.message.name import BROKER_ANNOTATIONS
 
@@ -30,9 +37,7 @@ _I64 = struct.Struct(">q")
 _I64_AT, _I64_PACK = _I64.unpack_from, _I64.pack
 _U64 = struct.Struct(">Q").pack
 _MAP32 = struct.Struct(">4sII").pack
-_RESERVED = frozenset(
-    each.encode() for each in (AMQP_HEADER, NOTE_PROPERTY, "x-delivery-count", "x-stream-offset", *ROUTING_HEADERS)
-)
+_RESERVED = frozenset(each.encode() for each in (AMQP_HEADER, NOTE_PROPERTY, *BROKER_HEADERS, *ROUTING_HEADERS))
 # content-type, content-encoding, headers, delivery-mode, priority, correlation-id, reply-to, message-id, timestamp, type
 _KNOWN_FLAGS = 0xFEE0
 _PERSISTENT_FLAG = 0x1000

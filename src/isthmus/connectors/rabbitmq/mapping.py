@@ -13,7 +13,7 @@ both ways share, and `to_message`; `outward` has `to_record`. Specification: OAS
 | timestamp | creation-time |
 | type | subject |
 | exchange, routing key | the annotations `x-exchange` and `x-routing-key` |
-| `x-delivery-count`, `x-stream-offset` | the broker's own: left out |
+| `x-delivery-count`, `x-acquired-count`, `x-stream-offset` | the broker's own: left out |
 
 What a message of RabbitMQ has beyond that is noted in the application property `isthmus-rabbitmq`, a JSON object; what an AMQP 1.0
 message has beyond that, in the header `isthmus-amqp`, and fields without a counterpart become headers `amqp-group-id` and so on.

@@ -9,6 +9,7 @@ NOTE_PROPERTY = "isthmus-rabbitmq"
 SHOWN = "amqp-"
 # As RabbitMQ's own AMQP 1.0 names them.
 EXCHANGE, ROUTING_KEY = "x-exchange", "x-routing-key"
-BROKER_HEADERS = frozenset({"x-delivery-count", "x-stream-offset"})
+# Of RabbitMQ 4.3 and later `x-acquired-count`.
+BROKER_HEADERS = frozenset({"x-delivery-count", "x-acquired-count", "x-stream-offset"})
 # RabbitMQ routes by these ("Sender-selected Distribution").
 ROUTING_HEADERS = frozenset({"CC", "BCC"})

@@ -83,14 +83,7 @@ SOURCE = Spec(
             kind=Kind.TEXT,
             default="",
             description="Where messages go that are set aside, with the reason in headers; published with a confirm before the message is "
-            "acknowledged. The queue has to be there.",
-        ),
-        Setting(
-            name="dead_letter_exchange",
-            kind=Kind.BOOLEAN,
-            default=False,
-            description="The queue has a dead-letter exchange: messages that are set aside are rejected, and RabbitMQ moves them there, "
-            "without a reason. Where it has none, RabbitMQ would drop them.",
+            "acknowledged. The queue has to be there. Empty: as `dead_letter_exchange` says.",
         ),
     ),
 )
@@ -200,6 +193,7 @@ class BrokerOptions:
     management: str = ""
     queue_type: str = "quorum"
     exchange_type: str = "topic"
+    dead_letter_exchange: bool = False
 
     def addresses(self) -> list[tuple[str, int]]:
         """Hosts and ports."""
@@ -216,7 +210,6 @@ class SourceOptions(BrokerOptions):
     prefetch: int = 2000
     consumer: str = "auto"
     dead_letters: str = ""
-    dead_letter_exchange: bool = False
 
     @property
     def queue(self) -> str:
@@ -305,8 +298,6 @@ def _entity_faults(made: BrokerOptions) -> Iterator[tuple[str, str]]:
             yield "entity_type=topic and subscription go together", "write subscription=QUEUE with entity_type=topic"
         if made.dead_letters and made.dead_letters == made.queue:
             yield "dead_letters is the queue itself", "write another queue"
-        if made.dead_letters and made.dead_letter_exchange:
-            yield "dead_letters and dead_letter_exchange exclude each other", "write one of them"
     if isinstance(made, TargetOptions):
         for name in ("entity", "routing_key"):
             yield from _too_long(name, getattr(made, name))

@@ -20,7 +20,6 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 import struct
 import time
 from collections import deque
@@ -34,11 +33,13 @@ from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
 from isthmus.connectors.rabbitmq.delivered import Delivered, Entry
 from isthmus.connectors.rabbitmq.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.error import may_pass
-from isthmus.connectors.rabbitmq.fingerprint import fingerprint_of
+from isthmus.connectors.rabbitmq.fingerprint import traits_of
 from isthmus.connectors.rabbitmq.mapping import to_message
 from isthmus.connectors.rabbitmq.option import SourceOptions
 from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.present import Present
 from isthmus.connectors.rabbitmq.property import Record
+from isthmus.connectors.rabbitmq.refused import Refused
 from isthmus.connectors.rabbitmq.unacked import Unacked
 from isthmus.connectors.rabbitmq.wire import M
 from isthmus.errors import ConnectionLostError, IsthmusError
@@ -46,9 +47,6 @@ from isthmus.errors import ConnectionLostError, IsthmusError
 __all__ = ["RabbitSource"]
 
 KEPT_BYTES = 4 << 20
-SETTLE_SECONDS = 5.0
-# A queue that gives nothing for so long is asked whether it is empty.
-QUIET_SECONDS = 0.5
 CONSUMER = "isthmus"
 _EPOCH_MS = 1_700_000_000_000
 _TAG = struct.Struct(">Q?").unpack_from
@@ -79,9 +77,8 @@ class RabbitSource(End):
         # Positions of a later source of the same queue are higher: no message is taken for one of another process.
         self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
         self._dead = DeadLetters(options)
-        self._refused = _Refused()
-        self._present: int | None = None  # messages of those that stood at the beginning which have not come
-        self._only_present = only_present
+        self._refused = Refused()
+        self._present = Present() if only_present else None
         self._last: Connection | None = None
         self._reset()
 
@@ -92,10 +89,11 @@ class RabbitSource(End):
         self._ready_bytes = 0
         self._credit = 0
         self._is_draining = False
-        self._is_consuming = self._is_recalling = False
-        self._was_told = self._has_told_end = False
-        self._quiet_at = math.inf
-        self._is_asking = False
+        self._is_consuming = self._is_cancelling = self._is_recalling = False
+        self._was_told = False
+        self._late: list[int] = []  # tags of messages that came behind those that stood at the beginning
+        if self._present is not None:
+            self._present.channel_begins()
 
     # ---- the port
 
@@ -116,10 +114,9 @@ class RabbitSource(End):
                 events.append(SourceOpened())
             self._hand_on(events)
             self._look_for_end(events, now)
-            refused = self._refused
-            if refused.text and (now >= refused.due(now) or len(self._delivered) <= refused.messages):
-                self._lost(SourceLost(refused.text, is_fatal=True), events, now)
-                self._refused = _Refused()
+            if self._refused.is_due(now, len(self._delivered)):
+                self._lost(SourceLost(self._refused.text, is_fatal=True), events, now)
+                self._refused = Refused()
         if self._is_draining:
             self._is_draining = False
             events.append(Drained())
@@ -129,13 +126,15 @@ class RabbitSource(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the socket is silent."""
-        return min(self.step_deadline(now), self._refused.due(now), self._quiet_at)
+        due = min(self.step_deadline(now), self._refused.due)
+        return due if self._present is None else min(due, self._present.quiet_at)
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         self._is_draining = False
         self._credit = 0 if self._refused.text else credit
-        self._quiet_at = time.monotonic() + QUIET_SECONDS if self._only_present else math.inf
+        if self._present is not None:
+            self._present.moved(time.monotonic())
         self._consume()
         self.mark()  # something may have come already
 
@@ -167,7 +166,7 @@ class RabbitSource(End):
                     self._unacked.remove(entry.tag)
         else:
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
-            hint = "name a queue for dead_letters at the source, say dead_letter_exchange=true where the queue has one, or let refusals block"
+            hint = "name a queue for dead_letters at the source (dead_letter_queue of a task), say dead_letter_exchange=true where the queue has one, or let refusals block"
             self._refuse(first, last, f"be set aside ({reason})", hint)
 
     def release(self, first: int, last: int) -> None:
@@ -228,6 +227,10 @@ class RabbitSource(End):
         elif which == M.CHANNEL_CLOSE_OK:
             self._is_recalling = False
             self._begin_channel()
+        elif which == M.BASIC_CANCEL_OK:
+            self._is_consuming = self._is_cancelling = False
+            self._leave_late()
+            self._consume()
         elif which == M.BASIC_CANCEL:
             self.fail(
                 ConnectionLostError(
@@ -248,21 +251,23 @@ class RabbitSource(End):
         routing_key, _ = wire.short_at(arguments, at)
         self._unacked.add(tag)
         record = Record(body, properties, exchange, routing_key)
-        fingerprint = fingerprint_of(record)
-        known = self._delivered.recognised(fingerprint) if is_again else None
+        traits = traits_of(record)
+        known = self._delivered.recognised(traits) if is_again else None
         if known is not None:
             if not self._delivered.attach(known, tag):
                 self._ack([tag])  # it was settled
-            return
-        if self._present == 0:  # it came after the beginning
-            self._give_back([tag])
+            self._look_for_late()
             return
         if self._present is not None:
-            self._present -= 1
+            if not self._present.came(time.monotonic()):
+                self._late.append(tag)
+                self._look_for_late()
+                return
+            self._look_for_late()
         self._position += 1
         is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
         payload = to_message(record, self._position, int(time.time() * 1000))
-        self._delivered.told(Entry(self._position, tag, fingerprint, is_named))
+        self._delivered.told(Entry(self._position, tag, traits, is_named))
         self._dead.keep(self._position, payload)
         self._ready.append((self._position, payload))
         self._ready_bytes += len(payload)
@@ -278,21 +283,21 @@ class RabbitSource(End):
             positions, payloads = zip(*parts, strict=True)
             self._ready_bytes -= sum(map(len, payloads))
             self._credit -= count
-            if self._only_present:
-                self._quiet_at = time.monotonic() + QUIET_SECONDS
+            if self._present is not None:
+                self._present.moved(time.monotonic())
             events.append(Arrived(positions, payloads))
         if self.connection is not None:
             self.connection.is_paused = self._ready_bytes > KEPT_BYTES and not self._is_recalling
 
     def _consume(self) -> None:
-        """Begins to consume where there is credit."""
+        """Begins to consume where there is credit, or where messages have to come again so that they can be acknowledged."""
         connection = self.connection
         if connection is None or not self.is_open or self._is_consuming or self._is_recalling:
             return
-        if not self._credit or self._present == 0:
-            return
-        self._is_consuming = True
-        connection.write(wire.consume(CHANNEL, self.options.queue, CONSUMER, exclusive=self._is_exclusive))
+        wants_more = self._credit and (self._present is None or not self._present.is_over)
+        if wants_more or self._delivered.is_waiting:
+            self._is_consuming = True
+            connection.write(wire.consume(CHANNEL, self.options.queue, CONSUMER, exclusive=self._is_exclusive))
 
     def _ack(self, tags: Sequence[int]) -> None:
         if tags and self.connection is not None and not self._is_recalling:
@@ -313,7 +318,7 @@ class RabbitSource(End):
             self._forget_channel()
             return
         for tag in tags:
-            connection.write(wire.reject(CHANNEL, tag, requeue=True))
+            connection.write(wire.requeue(CHANNEL, tag))
             self._unacked.remove(tag)
 
     def _forget_channel(self) -> None:
@@ -321,14 +326,15 @@ class RabbitSource(End):
         for position, _ in self._ready:
             self._delivered.take(position, position)
             self._dead.forget(position, position)
-            if self._present is not None:
-                self._present += 1
+        if self._present is not None:
+            self._present.gone_back(len(self._ready))
         self._ready.clear()
+        self._late.clear()
         self._ready_bytes = 0
         self._delivered.lost()
         self._dead.detach()
         self._unacked.clear()
-        self._is_consuming = False
+        self._is_consuming = self._is_cancelling = False
 
     # ---- setting aside
 
@@ -357,35 +363,45 @@ class RabbitSource(End):
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
         """The source is going to be lost: what is under way is settled before, or it would come again each time."""
         text = f"queue '{self.entity}': a message would have to {what}"
-        self._refused.text = self._refused.text or text + (f"; {hint}" if hint else "")
-        self._refused.messages += last - first + 1
+        self._refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)
         self._credit = 0
         self.mark()
 
     # ---- what stood at the beginning
 
     def _counted(self, messages: int) -> None:
-        if self._only_present and self._present is None:
-            self._present = messages
-        elif self._is_asking:
-            self._is_asking = False
-            if not messages and not self._ready and not len(self._delivered):
-                self._present = 0  # somebody else had the rest
-                self.mark()
-        self._quiet_at = time.monotonic() + QUIET_SECONDS if self._only_present else math.inf
+        if self._present is not None:
+            self._present.counted(messages, time.monotonic(), is_idle=not self._ready and not len(self._delivered))
+            self._look_for_late()
+            self.mark()
 
     def _look_for_end(self, events: list[SourceEvent], now: float) -> None:
-        if not self._only_present or self._has_told_end:
+        present = self._present
+        if present is None:
             return
-        if self._present == 0 and not self._ready:
-            self._has_told_end = True
-            self._quiet_at = math.inf
+        if not self._ready and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
             events.append(Exhausted())
-        elif now >= self._quiet_at:
-            self._quiet_at = now + QUIET_SECONDS
-            if self._is_consuming and not self._is_asking and not len(self._delivered) and self.connection is not None:
-                self._is_asking = True
+        elif now >= present.quiet_at:
+            can_ask = self._is_consuming and not len(self._delivered) and not present.is_asking
+            if present.is_due(now, can_ask=can_ask) and self.connection is not None:
                 self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
+
+    def _look_for_late(self) -> None:
+        """Ends consuming once all that stood there has come; what crosses it stays untouched, and goes back."""
+        present, connection = self._present, self.connection
+        if present is None or not present.is_over or connection is None:
+            return
+        if self._is_consuming and not self._is_cancelling and not self._delivered.is_waiting:
+            self._is_cancelling = True
+            connection.write(wire.cancel(CHANNEL, CONSUMER))
+
+    def _leave_late(self) -> None:
+        """Others may have what came too late. An ordered source keeps it until it ends, so that the order stays."""
+        late, self._late = self._late, []
+        if self._is_ordered:
+            self._late = late
+        else:
+            self._give_back(late)
 
     # ---- the end of a channel
 
@@ -395,23 +411,3 @@ class RabbitSource(End):
         self._dead.lost()
         self._reset()
         events.append(event)
-
-
-class _Refused:
-    """Messages that would need a disposition that there is none for.
-
-    Attributes:
-        text: what is told of the first; empty: there is none.
-        messages: how many.
-    """
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.messages = 0
-        self._due = math.inf
-
-    def due(self, now: float) -> float:
-        """When the source is lost, whatever is under way."""
-        if self.text and self._due == math.inf:
-            self._due = now + SETTLE_SECONDS
-        return self._due

@@ -3,9 +3,12 @@
 What it is: the delivery tags of one channel in their order, and which of them are done. `basic.ack` acknowledges one delivery, or all up
 to one. What it is not: the positions of a route (`delivered`). Specification: AMQP 0-9-1, 1.8.3.13; tags ascend by one.
 
+RabbitMQ closes the channel for an acknowledgement that names a tag which it does not know any more, also one that is meant with all up to
+it; so each names a tag that is acknowledged by it for the first time.
+
 Invariants:
     I1. Nothing is acknowledged that is not done.
-    I2. A tag is acknowledged once.
+    I2. No acknowledgement names a tag that was acknowledged or rejected before.
 """
 
 from __future__ import annotations
@@ -37,9 +40,11 @@ class Unacked:
         done |= fresh
         last = 0
         while order and order[0] in done:
-            last = order.popleft()
-            done.discard(last)
-            fresh.discard(last)
+            tag = order.popleft()
+            done.discard(tag)
+            if tag in fresh:
+                fresh.discard(tag)
+                last = tag
         acks = [(last, True)] if last else []
         return acks + [(tag, False) for tag in sorted(fresh)]
 

@@ -179,7 +179,12 @@ def reject(channel: int, tag: int, *, requeue: bool) -> bytes:
     return _ACK.pack(METHOD, channel, 13, 60, 90, tag, requeue, 0xCE)
 
 
-_ACK = struct.Struct(">BHIHHQ?B")
+def requeue(channel: int, tag: int) -> bytes:
+    """Gives a delivery back. `basic.reject` would do so, too, but count as a failed delivery in quorum queues of RabbitMQ 4.3 and later."""
+    return _ACK.pack(METHOD, channel, 13, 60, 120, tag, 2, 0xCE)
+
+
+_ACK = struct.Struct(">BHIHHQBB")
 
 
 def close_method(channel: int) -> bytes:

@@ -71,6 +71,9 @@ AMQP = NamespaceKind(
     title="an AMQP 1.0 broker",
     shape=Shape.QUEUE,
     browses=True,
+    dead_letters=False,
+    dead_letters_by="rejects",
+    takes_dead_letters=True,
     address="url",
     faults=amqp_faults,
     settings=(
@@ -142,7 +145,7 @@ AMQP = NamespaceKind(
             kind=Kind.BOOLEAN,
             default=False,
             description="Whether the broker keeps what is rejected, in dead-letter addresses of its own, so that a message can be set "
-            "aside by rejecting it. A broker without them drops it; without this setting the route stops instead.",
+            "aside by rejecting it. A broker without them drops it; without this setting, and `dead_letter_queue` in the task, refusals block.",
         ),
     ),
 )

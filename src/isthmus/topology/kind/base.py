@@ -52,7 +52,9 @@ class NamespaceKind:
         shape: what its entities are.
         reads: whether its entities can be sources.
         writes: whether its entities can be targets.
-        dead_letters: of a queue: whether a message can be set aside at the source.
+        dead_letters: of a queue: whether a message can be set aside at the source without being told where.
+        dead_letters_by: else the setting which says that the system keeps what is rejected; empty: there is none.
+        takes_dead_letters: of a queue: whether its source can be told a queue for what is set aside (option `dead_letters`).
         browses: of a queue: whether what stands in it can be read without taking it; verification needs it at a target.
         address: the settings that tell two systems apart, with spaces between them.
         granted_by: what grants the rights `listen`, `send` and `manage`, for people.
@@ -68,6 +70,8 @@ class NamespaceKind:
     reads: bool = True
     writes: bool = True
     dead_letters: bool = True
+    dead_letters_by: str = ""
+    takes_dead_letters: bool = False
     browses: bool = False
     address: str = ""
     granted_by: Mapping[str, str] = field(default_factory=dict)

@@ -17,6 +17,8 @@ EVENT_GRID = NamespaceKind(
     name="eventgrid",
     title="Azure Event Grid",
     shape=Shape.QUEUE,
+    dead_letters=False,
+    dead_letters_by="rejects",
     address="endpoint",
     granted_by={
         "listen": "role EventGrid Data Receiver on the subscription's topic, or a key of the namespace",

@@ -15,6 +15,7 @@ from isthmus.topology.setting import Kind, Setting
 __all__ = ["PORT", "RABBITMQ", "TLS_PORT", "addresses_of", "rabbitmq_faults"]
 
 PORT, TLS_PORT = 5672, 5671
+_MANAGEMENT = "https://rabbit-1.example.com:15671"
 
 
 def addresses_of(host: str, tls: bool) -> list[tuple[str, int]]:
@@ -45,7 +46,7 @@ def rabbitmq_faults(values: Mapping[str, Any], write: Callable[[str, str], str])
     Yields:
         The setting at fault, what is wrong, and a hint.
     """
-    if values["host"]:
+    if values["host"] and "@" not in str(values["host"]):
         try:
             addresses_of(str(values["host"]), bool(values["tls"]))
         except ValueError:
@@ -77,14 +78,21 @@ def rabbitmq_faults(values: Mapping[str, Any], write: Callable[[str, str], str])
             "certificate_file and key_file go together",
             "write both or none",
         )
+    for name, example in (("host", "rabbit-1.example.com:5671"), ("management", _MANAGEMENT)):
+        if "@" in str(values[name]):
+            hint = f"write {write(name, example)}, and username and password as settings of their own"
+            yield name, f"{name} has user information", hint
     if values["management"] and not str(values["management"]).startswith(("http://", "https://")):
-        yield "management", "management is no URL", f"write {write('management', 'https://rabbit-1.example.com:15671')}"
+        yield "management", "management is no URL", f"write {write('management', _MANAGEMENT)}"
 
 
 RABBITMQ = NamespaceKind(
     name="rabbitmq",
     title="a virtual host of a RabbitMQ broker",
     shape=Shape.QUEUE,
+    dead_letters=False,
+    dead_letters_by="dead_letter_exchange",
+    takes_dead_letters=True,
     address="host virtual_host",
     faults=rabbitmq_faults,
     settings=(
@@ -154,7 +162,7 @@ RABBITMQ = NamespaceKind(
             name="management",
             kind=Kind.TEXT,
             default="",
-            example="https://rabbit-1.example.com:15671",
+            example=_MANAGEMENT,
             description="The management plugin's address, by which queues, exchanges and bindings are looked at and made. Empty: nothing is "
             "made, and what a route needs has to be there.",
         ),
@@ -171,6 +179,13 @@ RABBITMQ = NamespaceKind(
             choices=("topic", "fanout", "headers"),
             default="topic",
             description="Of exchanges that `apply` makes.",
+        ),
+        Setting(
+            name="dead_letter_exchange",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="The queues that tasks read have a dead-letter exchange: messages that are set aside are rejected, and RabbitMQ moves "
+            "them there, without a reason. Where one has none, RabbitMQ would drop them.",
         ),
     ),
 )

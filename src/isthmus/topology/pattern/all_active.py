@@ -115,6 +115,7 @@ class AllActiveTask(Task):
         refused: see `RouteOptions`.
         logs: members that are logs, e.g. clusters of Kafka.
         plains: members that are neither logs nor Service Bus, e.g. RabbitMQ.
+        blocking: members that keep nothing that is set aside: there refusals block.
     """
 
     entity: str
@@ -133,6 +134,7 @@ class AllActiveTask(Task):
     refused: str = "dead-letter"
     logs: tuple[str, ...] = ()
     plains: tuple[str, ...] = ()
+    blocking: tuple[str, ...] = ()
 
     @property
     def claim_members(self) -> tuple[str, ...]:
@@ -188,6 +190,13 @@ class AllActive:
             task,
             logs=tuple(each for each in task.members if each in namespaces and namespaces[each].is_log),
             plains=tuple(each for each in task.members if each in namespaces and namespaces[each].is_plain),
+            blocking=tuple(
+                each
+                for each in task.members
+                if each in namespaces
+                and not namespaces[each].is_service_bus
+                and (namespaces[each].is_log or not namespaces[each].keeps_rejected)
+            ),
         )
         if task.mark_is_number:
             return task
@@ -259,8 +268,7 @@ class AllActive:
                         options,
                         log=log_options(task, source, target),
                         plain=plain_options(task, source, target),
-                        # A log has no dead-letter queue.
-                        refused="block" if source in task.logs else task.refused,
+                        refused="block" if source in task.blocking else task.refused,
                     ),
                     claim_at="" if source in claims or not claims else claims[0],
                     is_claimed=bool(claims),

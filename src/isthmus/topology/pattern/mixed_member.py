@@ -46,7 +46,7 @@ def member_state(task: AllActiveTask, alias: str) -> LogState | PlainState:
     """What must stand at a member that is not Service Bus."""
     feeds = [replication_subscription(task.name, target) for target in task.members if target != alias]
     if alias in task.plains:
-        return PlainState(name=task.entity, is_topic=True, subscriptions=tuple(feeds))
+        return PlainState(name=task.entity, is_topic=True, subscriptions=tuple(feeds), is_read=True)
     return LogState(name=task.entity, groups=tuple(GroupState(name=feed, start=task.start) for feed in feeds))
 
 

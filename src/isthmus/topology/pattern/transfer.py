@@ -68,6 +68,7 @@ class Transfer:
         to_log: whether the target is one.
         from_plain: whether the source is neither a log nor Service Bus, e.g. RabbitMQ.
         to_plain: whether the target is.
+        keeps_rejected: whether the source's system keeps what is set aside without being told where.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Transfer:
     to_log: bool = False
     from_plain: bool = False
     to_plain: bool = False
+    keeps_rejected: bool = True
 
     @property
     def is_copy(self) -> bool:
@@ -125,6 +127,7 @@ class TransferTask(Task):
         initial_partitions: of a log that is created; None: as many as the log that is copied has, or one.
         initial_replication: of a log that is created.
         dead_letters: with a source that is a log: log of what is set aside there; empty: it blocks the route.
+        dead_letter_queue: the same with a source that is neither a log nor Service Bus; empty: as the source's system does, or it blocks.
     """
 
     transfers: tuple[Transfer, ...]
@@ -140,6 +143,7 @@ class TransferTask(Task):
     initial_partitions: int | None = None
     initial_replication: int | None = None
     dead_letters: str = ""
+    dead_letter_queue: str = ""
 
     @property
     def claim_members(self) -> tuple[str, ...]:
@@ -150,6 +154,12 @@ class TransferTask(Task):
     def route_name(self, transfer: Transfer) -> str:
         """The name of a transfer's route."""
         return f"{self.name}.{transfer.name}"
+
+    def can_set_aside(self, transfer: Transfer) -> bool:
+        """Whether the source of a transfer has a place for messages that are set aside."""
+        if transfer.from_log:
+            return bool(self.dead_letters)
+        return transfer.keeps_rejected or bool(self.dead_letter_queue)
 
 
 class TransferPattern:
@@ -183,7 +193,7 @@ class TransferPattern:
                 document.fault(task.place, f"{transfer.source} is both source and target", "write another target")
         check_ends(task, federation, document)
         check_logs(task, document)
-        check_plain(task, document)
+        check_plain(task, federation, document)
         _check_emptied(task, federation, document)
 
     def wanted(self, task: Any) -> Iterator[tuple[str, WantedState]]:
@@ -211,7 +221,7 @@ class TransferPattern:
                     duplicates=task.duplicates,
                     filter=transfer.filter,
                     lock_duration_ms=task.lock_duration_ms,
-                    refused="block" if transfer.from_log and not task.dead_letters else task.refused,
+                    refused=task.refused if task.can_set_aside(transfer) else "block",
                     policy=CopyPolicy(dead_letters_returning=not transfer.is_copy),
                     log=log_options(task, transfer),
                     plain=plain_options(task, transfer),

@@ -20,12 +20,21 @@ from isthmus.topology.document import Document
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Federation, NamespaceRef, PlainOptions
 from isthmus.topology.pattern.replication import replication_subscription
+from isthmus.topology.setting import Kind, Setting
 from isthmus.topology.state import PlainState
 
 if TYPE_CHECKING:
     from isthmus.topology.pattern.transfer import Transfer, TransferTask
 
-__all__ = ["check_ends", "check_plain", "plain_options", "plain_states", "plains_of", "with_plain"]
+__all__ = ["DEAD_LETTER_QUEUE", "check_ends", "check_plain", "plain_options", "plain_states", "plains_of", "with_plain"]
+
+DEAD_LETTER_QUEUE = Setting(
+    name="dead_letter_queue",
+    kind=Kind.TEXT,
+    description="With a source that is neither Service Bus nor a log, e.g. RabbitMQ: queue there for messages that are set aside, with the "
+    "reason. Without it the source's system keeps them where it does so by itself; else such a message blocks the route.",
+    example="orders-rejected",
+)
 
 _OF_SOURCE = {
     "filter": ("it has no rules", "write steps: [{filter: SQL}]"),
@@ -51,7 +60,9 @@ def with_plain(transfers: tuple[Transfer, ...], namespaces: Mapping[str, Namespa
         ends = (namespaces.get(each.alias) for each in (transfer.source, transfer.target))
         from_plain, to_plain = (each is not None and each.is_plain for each in ends)
         mark = "" if from_plain else transfer.mark
-        return replace(transfer, from_plain=from_plain, to_plain=to_plain, mark=mark)
+        source = namespaces.get(transfer.source.alias)
+        keeps = not from_plain or source is None or source.keeps_rejected
+        return replace(transfer, from_plain=from_plain, to_plain=to_plain, mark=mark, keeps_rejected=keeps)
 
     return tuple(map(known, transfers))
 
@@ -69,6 +80,7 @@ def plain_options(task: TransferTask, transfer: Transfer) -> PlainOptions:
         reads=transfer.from_plain,
         reads_topic=reads_topic,
         subscription=replication_subscription(task.name, transfer.feed) if reads_topic else "",
+        dead_letters=task.dead_letter_queue if transfer.from_plain else "",
         writes_topic=transfer.to_plain and transfer.to_topic,
     )
 
@@ -83,8 +95,11 @@ def plain_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, 
                 name=transfer.source.entity,
                 is_topic=transfer.is_topic,
                 subscriptions=(subscription,) if subscription else (),
+                is_read=True,
             ),
         )
+        if task.dead_letter_queue:
+            yield transfer.source.alias, PlainState(name=task.dead_letter_queue)
     if transfer.to_plain:
         yield transfer.target.alias, PlainState(name=transfer.target.entity, is_topic=transfer.to_topic)
 
@@ -104,8 +119,39 @@ def check_ends(task: TransferTask, federation: Federation, document: Document) -
             )
 
 
-def check_plain(task: TransferTask, document: Document) -> None:
+def _check_dead_letters(task: TransferTask, federation: Federation, document: Document) -> None:
+    """Fault a queue for dead letters that no source takes, and the wish to set messages aside where nothing keeps them."""
+    sources = [each for each in task.transfers if each.from_plain]
+    if task.dead_letter_queue and not sources:
+        document.fault(
+            task.places["dead_letter_queue"],
+            "dead_letter_queue goes with a source that is neither Service Bus nor a log",
+            "remove it",
+        )
+    for transfer in sources:
+        namespace = federation.namespaces[transfer.source.alias]
+        kind = KINDS[namespace.kind]
+        by = f"{kind.dead_letters_by}: true in the namespace where its queues keep what is rejected"
+        if task.dead_letter_queue and not kind.takes_dead_letters:
+            hint = f"write {by}" if kind.dead_letters_by else "remove it"
+            document.fault(task.places["dead_letter_queue"], f"{namespace.alias} takes no dead_letter_queue", hint)
+        elif task.dead_letter_queue == transfer.source.entity:
+            document.fault(
+                task.places["dead_letter_queue"], "dead_letter_queue is the source itself", "write another name"
+            )
+        elif task.refused == "dead-letter" and "refused" in task.places and not task.can_set_aside(transfer):
+            document.fault(
+                task.places["refused"],
+                f"nothing says that {namespace.alias} keeps what is set aside: it would drop it",
+                f"write dead_letter_queue: NAME as well, or {by}, or refused: block"
+                if kind.takes_dead_letters
+                else f"write {by}, or refused: block",
+            )
+
+
+def check_plain(task: TransferTask, federation: Federation, document: Document) -> None:
     """Fault what a plain end cannot do or honour."""
+    _check_dead_letters(task, federation, document)
     if any(each.from_plain for each in task.transfers):
         _fault(task, "source", _OF_SOURCE, document)
         if task.start == "existing" and "start" in task.places:

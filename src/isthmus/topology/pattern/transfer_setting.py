@@ -18,6 +18,7 @@ from isthmus.topology.pattern.mark import default_mark
 from isthmus.topology.pattern.replication import FILTER, LOCK_DURATION, MARK, TOPIC_SIZE, check_task_filter
 from isthmus.topology.pattern.subscription import AUDIT_DURATION, audited
 from isthmus.topology.pattern.transfer_log import LOG_SETTINGS
+from isthmus.topology.pattern.transfer_plain import DEAD_LETTER_QUEUE
 from isthmus.topology.rule_check import check_action
 from isthmus.topology.setting import Kind, Setting
 from isthmus.topology.state import SubscriptionState
@@ -105,6 +106,7 @@ COMMON_TRANSFER = (
         "read. Short, because a dead reader's locks hold an ordered route back that long; living readers renew.",
     ),
     *LOG_SETTINGS,
+    DEAD_LETTER_QUEUE,
     *(_START if each.name == "start" else each for each in COMMON),
     *COMMON_PLANNED,
 )
@@ -162,4 +164,5 @@ def common_fields(
         "initial_partitions": values["partitions"],
         "initial_replication": values["replication"],
         "dead_letters": values["dead_letter_stream"] or "",
+        "dead_letter_queue": values["dead_letter_queue"] or "",
     }

@@ -146,3 +146,34 @@ def test_a_message_that_is_unsettled_can_be_read_again() -> None:
     memory.delivered(range(5, 7), [A, B], 0.0, None)
     memory.delivered((9,), [C], 0.0, 5)
     assert [memory.payload(position) for position in (6, 9)] == [B, C]
+
+
+def test_of_messages_that_are_alike_as_many_are_expected_as_there_were() -> None:
+    """I2: a sender may have sent one twice; the first of the two is settled, and the second is with the owner."""
+    memory = RedeliveryMemory()
+    memory.delivered(range(5, 8), [A, A, A], 0.0, None)
+    lost_with(memory, (5, 6))
+    assert memory.again(A, 2.0) == Again(5, is_settled=False)
+    assert memory.again(A, 2.0) == Again(6, is_settled=False)
+    assert memory.again(A, 2.0) == Again(7, is_settled=True)
+    assert memory.again(A, 2.0) is None
+
+
+def test_messages_that_are_alike_are_given_back_each() -> None:
+    """I3"""
+    memory = RedeliveryMemory()
+    memory.delivered(range(5, 8), [A, A, B], 0.0, None)
+    lost_with(memory, (5, 7))
+    memory.settle(5, 6, Released())
+    assert memory.again(A, 2.0) is None
+    assert memory.again(B, 2.0) == Again(7, is_settled=False)
+
+
+def test_a_message_that_came_again_is_given_back_though_another_is_alike() -> None:
+    memory = RedeliveryMemory()
+    memory.delivered(range(5, 7), [A, A], 0.0, None)
+    lost_with(memory, (5, 6))
+    assert memory.again(A, 2.0) == Again(5, is_settled=False)
+    memory.settle(5, 6, Released())  # 5 by its new link
+    assert memory.again(A, 2.0) is None
+    assert not memory.is_expecting

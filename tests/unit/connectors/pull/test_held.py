@@ -123,3 +123,50 @@ def test_at_the_end_everything_is_given_back_but_what_is_settled() -> None:
     assert locks.next_jobs(0.0, 1)[0] is Job.SET_ASIDE
     job, (held,) = locks.next_jobs(0.0, 1)
     assert (job, held.lease.name) == (Job.RELEASE, "c")
+
+
+def test_i5_what_was_completed_by_a_receipt_of_no_use_is_completed_when_it_comes_again() -> None:
+    """The answer to a renewal was lost: the system has another receipt since, and gives the message again when its lock ends."""
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    locks.settle(held.position, held.position)
+    job, helds = locks.next_jobs(0.0, 1)
+    locks.done(job, helds, ["r"], [False])
+    assert locks.arrive([given("a", "r2", deliveries=2)], 60.0) == 0
+    assert locks.take(5) == []
+    job, helds = locks.next_jobs(60.0, 5)
+    assert (job, [held.lease.receipt for held in helds]) == (Job.COMPLETE, ["r2"])
+    locks.done(job, helds, ["r2"], [True])
+    assert locks.arrive([given("a", "r3", deliveries=3)], 70.0) == 1, "it is done with"
+
+
+def test_i5_what_could_not_be_set_aside_is_told_again() -> None:
+    """Nobody knows whether it stands where it was to be put."""
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    locks.settle(held.position, held.position, Disposition("dead-letter", "Bad", "why"))
+    job, helds = locks.next_jobs(0.0, 1)
+    locks.done(job, helds, ["r"], [False])
+    assert locks.arrive([given("a", "r2", deliveries=2)], 60.0) == 1
+
+
+def test_i5_a_message_that_the_system_gives_for_the_first_time_is_another_one() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    locks.settle(held.position, held.position)
+    job, helds = locks.next_jobs(0.0, 1)
+    locks.done(job, helds, ["r"], [False])
+    assert locks.arrive([given("a", "r2", deliveries=1)], 60.0) == 1
+
+
+def test_i5_what_was_given_back_is_told_again() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    locks.release(held.position, held.position)
+    job, helds = locks.next_jobs(0.0, 1)
+    locks.done(job, helds, ["r"], [False])
+    assert locks.arrive([given("a", "r2", deliveries=2)], 60.0) == 1

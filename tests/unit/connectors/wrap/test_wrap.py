@@ -10,7 +10,7 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Timestamp
 from isthmus.connectors.eventgrid.mapping import event_of, message_of
 from isthmus.connectors.http.mapping import HeadersTooLargeError, to_messages, to_request
-from isthmus.connectors.queuestorage.mapping import TextError, to_message, to_text
+from isthmus.connectors.queuestorage.mapping import LIMIT_BYTES, TextError, poison_text, to_message, to_text
 from isthmus.connectors.wrap import cloud_event_message, envelope
 from isthmus.connectors.wrap.arrival import annotated, number_of, with_properties
 from isthmus.message.name import SEQUENCE_NUMBER
@@ -129,3 +129,50 @@ def test_properties_that_no_headers_hold_are_refused() -> None:
     message = section.encode_message(b"", application_properties={"a": "x" * 9000})
     with pytest.raises(HeadersTooLargeError, match="structured"):
         to_request(message, "binary", "")
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"style": 99},
+        {"style": -3},
+        {"style": {}},
+        {"headers": 5},
+        {"headers": [["a"]]},
+        {"headers": [[None, {"base64": "?"}]]},
+        {"key": {}},
+        {"time": 1 << 80},
+        {"mode": "structured"},
+        {"mode": "structured", "body": 7},
+    ],
+)
+def test_i3_what_another_program_made_of_a_note_is_never_an_error(note: dict[str, object]) -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": {"a": 1}}
+    body = json.dumps({**event, "isthmusnote": json.dumps(note)}).encode()
+    message = to_message(
+        body.decode(), "text", name="a/q/1", message_id="1", enqueued_ms=1_700_000_000_000, expires_ms=0
+    )
+    assert section.locate(message).body
+    cloud_event_message.from_event(json.loads(body))
+    envelope.unwrap(json.dumps({"isthmus": 1, "body": "x", **note}).encode())
+
+
+@pytest.mark.parametrize("encoding", ["base64", "text"])
+@pytest.mark.parametrize("size", [10, 36_000, 48_000, 64_000])
+def test_i3_what_a_queue_held_can_stand_in_its_poison_queue(encoding: str, size: int) -> None:
+    """Otherwise the source would be lost for it again and again. Binary bodies grow twice in an envelope."""
+    body = bytes(range(1, 256)) * (size // 255 + 1) if encoding == "base64" else b"x" * size
+    body = body[: size * 3 // 4] if encoding == "base64" else body
+    text = to_text(section.encode_message(body), "body", encoding)
+    assert len(text) <= LIMIT_BYTES
+    message = to_message(text, encoding, name="a/q/1", message_id="1", enqueued_ms=1, expires_ms=0)
+    poisoned = poison_text(message, {"DeadLetterReason": "Bad", "DeadLetterErrorDescription": "y" * 300}, encoding)
+    assert len(poisoned.encode()) <= LIMIT_BYTES
+    again = to_message(poisoned, encoding, name="a/q/2", message_id="2", enqueued_ms=1, expires_ms=0)
+    assert said(again)[-1] == said(message)[-1]
+
+
+def test_i3_a_text_that_cannot_be_read_stands_in_the_poison_queue_as_it_was() -> None:
+    text = "no base64! " * 5_900
+    message = section.encode_message(text.encode(), properties={"message_id": "1"})
+    assert poison_text(message, {"DeadLetterReason": "Unreadable"}, "base64") == text

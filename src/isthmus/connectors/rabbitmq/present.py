@@ -1,0 +1,91 @@
+"""When a source that is read once has given all that stood in its queue.
+
+What it is: the decision, of the queue's own count at the first opening and of what came since. What it is not: a request: the source asks
+the queue when `is_due` says so. RabbitMQ tells of no message when it came; so as many are given as stood there.
+
+Invariants:
+    I1. No more messages are given than stood in the queue at the first opening, however often the connection is lost.
+    I2. It ends: what others have taken of them is not waited for once the queue is empty.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["QUIET_SECONDS", "Present"]
+
+# A queue that gives nothing for so long is asked whether it is empty.
+QUIET_SECONDS = 0.5
+
+
+class Present:
+    """The account of one source.
+
+    Attributes:
+        quiet_at: when it is to be looked whether anything is left; infinite where nothing is waited for.
+        is_asking: whether the queue was asked.
+    """
+
+    def __init__(self) -> None:
+        self.quiet_at = math.inf
+        self.is_asking = False
+        self._left: int | None = None  # None: the queue has not told yet
+        self._has_told = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that stood there has come."""
+        return self._left == 0
+
+    def channel_begins(self) -> None:
+        """What was asked over an earlier channel is not answered."""
+        self.is_asking = False
+        self.quiet_at = math.inf
+
+    def counted(self, messages: int, now: float, *, is_idle: bool) -> None:
+        """The queue told how many messages are ready; `is_idle`: the source has none of them."""
+        if self._left is None:
+            self._left = messages
+        elif self.is_asking and not messages and is_idle:
+            self._left = 0  # somebody else had the rest
+        self.is_asking = False
+        self.moved(now)
+
+    def moved(self, now: float) -> None:
+        """Something came, or may come: the queue is not quiet."""
+        self.quiet_at = now + QUIET_SECONDS
+
+    def came(self, now: float) -> bool:
+        """A message came that is not known; whether it is one of those that stood there."""
+        self.moved(now)
+        if self.is_over:
+            return False
+        if self._left is not None:
+            self._left -= 1
+        return True
+
+    def gone_back(self, messages: int) -> None:
+        """Messages that came were not given to anybody: they come again."""
+        if self._left is not None:
+            self._left += messages
+
+    def is_at_end(self, now: float, *, is_waiting: bool) -> bool:
+        """Whether the end is to be told now, which is once.
+
+        Args:
+            now: monotonic seconds.
+            is_waiting: whether messages of an earlier channel have not come again, whose acknowledgement is due.
+        """
+        if self._has_told or not self.is_over or (is_waiting and now < self.quiet_at):
+            return False
+        self._has_told = True
+        self.quiet_at = math.inf
+        return True
+
+    def is_due(self, now: float, *, can_ask: bool) -> bool:
+        """Whether the queue is to be asked now."""
+        if self._has_told or now < self.quiet_at:
+            return False
+        self.moved(now)
+        self.is_asking = self.is_asking or can_ask
+        return can_ask

@@ -1,0 +1,62 @@
+"""isthmus.connectors.rabbitmq.remark: what the management plugin shows of queues that would lose messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.connectors.rabbitmq.remark import has_default_limit, remarks_of
+
+QUORUM: dict[str, Any] = {"type": "quorum", "arguments": {"x-queue-type": "quorum"}}
+
+
+@pytest.mark.parametrize(
+    ("queue", "version", "expected"),
+    [
+        (QUORUM, "3.13.7", []),
+        (QUORUM, "4.1.0", ["limit of 20"]),
+        (QUORUM | {"arguments": {"x-delivery-limit": -1}}, "4.1.0", []),
+        (QUORUM | {"arguments": {"x-delivery-limit": 3}}, "3.10.8", ["limit of 3"]),
+        (QUORUM | {"effective_policy_definition": {"delivery-limit": 5}}, "3.10.8", ["limit of 5"]),
+        (QUORUM | {"effective_policy_definition": []}, "3.10.8", []),
+        ({"type": "classic", "arguments": {}}, "4.1.0", []),
+        ({"type": "stream"}, "4.1.0", ["is a stream"]),
+        ({}, "", []),
+    ],
+)
+def test_queues_that_lose_what_comes_back_often_are_told(
+    queue: dict[str, Any], version: str, expected: list[str]
+) -> None:
+    found = list(remarks_of(queue, version, is_rejected_to=False))
+    assert len(found) == len(expected)
+    assert all(text in remark for text, remark in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("queue", "count"),
+    [
+        ({"type": "classic", "arguments": {}}, 1),
+        ({"type": "classic", "arguments": {"x-dead-letter-exchange": ""}}, 0),
+        ({"type": "classic", "effective_policy_definition": {"dead-letter-exchange": "dlx"}}, 0),
+    ],
+)
+def test_a_queue_without_the_dead_letter_exchange_that_the_file_names_is_told(
+    queue: dict[str, Any], count: int
+) -> None:
+    assert len(list(remarks_of(queue, "4.1.0", is_rejected_to=True))) == count
+
+
+def test_what_is_over_the_limit_goes_where_dead_letters_go() -> None:
+    (remark,) = remarks_of(QUORUM | {"arguments": {"x-dead-letter-exchange": "dlx"}}, "4.0.1", is_rejected_to=True)
+    assert "goes to its dead-letter exchange" in remark
+
+
+def test_versions() -> None:
+    assert [has_default_limit(each) for each in ("4.0.0", "10.1", "3.13.1", "", "x")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
