@@ -97,7 +97,7 @@ def verify(
                 continue
             chosen = {route.name: route for route in routes(federation, each.name)}
             flows = flows_of(federation, each.name, subscription)
-            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation))}
+            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation, chosen))}
             read = [flow for flow in flows if flow not in reasons]
             spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
             results = [
@@ -154,7 +154,7 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
     )
 
 
-def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
+def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation, chosen: Mapping[str, Route]) -> str:
     """Why a flow cannot be read; empty where it can."""
     origin, target = (federation.namespaces.get(each.alias) for each in (flow.origin, flow.target))
     if origin is not None and origin.is_plain:
@@ -167,6 +167,8 @@ def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
             f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[target.kind].title} cannot be read without taking "
             "its messages"
         )
+    if flow.routes and flow.routes[-1] in chosen and chosen[flow.routes[-1]].options.plain.writes_topic:
+        return f"what goes from {flow.origin} to {flow.target} is not compared: a topic keeps nothing that could be read there"
     others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
     if not flow.routes and others:
         return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"

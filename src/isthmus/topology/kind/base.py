@@ -54,6 +54,7 @@ class NamespaceKind:
         writes: whether its entities can be targets.
         dead_letters: of a queue: whether a message can be set aside at the source.
         browses: of a queue: whether what stands in it can be read without taking it; verification needs it at a target.
+        fans_out: whether each of several routes can read all that is written to an entity, also what other routes write to it.
         address: the settings that tell two systems apart, with spaces between them.
         granted_by: what grants the rights `listen`, `send` and `manage`, for people.
         faults: what is wrong with settings together; takes the values by the names of the settings, and how a setting and its value are
@@ -69,6 +70,7 @@ class NamespaceKind:
     writes: bool = True
     dead_letters: bool = True
     browses: bool = False
+    fans_out: bool = True
     address: str = ""
     granted_by: Mapping[str, str] = field(default_factory=dict)
     faults: Callable[[Mapping[str, Any], Callable[[str, str], str]], Iterable[SettingFault]] = _no_faults

@@ -18,6 +18,7 @@ EVENT_GRID = NamespaceKind(
     title="Azure Event Grid",
     shape=Shape.QUEUE,
     address="endpoint",
+    fans_out=False,
     granted_by={
         "listen": "role EventGrid Data Receiver on the subscription's topic, or a key of the namespace",
         "send": "role EventGrid Data Sender on the topic, or a key",

@@ -33,6 +33,7 @@ QUEUE_STORAGE = NamespaceKind(
     name="queuestorage",
     title="Azure Queue Storage",
     shape=Shape.QUEUE,
+    fans_out=False,
     granted_by={
         "listen": "role Storage Queue Data Message Processor on the queue, Storage Queue Data Contributor on its poison queue",
         "send": "role Storage Queue Data Message Sender and Reader on the queue",
