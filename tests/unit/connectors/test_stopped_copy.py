@@ -129,7 +129,7 @@ def test_a_copy_that_comes_back_is_stopped(member: str, message_id: str) -> None
         read = SYSTEMS[member](made)
         verdicts = [rewriter("jfk", target).copy(read, NOW_MS) for target in ("lga", "ewr")]
         found[name] = [each.reason if isinstance(each, Refused) else "copied" for each in verdicts]
-    assert found == dict.fromkeys(BODIES, [COPIED, VISITED])
+    assert found == {key: [COPIED, VISITED] for key in BODIES}
 
 
 @pytest.mark.parametrize("member", SYSTEMS)

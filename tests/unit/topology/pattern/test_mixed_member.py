@@ -67,7 +67,7 @@ def test_each_route_reads_what_no_other_route_takes() -> None:
         for name, route in by_name(federation).items()
         if (end := route_spec(route, federation).source.options)
     }
-    assert len(set((name.split(".")[1], *where) for name, where in read_from.items())) == 12
+    assert len({(name.split(".")[1], *where) for name, where in read_from.items()}) == 12
     assert read_from["flights.jfk.lga"] == ("flights", "isthmus.flights.lga")
     assert read_from["flights.lga.hub"] == ("flights", "isthmus.flights.hub")
     assert read_from["flights.ewr.lga"] == ("flights/Subscriptions/isthmus.flights.lga", "")
