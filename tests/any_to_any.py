@@ -56,7 +56,7 @@ UNORDERED_TARGETS = frozenset({"queuestorage", "eventgrid"})
 UNORDERED_LANES = 1 << 30
 # Without any arrival for so long, what has not arrived is not going to.
 STILL_SECONDS = 60.0
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 # So slow are routes whose servers are killed: each has to be on its way when its servers go, and when they come back.
 KILL_RATE = "100/s"
 BEFORE_KILL = 200
@@ -336,8 +336,8 @@ class _Route:
         self.name = name
         self._source, self._target = source, target
         self._pair = SystemPair(source, target, name)
-        settings: dict[str, Any] = {"rate": KILL_RATE, "target_seconds": 120.0} if kills else {}
-        self._route = self._pair.route(name, takes_large=False, **settings)
+        settings = {"rate": KILL_RATE} if kills else {}
+        self._route = self._pair.route(name, target_seconds=120.0, **settings)
         self.join = Join((self._route,), self._pair.side)
         self.published: list[str] = []
         self.failure: BaseException | None = None

@@ -50,7 +50,7 @@ def test_messages_come_whole_to_every_target(quick: AnyToAny, source: str) -> No
 def test_every_source_reaches_every_target(everything: AnyToAny, source: str) -> None:
     cells = everything.move(source, KINDS, MESSAGES)
     any_record.write(source, "calm", cells)
-    check(cells, MESSAGES, may_double=False)
+    check(cells, MESSAGES, may_double=True)  # a request that nobody answers in time is made again
 
 
 @pytest.mark.soak

@@ -7,12 +7,14 @@ the reading (`isthmus.replication.audit`) or the comparison (`isthmus.replicatio
 Invariants:
     I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
     I2. What cannot be compared is told: its flows are never called clean.
-    I3. What a log's retention has removed is compared no more; nor, with `start: now`, what stood in it before the task began.
+    I3. A copy of a message that entered where nothing is compared counts nowhere as a message that entered.
+    I4. What a log's retention has removed is compared no more; nor, with `start: now`, what stood in it before the task began.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from isthmus.amqp.codec import CodecError
 from isthmus.connectors.servicebus.head import standing
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.view import MessageView
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message.name import ORIGIN
 from isthmus.replication.audit import audit
 from isthmus.replication.audited import Selects
@@ -100,8 +102,10 @@ def verify(
             reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation, chosen))}
             read = [flow for flow in flows if flow not in reasons]
             spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
+            outside = _outside((flow.origin for flow in reasons), reach) if read else {}
             results = [
-                _audit(federation, each.name, group, chosen, reach, former_marks, spools) for group in _groups(read)
+                _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside)
+                for group in _groups(read)
             ]
             nothing = () if flows else (f"task {each.name} moves nothing that can be compared",)
             yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing))
@@ -191,6 +195,7 @@ def _audit(
     reach: Reach,
     former_marks: Sequence[str],
     spools: SpoolsStanding,
+    outside: Mapping[tuple[str, str], str],
 ) -> Reconciliation:
     ground = ground_of(flows, chosen)
     by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
@@ -211,7 +216,7 @@ def _audit(
         passages=ground.passages,
         detection_ms=ground.detection_ms,
         selects=selection(flows[0].filter, options) if flows[0].witness.entity else None,
-        members=Members(labels),
+        members=Members({**outside, **labels}),
         ordered=all(route.options.ordering == "ordered" for route in passed),
         mark=options.mark,
         former_marks=former_marks,
@@ -226,6 +231,17 @@ def _audit(
         spools=spools,
         delivered=lambda passage: _delivered(passage, ground),
     )
+
+
+def _outside(origins: Iterable[Endpoint], reach: Reach) -> dict[tuple[str, str], str]:
+    """Labels for origins whose messages are not compared: their copies entered at none of the others."""
+    found: dict[tuple[str, str], str] = {}
+    for origin in dict.fromkeys(origins):
+        names = {origin.alias}
+        with suppress(IsthmusError):  # it is not read otherwise; its copies tell the alias where it has no identity
+            names |= reach.identities((origin.alias,)).keys()
+        found |= {(name, origin.entity.lower()): str(origin) for name in names}
+    return found
 
 
 def _delivered(passage: Passage, ground: Ground) -> set[int]:

@@ -138,9 +138,11 @@ def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:
 def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its queues can be browsed, a topic cannot: what has arrived would count as lost."""
     read_ends: list[str] = []
+    labels: dict[tuple[str, str], str] = {}
 
     def audit(name: str, routes: Any, places: Any, peek: Any, **more: Any) -> Reconciliation:
         read_ends.extend(map(str, places.values()))
+        labels.update(more["members"].labels)
         return Reconciliation(name, ())
 
     monkeypatch.setattr(verify_module, "audit", audit)
@@ -153,3 +155,5 @@ def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: 
     assert found.verdict is not Verdict.CLEAN
     assert len([each for each in found.unread if "a topic keeps nothing" in each]) == 2
     assert len([each for each in found.unread if "numbers no messages" in each]) == 2
+    # Copies of what entered at art are known as such at the others: they did not enter there.
+    assert labels == {("ewr", "flights"): "ewr", ("jfk", "flights"): "jfk", ("art", "flights"): "art/flights"}
