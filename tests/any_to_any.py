@@ -58,8 +58,8 @@ UNORDERED_LANES = 1 << 30
 STILL_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 # So slow are routes whose servers are killed: each has to be on its way when its servers go, and when they come back.
-KILL_RATE = "100/s"
-BEFORE_KILL = 200
+KILL_RATE = "30/s"
+BEFORE_KILL = 60
 POST_SECONDS = 60.0
 
 

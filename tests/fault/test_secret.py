@@ -118,7 +118,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             f"  grid: {{kind: eventgrid, endpoint: 'http://127.0.0.1:{grid.port}', key: env:GRID_KEY}}\n"
             "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}\n"
             "  there: {pattern: copy, source: ewr, topic: flights, target: hub, target_topic: events}\n"
-            "  back: {pattern: stream-to-queue, source: hub, stream: events, target: jfk, queue: events}\n"
+            "  back: {pattern: stream-to-queue, source: hub, stream: events, target: jfk, queue: taken}\n"
             "  hook: {pattern: copy, source: ewr, topic: flights, target: web, target_queue: hook}\n"
             "  event: {pattern: copy, source: ewr, topic: flights, target: grid}\n"
         )
