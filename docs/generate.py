@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from any_to_any_page import any_to_any_page
 from fault_matrix_page import fault_matrix_page
 from typer.core import TyperGroup
 
@@ -31,6 +32,7 @@ def pages() -> dict[Path, str]:
     """What each generated page should hold."""
     return {
         DOCS / "explanation" / "fault-matrix.md": fault_matrix_page(),
+        DOCS / "explanation" / "any-to-any.md": any_to_any_page(),
         DOCS / "reference" / "cli.md": command_line(),
         DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),

@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ __all__ = [
     "cases",
     "make_suite",
     "pairs_of",
+    "quick_retries",
     "servicebus_end",
 ]
 
@@ -126,13 +127,7 @@ def make_suite(openers: Mapping[str, EndOpener]) -> Any:
     @pytest.fixture(scope="module")
     def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         wanted = _wanted(request)
-        with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-            patch.setattr(lease_state, "RETRY_SECONDS", 0.2)
-            patch.setattr(lease_state, "FATAL_SECONDS", 0.2)
-            patch.setattr(lease_state, "REOPEN_SECONDS", 0.05)
-            patch.setattr(sender_handle, "FIRST_DELAY_SECONDS", 0.05)
-            patch.setattr(sender_handle, "LONGEST_DELAY_SECONDS", 0.3)
-            patch.setattr(sender_handle, "DeliverySettings", partial(DeliverySettings, set_aside_seconds=0.5))
+        with quick_retries(), ExitStack() as stack:
             ends = {
                 kind: stack.enter_context(opener(tmp_path_factory.mktemp(kind)))
                 for kind, opener in openers.items()
@@ -143,6 +138,19 @@ def make_suite(openers: Mapping[str, EndOpener]) -> Any:
             yield made
 
     return suite
+
+
+@contextmanager
+def quick_retries() -> Iterator[None]:
+    """What was lost is tried again soon: the servers are on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease_state, "RETRY_SECONDS", 0.2)
+        patch.setattr(lease_state, "FATAL_SECONDS", 0.2)
+        patch.setattr(lease_state, "REOPEN_SECONDS", 0.05)
+        patch.setattr(sender_handle, "FIRST_DELAY_SECONDS", 0.05)
+        patch.setattr(sender_handle, "LONGEST_DELAY_SECONDS", 0.3)
+        patch.setattr(sender_handle, "DeliverySettings", partial(DeliverySettings, set_aside_seconds=0.5))
+        yield
 
 
 def _wanted(request: pytest.FixtureRequest) -> list[tuple[str, str, str]]:

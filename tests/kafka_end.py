@@ -85,6 +85,7 @@ class KafkaEnd:
                 entity,
                 value=record.value,
                 headers=list(record.headers),
+                timestamp=record.timestamp_ms or 0,
                 partition=number_of(key) % self.lanes,
                 on_delivery=lambda error, _: failed.append(error) if error else None,
             )
@@ -160,7 +161,8 @@ class _Look:
         while sum(max(each.offset, 0) for each in reader.position(_of(topic, partitions))) < sum(ends):
             for each in reader.consume(500, 0.1):
                 if each.error() is None:
-                    record = Record(each.value(), each.key(), each.headers() or (), None, each.partition())
+                    timestamp_ms = each.timestamp()[1]
+                    record = Record(each.value(), each.key(), each.headers() or (), timestamp_ms, each.partition())
                     headers = dict(each.headers() or ())
                     reason = headers.get("isthmus-dead-letter-reason", b"") or b""
                     found.append((key_of(to_message(record)), reason.decode()))

@@ -28,6 +28,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_failover.py",
         "tests/fault/test_route_kill.py",
         "tests/fault/test_secret.py",
+        "tests/fault/test_secret_kinds.py",
         "tests/fault/test_batch_kill.py",
         "tests/spark/test_standalone.py",
         "tests/spark/test_archive.py",
@@ -71,6 +72,7 @@ SERVER_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/interop/test_amqp.py",
         "tests/interop/test_amqp_rabbitmq.py",
         "tests/interop/test_eventhubs_checkpoint.py",
+        "tests/interop/test_any_to_any.py",
     ),
 }
 

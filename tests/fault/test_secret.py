@@ -1,7 +1,7 @@
 """A planted key is found nowhere but where it was put: not in plans, logs, errors, pages, checkpoints or event logs.
 
-One key is a namespace's own, one is planted in its key file; both go to isthmus by environment variables, as an operator's
-would. What is looked for: the key as it is, percent-encoded, in base64 and in UTF-16, and any signature made with it.
+One key is a namespace's own, one is planted in its key file, one is a hook's token and one that of Event Grid; all go to isthmus by
+environment variables, as an operator's would. The kinds whose servers take longer to start are looked at by `test_secret_kinds`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,12 +24,15 @@ import psutil
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from eventgrid_server import KEY, EventGridServer, eventgrid_server
+from http_server import HttpReceiver, http_receiver
 from isthmus.cli.app import main
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.testing.namespace import NamespaceProcess, namespace
+from secret_search import Search
 
+TOKEN = "hunter2-bearer-token-of-the-hook"
 PLANTED = base64.b64encode(b"planted/key+that?nobody>may~see!").decode()
-SIGNATURE = re.compile(rb"sig=(?!\*\*\*)[A-Za-z0-9%+/]{30,}")
 MESSAGES = 50
 # `isthmus` with Spark's event log turned on, which the command itself never does.
 WITH_EVENT_LOG = """
@@ -45,50 +47,14 @@ main()
 
 
 @dataclass
-class Search:
-    """Looks for keys."""
-
-    keys: list[str]
-    seen: dict[str, str] = field(default_factory=dict)
-
-    def forms(self) -> Iterator[tuple[str, bytes]]:
-        for key in self.keys:
-            yield "plain", key.encode()
-            yield "percent-encoded", quote(key, safe="").encode()
-            yield "base64", base64.b64encode(key.encode()).rstrip(b"=")
-            yield "UTF-16", key.encode("utf-16-le")
-
-    def text(self, where: str, content: str | bytes) -> None:
-        raw = content.encode() if isinstance(content, str) else content
-        for form, wanted in self.forms():
-            at = raw.find(wanted)
-            assert at < 0, f"{where} holds a key ({form}): {raw[max(0, at - 200) : at + len(wanted) + 50]!r}"
-        found = SIGNATURE.search(raw)
-        assert found is None, f"{where} holds a signature: {raw[max(0, found.start() - 200) : found.end()]!r}"
-
-    def files(self, folder: Path) -> int:
-        """Every file below a folder; how many."""
-        count = 0
-        for parent, _, names in os.walk(folder):  # which, unlike rglob, passes over folders that go meanwhile
-            for path in (Path(parent, name) for name in names):
-                if path.is_symlink() or not path.is_file():
-                    continue
-                try:
-                    content = path.read_bytes()
-                except OSError:
-                    continue
-                self.text(str(path), content)
-                count += 1
-        return count
-
-
-@dataclass
 class Stage:
-    """Two namespaces, a federation of both, and the search for their keys."""
+    """Two namespaces, a hook and Event Grid, a federation of them, and the search for their keys."""
 
     folder: Path
     ewr: NamespaceProcess
     jfk: NamespaceProcess
+    web: HttpReceiver
+    grid: EventGridServer
     search: Search
     said: str = ""
 
@@ -99,6 +65,8 @@ class Stage:
             "COLUMNS": "250",
             "EWR_CONNECTION": self.ewr.connection_string,
             "JFK_CONNECTION": self.jfk.connection_string,
+            "WEB_TOKEN": TOKEN,
+            "GRID_KEY": KEY,
         }
 
     def isthmus(self, *words: str, **variables: str) -> int:
@@ -122,7 +90,15 @@ class Stage:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     root = tmp_path_factory.mktemp("secret")
     config = "topics: {flights: {requires_duplicate_detection: true, subscriptions: {audit: {}}}}"
-    with namespace(root / "ewr", config=config) as ewr, namespace(root / "jfk", config=config) as jfk:
+    for name in ("web", "grid"):
+        (root / name).mkdir()
+    with (
+        namespace(root / "ewr", config=config) as ewr,
+        namespace(root / "jfk", config=config) as jfk,
+        http_receiver(root / "web") as web,
+        eventgrid_server(root / "grid") as grid,
+    ):
+        grid.ask("PUT", "/flights", {})
         own = ConnectionString.parse(ewr.connection_string).key
         keys = jfk.data / "keys.json"
         planted = json.loads(keys.read_text())
@@ -137,9 +113,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             "isthmus: 1\nnamespaces:\n"
             f"  ewr: {{connection: env:EWR_CONNECTION, ca_file: {ewr.ca_file}}}\n"
             f"  jfk: {{connection: env:JFK_CONNECTION, ca_file: {jfk.ca_file}}}\n"
+            f"  hub: {{kind: eventhubs, connection: env:JFK_CONNECTION, ca_file: {jfk.ca_file}, checkpoints: checkpoints}}\n"
+            f"  web: {{kind: http, url: {web.url}, auth: bearer, secret: env:WEB_TOKEN}}\n"
+            f"  grid: {{kind: eventgrid, endpoint: 'http://127.0.0.1:{grid.port}', key: env:GRID_KEY}}\n"
             "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}\n"
+            "  there: {pattern: copy, source: ewr, topic: flights, target: hub, target_topic: events}\n"
+            "  back: {pattern: stream-to-queue, source: hub, stream: events, target: jfk, queue: taken}\n"
+            "  hook: {pattern: copy, source: ewr, topic: flights, target: web, target_queue: hook}\n"
+            "  event: {pattern: copy, source: ewr, topic: flights, target: grid}\n"
         )
-        yield Stage(work, ewr, jfk, Search([PLANTED, own.reveal()]))
+        yield Stage(work, ewr, jfk, web, grid, Search([PLANTED, own.reveal(), TOKEN, KEY]))
 
 
 Inside = Callable[..., int]
@@ -261,6 +244,10 @@ def test_a_run_leaves_no_key_behind(stage: Stage, tmp_path: Path) -> None:
     try:
         send(stage.ewr)
         wait_for_copies(stage.jfk, running)
+        wait_until(lambda: len(stage.web.requests("/hook")) >= MESSAGES, running, "requests to the hook")
+        wait_until(
+            lambda: len(stage.grid.ask("GET", "/flights?0")["events"]) >= MESSAGES, running, "events of Event Grid"
+        )
         assert search_command_lines(stage, running) > 1  # the JVM, and workers
         assert stage.search.files(stage.folder) > 0  # checkpoints, status, Spark's own files, while all is under way
     finally:
@@ -299,3 +286,11 @@ def wait_for_copies(ns: NamespaceProcess, running: subprocess.Popen[bytes]) -> N
             for message in messages:
                 receiver.complete_message(message)
             found += len(messages)
+
+
+def wait_until(condition: Callable[[], bool], running: subprocess.Popen[bytes], what: str) -> None:
+    limit = time.monotonic() + 120
+    while not condition():
+        assert running.poll() is None, "isthmus run ended by itself"
+        assert time.monotonic() < limit, f"waited in vain for {what}"
+        time.sleep(0.2)

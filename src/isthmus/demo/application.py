@@ -13,12 +13,14 @@ from itertools import islice
 
 from isthmus.amqp.performative import Accepted, Error, Rejected
 from isthmus.amqp.types import Symbol
+from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.demo.consumer import stamp
 from isthmus.demo.script import Work
 from isthmus.errors import IsthmusError
-from isthmus.extra import require
+from isthmus.operations.copy_target import CopyTarget, Kept, TargetGoneError
 from isthmus.replication.reach import Reach, namespace_options
 from isthmus.topology.model import Endpoint, Federation
+from isthmus.topology.plain_planner import wanted_plain
 from isthmus.transport import Receiver, Sender
 
 __all__ = ["Worker", "publish"]
@@ -27,20 +29,24 @@ CHUNK_MESSAGES = 1000
 BATCH_MESSAGES = 100
 WINDOW_MESSAGES = 200
 RETRY_SECONDS = 0.5
+_NOWHERE = End("none", "application", {})
 _DEAD_LETTER = "com.microsoft:dead-letter"
 
 
 def publish(federation: Federation, to: Endpoint, messages: Iterable[bytes]) -> Iterator[bytes]:
-    """Send messages to an entity of any kind; yields each once the namespace has acknowledged it.
+    """Send messages to an entity of any kind; yields each once the system has acknowledged it.
 
     Raises:
-        IsthmusError: the namespace refuses, or is away.
+        IsthmusError: the system refuses, or is away.
     """
     source = iter(messages)
-    if federation.namespaces[to.alias].is_log:
-        while chunk := list(islice(source, CHUNK_MESSAGES)):
-            _produce(federation, to, chunk)
-            yield from chunk
+    if not federation.namespaces[to.alias].is_service_bus:
+        with CopyTarget(RouteSpec(name="application", source=_NOWHERE, target=_end(federation, to)), "") as target:
+            while chunk := list(islice(source, CHUNK_MESSAGES)):
+                for verdict in target.send(chunk, lambda: None):
+                    if isinstance(verdict, Kept):
+                        raise TargetGoneError(f"{to}: {verdict.text}")
+                yield from chunk
         return
     with Reach(federation, "application") as reach, reach.open(to) as client:
         sender = Sender(client, to.entity).wait_ready()
@@ -49,17 +55,15 @@ def publish(federation: Federation, to: Endpoint, messages: Iterable[bytes]) -> 
             yield from chunk
 
 
-def _produce(federation: Federation, to: Endpoint, messages: Iterable[bytes]) -> None:
-    require("kafka", "an application of Kafka")
-    from isthmus.connectors.kafka.mapping import to_record
-    from isthmus.connectors.kafka.spark.option import write_options
-    from isthmus.connectors.kafka.spark.writing import Writing
-
-    options = namespace_options(federation.namespaces[to.alias])
-    writing = Writing(write_options(options | {"topic": to.entity}))
-    for record in map(to_record, messages):
-        writing.send({"value": record.value, "key": record.key, "headers": list(record.headers)})
-    writing.finish()
+def _end(federation: Federation, to: Endpoint) -> End:
+    """An entity of another kind, to be written to without anything that a route adds."""
+    namespace = federation.namespaces[to.alias]
+    if namespace.is_log:
+        entity = {"topic": to.entity}
+    else:
+        is_topic = any(each.is_topic and each.name == to.entity for each in wanted_plain(federation).get(to.alias, ()))
+        entity = {"entity": to.entity, "entity_type": "topic" if is_topic else "queue"}
+    return End(namespace.kind, to.alias, namespace_options(namespace) | entity)
 
 
 class Worker:

@@ -10,6 +10,7 @@ A folder may hold a module `example.py` with any of these functions, for what `x
     before(example)                                  after `apply`, before anything is published
     during(example)                                  while routes run and half is published
     after(example) -> dict                           after everything was moved; goes into the report
+    arrived(endpoint) -> Peek | None                 what an application received at a target that cannot be browsed
 
 Invariants:
     I1. What is left of an example after its end is its report: processes are gone, and so is the folder.
@@ -286,7 +287,7 @@ class Example:
         results = list(verify(self.federation)) if routes(self.federation) else []
         with Reach(self.federation, "example") as reach:
             elapsed_ms = int((time.monotonic() - self._began) * 1000)
-            judged = list(self._stamped.judge(reach, elapsed_ms))
+            judged = list(self._stamped.judge(lambda at: self._call_with("arrived", at) or reach.peek(at), elapsed_ms))
         kinds = ("arrived", "lost", "duplicated", "out_of_order")
         return results, {kind: sum(each.counts[kind] for each in judged) for kind in kinds} if judged else {}
 
@@ -297,7 +298,7 @@ class Example:
         return {
             "pattern": ", ".join(dict.fromkeys(task.pattern for task in self.federation.tasks.values())),
             "sent": self.sent,
-            "arrived": total("arrived") or stamped.get("arrived", 0),
+            "arrived": max(total("arrived"), stamped.get("arrived", 0)),
             "lost": max(total(*UNDELIVERED), stamped.get("lost", 0)),
             "duplicated": max(total("duplicated"), stamped.get("duplicated", 0)),
             "out_of_order": max(total("out_of_order"), stamped.get("out_of_order", 0)),
@@ -305,8 +306,11 @@ class Example:
         }
 
     def _call(self, name: str) -> Any:
+        return self._call_with(name, self)
+
+    def _call_with(self, name: str, argument: object) -> Any:
         function = getattr(self._hook, name, None)
-        return function(self) if function is not None else None
+        return function(argument) if function is not None else None
 
 
 def _with_tables_in(federation: Federation, source: Path, folder: Path) -> Federation:

@@ -17,7 +17,7 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.demo.consumer import stamp
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.view import MessageView
-from isthmus.replication.reach import Reach
+from isthmus.replication.passage import Peek, PeekOpener
 from isthmus.replication.reconcile import Comparison, compare
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.topology.model import Endpoint, Flow
@@ -50,11 +50,11 @@ class Stamped:
             if flow.origin == to and _matches(self._filters[index], message):
                 self._expected.setdefault((index, publisher), array("q")).append(number)
 
-    def judge(self, reach: Reach, elapsed_ms: int) -> Iterator[Comparison]:
+    def judge(self, open_peek: PeekOpener, elapsed_ms: int) -> Iterator[Comparison]:
         """Read the targets and compare, each publisher with each flow.
 
         Args:
-            reach: of the federation.
+            open_peek: opens a target for browsing.
             elapsed_ms: since the first message was published.
 
         Raises:
@@ -66,17 +66,16 @@ class Stamped:
             if 0 < flow.expires_ms <= elapsed_ms or not flow.target.entity:
                 continue
             if flow.target not in arrived:
-                arrived[flow.target] = _read(reach, flow.target)
+                arrived[flow.target] = _read(open_peek(flow.target))
             numbers = arrived[flow.target].get(publisher, [])
             if self._logs & {flow.origin.alias, flow.target.alias}:
                 numbers = sorted(numbers)
             yield compare(publisher, flow.target.alias, expected, numbers)
 
 
-def _read(reach: Reach, target: Endpoint) -> dict[str, list[int]]:
+def _read(peek: Peek) -> dict[str, list[int]]:
     """By publisher, the numbers of its messages that are there, in order."""
     found: dict[str, list[int]] = {}
-    peek = reach.peek(target)
     start = 0
     while page := peek(start, PAGE_MESSAGES):
         for message in page:

@@ -7,12 +7,14 @@ the reading (`isthmus.replication.audit`) or the comparison (`isthmus.replicatio
 Invariants:
     I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
     I2. What cannot be compared is told: its flows are never called clean.
-    I3. What a log's retention has removed is compared no more; nor, with `start: now`, what stood in it before the task began.
+    I3. A copy of a message that entered where nothing is compared counts nowhere as a message that entered.
+    I4. What a log's retention has removed is compared no more; nor, with `start: now`, what stood in it before the task began.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from isthmus.amqp.codec import CodecError
 from isthmus.connectors.servicebus.head import standing
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.view import MessageView
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message.name import ORIGIN
 from isthmus.replication.audit import audit
 from isthmus.replication.audited import Selects
@@ -97,11 +99,13 @@ def verify(
                 continue
             chosen = {route.name: route for route in routes(federation, each.name)}
             flows = flows_of(federation, each.name, subscription)
-            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation))}
+            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation, chosen))}
             read = [flow for flow in flows if flow not in reasons]
             spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
+            outside = _outside((flow.origin for flow in reasons), reach) if read else {}
             results = [
-                _audit(federation, each.name, group, chosen, reach, former_marks, spools) for group in _groups(read)
+                _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside)
+                for group in _groups(read)
             ]
             nothing = () if flows else (f"task {each.name} moves nothing that can be compared",)
             yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing))
@@ -154,7 +158,7 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
     )
 
 
-def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
+def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation, chosen: Mapping[str, Route]) -> str:
     """Why a flow cannot be read; empty where it can."""
     origin, target = (federation.namespaces.get(each.alias) for each in (flow.origin, flow.target))
     if origin is not None and origin.is_plain:
@@ -167,6 +171,8 @@ def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
             f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[target.kind].title} cannot be read without taking "
             "its messages"
         )
+    if flow.routes and flow.routes[-1] in chosen and chosen[flow.routes[-1]].options.plain.writes_topic:
+        return f"what goes from {flow.origin} to {flow.target} is not compared: a topic keeps nothing that could be read there"
     others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
     if not flow.routes and others:
         return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"
@@ -189,6 +195,7 @@ def _audit(
     reach: Reach,
     former_marks: Sequence[str],
     spools: SpoolsStanding,
+    outside: Mapping[tuple[str, str], str],
 ) -> Reconciliation:
     ground = ground_of(flows, chosen)
     by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
@@ -209,7 +216,7 @@ def _audit(
         passages=ground.passages,
         detection_ms=ground.detection_ms,
         selects=selection(flows[0].filter, options) if flows[0].witness.entity else None,
-        members=Members(labels),
+        members=Members({**outside, **labels}),
         ordered=all(route.options.ordering == "ordered" for route in passed),
         mark=options.mark,
         former_marks=former_marks,
@@ -224,6 +231,17 @@ def _audit(
         spools=spools,
         delivered=lambda passage: _delivered(passage, ground),
     )
+
+
+def _outside(origins: Iterable[Endpoint], reach: Reach) -> dict[tuple[str, str], str]:
+    """Labels for origins whose messages are not compared: their copies entered at none of the others."""
+    found: dict[tuple[str, str], str] = {}
+    for origin in dict.fromkeys(origins):
+        names = {origin.alias}
+        with suppress(IsthmusError):  # it is not read otherwise; its copies tell the alias where it has no identity
+            names |= reach.identities((origin.alias,)).keys()
+        found |= {(name, origin.entity.lower()): str(origin) for name in names}
+    return found
 
 
 def _delivered(passage: Passage, ground: Ground) -> set[int]:

@@ -89,7 +89,15 @@ def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
         changes_id=is_changed,
     )
     state = fed.get((route.source.alias, entity, subscription))
-    return _marked(_ruled(edge, state), state, route) if state is not None else edge
+    return _marked(_ruled(edge, state), state, route) if state is not None else _stopping(edge, route)
+
+
+def _stopping(edge: Edge, route: Route) -> Edge:
+    """The edge of a route whose source has no rules: the route itself stops what bears its mark with the MessageId."""
+    options = route.options
+    if not options.mark or options.mark_is_number or not (options.log.group or options.plain.reads):
+        return edge
+    return replace(edge, mark=options.mark.lower(), holds_id=True)
 
 
 def _marked(edge: Edge, state: SubscriptionState, route: Route) -> Edge:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from isthmus.topology.mailbox import rerouted
 from isthmus.topology.model import Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.pattern.mixed_member import unmarked_only
 from isthmus.topology.step import StepDeclaration, changes, may_drop
 
 __all__ = ["flows", "routes"]
@@ -61,7 +62,7 @@ def _routes(task: Task) -> Iterator[Route]:
     for route in PATTERNS[task.pattern].routes(task):
         options = replace(
             route.options,
-            steps=steps,
+            steps=unmarked_only(route, steps),
             rate=task.rate,
             canary_ms=task.canary_ms,
             ledger=task.ledger,

@@ -133,3 +133,27 @@ def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:
     (result,) = verify(federation)
     assert result.verdict is Verdict.UNCLEAR
     assert result.doubts == ("task t moves nothing that can be compared",)
+
+
+def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queues can be browsed, a topic cannot: what has arrived would count as lost."""
+    read_ends: list[str] = []
+    labels: dict[tuple[str, str], str] = {}
+
+    def audit(name: str, routes: Any, places: Any, peek: Any, **more: Any) -> Reconciliation:
+        read_ends.extend(map(str, places.values()))
+        labels.update(more["members"].labels)
+        return Reconciliation(name, ())
+
+    monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(verify_module.Reach, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True)))
+    file = FILE.replace(
+        "jfk: {connection: env:JFK}", 'jfk: {connection: env:JFK}\n  art: {kind: amqp, url: "amqp://artemis"}'
+    )
+    (found,) = verify(read(file.replace("[ewr, jfk]", "[ewr, jfk, art]") % "topic: flights"))
+    assert sorted(read_ends) == ["ewr/flights/Subscriptions/audit", "jfk/flights/Subscriptions/audit"]
+    assert found.verdict is not Verdict.CLEAN
+    assert len([each for each in found.unread if "a topic keeps nothing" in each]) == 2
+    assert len([each for each in found.unread if "numbers no messages" in each]) == 2
+    # Copies of what entered at art are known as such at the others: they did not enter there.
+    assert labels == {("ewr", "flights"): "ewr", ("jfk", "flights"): "jfk", ("art", "flights"): "art/flights"}

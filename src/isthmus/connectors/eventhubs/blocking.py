@@ -79,7 +79,9 @@ class BlockingHubs:
         Raises:
             IsthmusError: none can be made.
         """
-        if self._client is None or self._client.error is not None:
+        if self._client is not None and self._client.error is not None:
+            self.close()  # what was lost has a socket still
+        if self._client is None:
             self._client = Client(self.endpoint, name="isthmus-look", shared=True).open(LOOK_SECONDS)
         return self._client
 

@@ -58,8 +58,12 @@ class HubPeek:
         self._link: PartitionLink | None = None
         self._at: tuple[int, int] | None = None
         self._read: deque[bytes] = deque()
-        self._partitions = sorted(self._hubs.views(hub))
-        self.namespace_id = self._hubs.identity()
+        try:
+            self._partitions = sorted(self._hubs.views(hub))
+            self.namespace_id = self._hubs.identity()
+        except BaseException:
+            self._hubs.close()
+            raise
 
     def __call__(self, from_position: int, count: int, starts: Mapping[int, int] | None = None) -> Sequence[bytes]:
         """Messages from a position on, `count` at most, all of one partition; empty where none follows.

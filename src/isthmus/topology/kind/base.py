@@ -56,6 +56,7 @@ class NamespaceKind:
         dead_letters_by: else the setting which says that the system keeps what is rejected; empty: there is none.
         takes_dead_letters: of a queue: whether its source can be told a queue for what is set aside (option `dead_letters`).
         browses: of a queue: whether what stands in it can be read without taking it; verification needs it at a target.
+        fans_out: whether each of several routes can read all that is written to an entity, also what other routes write to it.
         address: the settings that tell two systems apart, with spaces between them.
         granted_by: what grants the rights `listen`, `send` and `manage`, for people.
         faults: what is wrong with settings together; takes the values by the names of the settings, and how a setting and its value are
@@ -73,6 +74,7 @@ class NamespaceKind:
     dead_letters_by: str = ""
     takes_dead_letters: bool = False
     browses: bool = False
+    fans_out: bool = True
     address: str = ""
     granted_by: Mapping[str, str] = field(default_factory=dict)
     faults: Callable[[Mapping[str, Any], Callable[[str, str], str]], Iterable[SettingFault]] = _no_faults

@@ -20,6 +20,7 @@ EVENT_GRID = NamespaceKind(
     dead_letters=False,
     dead_letters_by="rejects",
     address="endpoint",
+    fans_out=False,
     granted_by={
         "listen": "role EventGrid Data Receiver on the subscription's topic, or a key of the namespace",
         "send": "role EventGrid Data Sender on the topic, or a key",

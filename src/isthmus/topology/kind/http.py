@@ -16,6 +16,7 @@ HTTP = NamespaceKind(
     title="HTTP",
     shape=Shape.QUEUE,
     address="url",
+    fans_out=False,
     granted_by={
         "listen": "who sends has the listener's secret",
         "send": "the receiver's token or key",

@@ -27,6 +27,7 @@ IOT_HUB = NamespaceKind(
     title="an IoT hub",
     shape=Shape.LOG,
     dead_letters=False,
+    fans_out=False,
     address="connection",
     faults=_faults,
     granted_by={

@@ -34,6 +34,7 @@ QUEUE_STORAGE = NamespaceKind(
     title="Azure Queue Storage",
     shape=Shape.QUEUE,
     takes_dead_letters=True,
+    fans_out=False,
     granted_by={
         "listen": "role Storage Queue Data Message Processor on the queue, Storage Queue Data Contributor on its poison queue",
         "send": "role Storage Queue Data Message Sender and Reader on the queue",

@@ -76,7 +76,8 @@ SPEC = Spec(
             name="members",
             kind=Kind.ALIASES,
             required=True,
-            description="Aliases of two or more namespaces.",
+            description="Aliases of two or more namespaces, of kind `servicebus`, `kafka`, `eventhubs`, `rabbitmq` or `amqp` "
+            "([several kinds in one task](../how-to/hold-a-topic-in-several-systems.md)).",
             example="[ewr, jfk]",
         ),
         SUBSCRIPTION,

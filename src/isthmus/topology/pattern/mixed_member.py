@@ -1,11 +1,13 @@
 """Members of an all-active task that are not Service Bus: logs, e.g. topics of Kafka, and plain topics, e.g. exchanges of RabbitMQ.
 
-What it is: what must stand there, how their routes read and write, and what of the task's settings they cannot honour. No rule of theirs
-leaves out copies: their routes take all messages, and stop those that bear the task's mark and the provenance of a copy, which every
-route to them writes. What it is not: the pattern (`all_active`).
+What it is: what must stand there, how their routes read and write, and what of the task's settings they cannot honour. These systems have
+no rules that leave out copies: the routes that read there get all messages. What stops a copy is the route itself: its target's rewriter
+discards what bears the task's mark with its own MessageId and a provenance that proves it (`isthmus.connectors.servicebus.message_copy`). Steps run
+before that and may change the MessageId or the body, so that a route with steps begins with a filter on the mark (`unmarked_only`). What it
+is not: the pattern (`all_active`).
 
 Invariants:
-    I1. A copy that this task made goes to no further member: it bears the mark with its MessageId and a provenance that proves it.
+    I1. A copy that this task made goes to no further member, and through no step a second time.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from typing import TYPE_CHECKING
 
 from isthmus.topology.document import Document
 from isthmus.topology.kind import KINDS
-from isthmus.topology.model import Endpoint, Federation, LogOptions, PlainOptions
+from isthmus.topology.model import Endpoint, Federation, LogOptions, PlainOptions, Route
 from isthmus.topology.pattern.log_end import STREAM_NAME
+from isthmus.topology.pattern.mark import mark_filter
 from isthmus.topology.pattern.replication import replication_subscription
 from isthmus.topology.state import GroupState, LogState, PlainState
+from isthmus.topology.step import StepDeclaration
 
 if TYPE_CHECKING:
     from isthmus.topology.pattern.all_active import AllActiveTask
 
-__all__ = ["check_members", "log_options", "member_state", "plain_options", "read_at"]
+__all__ = ["check_members", "log_options", "member_state", "plain_options", "read_at", "unmarked_only"]
 
 # What a member cannot honour that has no rules.
 _UNHONOURED: Mapping[str, tuple[str, str]] = {
@@ -67,6 +71,20 @@ def plain_options(task: AllActiveTask, source: str, target: str) -> PlainOptions
     )
 
 
+def unmarked_only(route: Route, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """The steps of a route, behind a filter that completes the task's copies where no rule at the source leaves them out.
+
+    Args:
+        route: of any pattern.
+        steps: of its task, as `StepDeclaration.to_text` writes them.
+    """
+    options = route.options
+    if not steps or not options.mark or not (options.log.group or options.plain.reads):
+        return steps
+    where = mark_filter(options.mark, is_number=options.mark_is_number)
+    return (StepDeclaration("filter", {"where": where, "on_failure": "drop"}).to_text(), *steps)
+
+
 def check_members(task: AllActiveTask, federation: Federation, document: Document) -> None:
     """Fault what members that are not Service Bus cannot do or honour."""
     others = (*task.logs, *task.plains)
@@ -77,11 +95,12 @@ def check_members(task: AllActiveTask, federation: Federation, document: Documen
             document.fault(task.places[name], f"{name} has no meaning at {', '.join(others)}: {why}", hint)
     for alias in others:
         kind = KINDS[federation.namespaces[alias].kind]
-        if not (kind.reads and kind.writes):
+        if not (kind.reads and kind.writes and kind.fans_out):
+            kinds = ", ".join(each.name for each in KINDS.values() if each.reads and each.writes and each.fans_out)
             document.fault(
                 task.places.get("members", task.place),
-                f"{alias} is of kind {kind.name}, which cannot be both source and target",
-                "write copy or move with it as the one that it can be",
+                f"{alias} is of kind {kind.name}: what is written to one of its entities cannot be read by every route of the task",
+                f"write a task of pattern copy or move for {alias}; members are of kind {kinds}",
             )
         if kind.is_log and not STREAM_NAME.fullmatch(task.entity):
             document.fault(
@@ -89,9 +108,10 @@ def check_members(task: AllActiveTask, federation: Federation, document: Documen
                 f"{task.entity!r} is no name of a stream at {alias}",
                 "write letters, digits, '.', '_' and '-', 249 at most",
             )
-    if set(task.members) == set(others):
+    if len(others) > 1:
         document.warn(
             task.places.get("members", task.place),
-            f"no member of {task.name} can hold a claim: two runs of it would move messages side by side",
+            f"routes between {', '.join(others)} have no claim, which only Service Bus can hold: two runs of {task.name} would move messages "
+            "there side by side",
             "see that one run moves it at a time",
         )

@@ -1,0 +1,115 @@
+"""Kafka, RabbitMQ and Event Hubs for the example, started by the tests' kit, and the board that receives at RabbitMQ."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+from isthmus.connectors.rabbitmq.mapping import to_message
+from isthmus.demo.example import Example
+from isthmus.errors import ConfigError, Fault
+from isthmus.testing.namespace import NamespaceProcess
+from isthmus.topology.model import Endpoint, NamespaceRef
+
+TESTS = Path(__file__).parents[2] / "tests"
+QUEUE = "boards"
+
+
+class Board:
+    """An application at RabbitMQ: a queue of its own, bound to the exchange, from which it takes all that comes, and keeps it."""
+
+    def __init__(self, server: object) -> None:
+        self._server = server
+        self._received: list[bytes] = []
+
+    def bind(self) -> None:
+        self._server.queue(QUEUE)
+        binding = f"bindings/%2F/e/{quote('flights')}/q/{QUEUE}"
+        self._server.call("POST", binding, {"routing_key": "#", "arguments": {}})
+
+    def peek(self, from_sequence: int, count: int) -> Sequence[bytes]:
+        """What it has received, by number from 1."""
+        from rabbitmq_client import RabbitClient
+
+        with RabbitClient(self._server.port) as client:
+            for record in client.take(QUEUE, 1_000_000):
+                self._received.append(to_message(record, len(self._received) + 1))
+        start = max(from_sequence - 1, 0)
+        return self._received[start : start + count]
+
+
+_board: Board | None = None
+
+
+def connect(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
+    """Start a system; how to reach it."""
+    _use_kit(stack)
+    (folder / alias).mkdir()
+    return {"jfk": _kafka, "lga": _rabbitmq, "hub": _event_hubs}[alias](alias, folder, stack)
+
+
+def before(example: Example) -> None:
+    """The exchange stands now."""
+    assert _board is not None
+    _board.bind()
+
+
+def arrived(endpoint: Endpoint) -> object:
+    """RabbitMQ lets nobody look into a queue without taking from it: what stands there is what the board received."""
+    return _board.peek if endpoint.alias == "lga" and _board is not None else None
+
+
+def _use_kit(stack: ExitStack) -> None:
+    missing = [each for each in ("mvn", "java") if shutil.which(each) is None]
+    if missing and not os.environ.get("PYTEST_CURRENT_TEST"):
+        raise ConfigError(
+            [Fault(f"there is no {' and no '.join(missing)}", "install Maven and Java 17: they start Kafka")]
+        )
+    if str(TESTS) not in sys.path:
+        sys.path.insert(0, str(TESTS))
+        stack.callback(sys.path.remove, str(TESTS))
+
+
+def _kafka(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
+    from kafka_broker import broker
+
+    address = stack.enter_context(broker(folder / alias)).address
+    return NamespaceRef(alias=alias, kind="kafka", settings=(("bootstrap", address),))
+
+
+def _rabbitmq(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
+    global _board
+    from rabbitmq_server import PASSWORD, USER, rabbit_server
+
+    server = stack.enter_context(rabbit_server(folder / alias))
+    _board = Board(server)
+    settings = {
+        "host": f"127.0.0.1:{server.port}",
+        "username": USER,
+        "password": _secret(folder / f"{alias}.json", PASSWORD),
+        "management": f"http://127.0.0.1:{server.management_port}",
+    }
+    return NamespaceRef(alias=alias, kind="rabbitmq", settings=tuple(settings.items()))
+
+
+def _event_hubs(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
+    namespace = NamespaceProcess(folder / alias)
+    stack.callback(namespace.stop)
+    namespace.start()
+    settings = {
+        "connection": _secret(folder / f"{alias}.json", namespace.connection_string),
+        "ca_file": str(namespace.ca_file),
+        "checkpoints": str(folder / "checkpoints"),
+    }
+    return NamespaceRef(alias=alias, kind="eventhubs", settings=tuple(settings.items()))
+
+
+def _secret(file: Path, value: str) -> str:
+    """A reference to a secret, which stands in a file that only its owner reads."""
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"secret": value}), encoding="utf-8")
+    return f"file:{file}#secret"
