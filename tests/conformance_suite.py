@@ -77,7 +77,6 @@ ACROSS = frozenset(
 )
 """What is played with all tests between a kind and Service Bus, where the kind with itself has all scenarios."""
 SIDE_BY_SIDE = 12
-ROUND_SECONDS = 90.0
 LEAST = 25
 
 # Starts a system in a new folder; it ends with the context.
@@ -173,7 +172,7 @@ class Round:
         self._barrier = threading.Barrier(parties, action=end.restart)
 
     def restart(self) -> None:
-        self._barrier.wait(ROUND_SECONDS)
+        self._barrier.wait(max(90.0, self._end.wait_seconds))
 
     def leave(self) -> None:
         """A scenario has ended; whoever still waits has waited in vain."""
