@@ -147,12 +147,15 @@ type receiver interface {
 	DeadLetterMessage(context.Context, *azservicebus.ReceivedMessage, *azservicebus.DeadLetterOptions) error
 }
 
-// collect receives up to so many messages: one call of the SDK returns soon after the first.
+// collect receives up to so many messages. A call of the SDK that returned soon after the first would release what comes before the
+// next call, while what comes after it is delivered: out of order.
 func collect(ctx context.Context, from receiver, count int, waitMs int64) ([]*azservicebus.ReceivedMessage, error) {
 	var received []*azservicebus.ReceivedMessage
 	for len(received) < count {
-		waiting, cancel := context.WithTimeout(ctx, time.Duration(waitMs)*time.Millisecond)
-		more, err := from.ReceiveMessages(waiting, count-len(received), nil)
+		wait := time.Duration(waitMs) * time.Millisecond
+		waiting, cancel := context.WithTimeout(ctx, wait)
+		options := azservicebus.ReceiveMessagesOptions{TimeAfterFirstMessage: wait}
+		more, err := from.ReceiveMessages(waiting, count-len(received), &options)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
