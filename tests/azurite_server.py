@@ -25,7 +25,7 @@ __all__ = ["ACCOUNT", "KEY", "AzuriteServer", "azurite", "install_azurite"]
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0  # it reads what it has kept
 STOP_SECONDS = 20.0
 SERVICES = ("blob", "queue", "table")
 
