@@ -59,10 +59,10 @@ class Present:
 
     def came(self, tag: int, now: float) -> bool:
         """A message came that is not known; whether it is one of those that stood there."""
-        self.moved(now)
         if self.is_over:
             self._late.append(tag)
             return False
+        self.moved(now)
         if self._left is not None:
             self._left -= 1
         return True

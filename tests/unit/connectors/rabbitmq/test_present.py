@@ -58,3 +58,11 @@ def test_the_end_waits_for_what_has_to_come_again() -> None:
     assert present.came(1, 1.0)
     assert not present.is_at_end(1.0, is_waiting=True)
     assert present.is_at_end(1.0 + QUIET_SECONDS, is_waiting=True)
+
+
+def test_what_comes_too_late_puts_the_end_off_no_longer() -> None:
+    """I2: somebody may go on sending for ever."""
+    present = made(1)
+    assert present.came(1, 1.0)
+    assert not present.came(2, 1.4)
+    assert present.is_at_end(1.0 + QUIET_SECONDS, is_waiting=True)
