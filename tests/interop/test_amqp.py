@@ -72,7 +72,7 @@ def moved(folder: Path, source: dict[str, str], target: dict[str, str]) -> None:
 def test_what_stands_moves_over_every_listener(
     broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
 ) -> None:
-    """isthmus.connectors.amqp.source, I5: the run ends by itself."""
+    """isthmus.connectors.amqp.source, I6: the run ends by itself."""
     monkeypatch.setenv("ARTEMIS_PASSWORD", PASSWORD)
     certificate, key = broker.certificate
     login = {"username": "isthmus", "password": "env:ARTEMIS_PASSWORD"}

@@ -479,8 +479,8 @@ def test_what_comes_too_late_for_a_source_that_is_read_once_stays_untouched(
     until = time.monotonic() + 0.5
     assert not source.wait(lambda events: time.monotonic() > until)
     source.end.settle(came[0][0], came[2][0])
-    source.close()
-    source.wait(lambda events: server.messages(queue) == 4)
+    source.end.close()
+    source.wait(lambda events: source.end.has_left and server.messages(queue) == 4)
     assert [key_of(to_message(each)) for each in taken(server, queue)] == ["d", "e", "f", "g"]
 
 
@@ -495,16 +495,31 @@ def test_what_was_settled_while_the_connection_was_away_is_acknowledged_without_
     source.end.grant(10)
     came = source.arrived(3)
     source.end.connection._socket.shutdown(socket.SHUT_RDWR)
-    source.end.settle(came[0][0], came[2][0])
     source.wait_for(SourceLost)
+    source.end.settle(came[0][0], came[2][0])
     source.end.open()
-    if only_present:
-        found = source.wait(lambda events: any(type(each) is Exhausted for each in events))
-        source.close()
-    else:
-        found = source.wait(lambda events: server.messages(queue) == 0)
-    assert not [each for each in found if type(each) is Arrived]
-    source.wait(lambda events: server.messages(queue) == 0)
+    source.wait_for(SourceOpened)
+    assert not [each for each in source.wait(lambda events: server.messages(queue) == 0) if type(each) is Arrived]
+
+
+def test_a_source_that_ends_waits_for_what_was_settled_while_the_connection_was_away(
+    server: RabbitServer, pump: Callable[..., Pump]
+) -> None:
+    """Otherwise the next source would be given it, and move it again."""
+    queue = server.queue("q-owed")
+    publish(server, queue, *"abc")
+    source = pump("source", options(server, queue))
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    came = source.arrived(3)
+    source.end.connection._socket.shutdown(socket.SHUT_RDWR)
+    source.wait_for(SourceLost)
+    source.end.settle(came[0][0], came[1][0])
+    source.end.open()
+    source.wait_for(SourceOpened)
+    source.end.close()
+    source.wait(lambda events: source.end.has_left)
+    assert [key_of(to_message(each)) for each in taken(server, queue)] == ["c"]
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -526,6 +541,29 @@ def test_what_is_delivered_again_is_known_whatever_the_broker_does_to_its_header
     assert not [each for each in found if type(each) is Arrived]
 
 
+def test_a_queue_with_a_single_active_consumer_is_read_in_order(
+    server: RabbitServer, pump: Callable[..., Pump]
+) -> None:
+    queue = server.queue("q-single", "quorum", single_active_consumer=True)
+    publish(server, queue, "a", "b")
+    source = pump("source", options(server, queue))
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    assert [key_of(payload) for _, payload in source.arrived(2)] == ["a", "b"]
+
+
+def test_a_stream_is_refused(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    """A stream keeps what is acknowledged, and gives a consumer only what comes after it."""
+    queue = server.queue("q-stream", "stream")
+    publish(server, queue, "a")
+    source = pump("source", options(server, queue))
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    lost = source.wait_for(SourceLost)
+    assert lost.is_fatal
+    assert "stream" in lost.text
+
+
 def test_memory_is_bounded_by_the_bytes_that_are_kept(server: RabbitServer, pump: Callable[..., Pump]) -> None:
     """Messages beyond the credit stay at the broker, though the prefetch would let them come."""
     queue = server.queue("q-bytes")
@@ -537,7 +575,7 @@ def test_memory_is_bounded_by_the_bytes_that_are_kept(server: RabbitServer, pump
     ((position, _),) = source.arrived(1)
     until = time.monotonic() + 1.0
     source.wait(lambda events: time.monotonic() > until)
-    assert source.end._ready_bytes < 8 << 20
+    assert source.end._ready.nbytes < 8 << 20
     source.end.settle(position, position)
     source.end.grant(100)
     for number, _ in source.arrived(29):

@@ -9,6 +9,7 @@ import pytest
 from isthmus.connectors.kafka.option import ADMINISTRATION
 from isthmus.topology.kind import KAFKA, KINDS, SERVICE_BUS
 from isthmus.topology.kind.kafka import kafka_faults
+from isthmus.topology.kind.queuestorage import queue_storage_faults
 from isthmus.topology.setting import Kind, Setting
 
 PASSWORD = {"username": "u", "password": "env:P"}
@@ -66,3 +67,20 @@ def test_what_goes_together(written: dict[str, str]) -> None:
 def test_what_does_not(written: dict[str, str], at: str, hint: str) -> None:
     ((setting, _, told),) = faults(**written)
     assert (setting, told) == (at, hint)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_sound"),
+    [
+        ("https://flights.queue.core.windows.net", True),
+        ("http://127.0.0.1:10001/devstoreaccount1", True),
+        ("https://flights.queue.core.windows.net?sv=1&sig=hunter2", False),
+        ("https://me:hunter2@flights.queue.core.windows.net", False),
+        ("flights", False),
+    ],
+)
+def test_an_account_is_named_without_a_secret(url: str, is_sound: bool) -> None:
+    """Addresses end up in logs."""
+    found = list(queue_storage_faults({"connection": "", "account_url": url}, lambda name, value: f"{name}: {value}"))
+    assert (not found) == is_sound
+    assert "hunter2" not in str(found)

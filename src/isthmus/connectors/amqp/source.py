@@ -12,7 +12,8 @@ Invariants:
     I2. Nothing gets an outcome at the broker but by the owner, or because it had one before the connection was lost.
     I3. What a lost link delivered and the next one delivers again keeps its position, where it has a message-id.
     I4. At the end what was not settled, or never given, is released before the link is detached.
-    I5. With `only_present` it tells `Exhausted` once a drained link had nothing, and nothing is unsettled.
+    I5. Nothing is taken over a link on which the broker settles what it sends.
+    I6. With `only_present` it tells `Exhausted` once a drained link had nothing, and nothing is unsettled.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ __all__ = ["LEAVE_SECONDS", "AmqpSource"]
 
 # How long a closed source waits for what is on its way.
 LEAVE_SECONDS = 3.0
+# OASIS AMQP 1.0, 2.8.2: the sender settles all that it sends.
+SETTLED = 1
 # How long nothing comes before a source with `only_present` asks whether there is anything.
 IDLE_SECONDS = 0.25
 # A drain that was not answered is asked for again: ActiveMQ Artemis passes over one that comes while it ends another.
@@ -205,6 +208,15 @@ class AmqpSource(End):
     def _work(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
         is_sound = receiver.error is None and self.fault is None
         if is_sound and self.step is Step.ATTACHING and receiver.attached:
+            peer = receiver.link.peer
+            if peer is not None and peer.snd_settle_mode == SETTLED:
+                self.fail(
+                    NotAllowedError(
+                        f"'{self.path}': the broker settles what it sends, so that a process that dies loses it; read a queue or a durable "
+                        "subscription"
+                    )
+                )
+                return
             self.attached()
             self._memory.opened(now)
             if self._present is not None:

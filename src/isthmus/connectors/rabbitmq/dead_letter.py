@@ -34,6 +34,7 @@ DESCRIPTION_HEADER = "isthmus-dead-letter-description"
 SOURCE_HEADER = "isthmus-dead-letter-source"
 # One frame holds all properties.
 _DESCRIPTION_CHARACTERS = 4096
+_FRAME_OVERHEAD = 64
 
 
 class DeadLetters:
@@ -80,21 +81,22 @@ class DeadLetters:
             for position in [each for each in self._kept if first <= each <= last]:
                 del self._kept[position]
 
-    def add(self, connection: Connection, entry: Entry, disposition: Disposition) -> IsthmusError | None:
-        """Publishes the copy of a message; an error where it cannot be made."""
+    def set_aside(
+        self, connection: Connection | None, entries: Sequence[Entry], disposition: Disposition
+    ) -> IsthmusError | None:
+        """Publishes copies of messages; an error where one cannot be made. What has no tag comes again."""
+        error = None
+        for entry in entries:
+            if connection is None or not entry.tag:
+                self._kept.pop(entry.position, None)
+            else:
+                error = self._add(connection, entry, disposition) or error
+        return error
+
+    def _add(self, connection: Connection, entry: Entry, disposition: Disposition) -> IsthmusError | None:
         try:
             record = to_record(self._kept.pop(entry.position), self._options.username)
-            headers = (
-                (REASON_HEADER, disposition.reason),
-                (DESCRIPTION_HEADER, disposition.description[:_DESCRIPTION_CHARACTERS]),
-                (SOURCE_HEADER, self._options.queue),
-            )
-            told = {name for name, _ in headers}
-            found = props.read(record.properties)
-            fields = [each for each in found.headers if each[0] not in told]
-            fields += [(name, *table.field_of(text)) for name, text in headers]
-            # A message that is set aside must not expire.
-            properties = props.write(found._replace(headers=tuple(fields), expiration=None))
+            properties = self._properties(record.properties, disposition, connection.frame_bytes - _FRAME_OVERHEAD)
         except (CodecError, table.TableError, KeyError, struct.error) as error:
             return CodecError(f"queue '{self._options.queue}': a message cannot be set aside: {error}")
         self._number += 1
@@ -102,6 +104,23 @@ class DeadLetters:
         connection.write(wire.publish_method(DEAD_CHANNEL, "", self._queue))
         connection.write_all(wire.content_frames(DEAD_CHANNEL, properties, record.body, connection.frame_bytes))
         return None
+
+    def _properties(self, raw: bytes, disposition: Disposition, most_bytes: int) -> bytes:
+        """The properties of a copy, with the reason as far as one frame holds it. What is set aside must not expire."""
+        found = props.read(raw)
+        told = (
+            (REASON_HEADER, disposition.reason),
+            (SOURCE_HEADER, self._options.queue),
+            (DESCRIPTION_HEADER, disposition.description[:_DESCRIPTION_CHARACTERS]),
+        )
+        own = [each for each in found.headers if each[0] not in {name for name, _ in told}]
+        made = b""
+        for count in (3, 2, 0):
+            fields = [*own, *((name, *table.field_of(text)) for name, text in told[:count])]
+            made = props.write(found._replace(headers=tuple(fields), expiration=None))
+            if len(made) <= most_bytes:
+                break
+        return made
 
     def on_method(self, which: tuple[int, int], arguments: bytes) -> Sequence[int] | IsthmusError:
         """Delivery tags at the source whose copies are confirmed, or why none is."""

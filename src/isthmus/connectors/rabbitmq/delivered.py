@@ -60,8 +60,13 @@ class Delivered:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether messages of an earlier channel are to come again, so that they can be acknowledged."""
-        return bool(self._due)
+        """Whether messages of an earlier channel may come again, so that they can be acknowledged."""
+        return bool(self._known)
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether some were settled while they could not be acknowledged: otherwise the next source would be given them."""
+        return not self._due <= self._outstanding.keys()
 
     def told(self, entry: Entry) -> None:
         """A message is told."""

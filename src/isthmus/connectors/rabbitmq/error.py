@@ -20,6 +20,9 @@ NO_ROUTE = 312
 _FATAL = frozenset({402, ACCESS_REFUSED, NOT_FOUND, 503, 504, NOT_ALLOWED, 540})
 # A queue that another consumer has for itself alone is told as a refusal of access; it ends when that consumer ends.
 IN_EXCLUSIVE_USE = "in exclusive use"
+# A stream takes no priority of a consumer, which ours therefore states (`wire.consume`).
+IS_STREAM = "rabbit_stream_queue"
+_STREAM_HINT = "a stream keeps what is acknowledged; read a queue that gets its messages"
 _HINTS = {
     ACCESS_REFUSED: "look at the user's password and permissions (configure, write, read) in the virtual host",
     NOT_FOUND: "make it, or correct the name",
@@ -45,13 +48,16 @@ class ClosedByBrokerError(IsthmusError):
     reply_text: str
 
     def text(self) -> str:
-        hint = _EXCLUSIVE_HINT if IN_EXCLUSIVE_USE in self.reply_text else _HINTS.get(self.reply_code, "")
+        hint = _STREAM_HINT if IS_STREAM in self.reply_text else ""
+        hint = _EXCLUSIVE_HINT if IN_EXCLUSIVE_USE in self.reply_text else hint or _HINTS.get(self.reply_code, "")
         return f"{self.place}: RabbitMQ says {self.reply_code} {scrub(self.reply_text)}" + (f"; {hint}" if hint else "")
 
 
 def may_pass(error: IsthmusError) -> bool:
     """Whether waiting may help."""
     if isinstance(error, ClosedByBrokerError):
+        if IS_STREAM in error.reply_text:
+            return False
         return error.reply_code not in _FATAL or IN_EXCLUSIVE_USE in error.reply_text
     return error.retryable or isinstance(error, ConnectionLostError | OperationTimeoutError)
 

@@ -22,10 +22,14 @@ from isthmus.connectors.rabbitmq.table import TableError
 __all__ = ["Traits", "fingerprint_of", "traits_of"]
 
 
-class Traits(NamedTuple):
-    """What is kept of a delivery: of its body a hash."""
+# Properties that are larger are not kept: what is made of them is.
+KEPT_BYTES = 512
 
-    properties: bytes
+
+class Traits(NamedTuple):
+    """What is kept of a delivery: of its body a hash, and of large properties, too."""
+
+    properties: bytes | int
     body_hash: int
     exchange: str
     routing_key: str
@@ -33,14 +37,21 @@ class Traits(NamedTuple):
 
 def traits_of(record: Record) -> Traits:
     """The traits of a delivery."""
-    return Traits(record[1], hash(record[0]), record[2], record[3])
+    body, properties, exchange, routing_key = record
+    kept = properties if len(properties) <= KEPT_BYTES else _print_of(properties)
+    return Traits(kept, hash(body), exchange, routing_key)
 
 
 def fingerprint_of(traits: Traits) -> int:
     """The fingerprint of a delivery."""
+    kept = traits.properties
+    return hash((kept if isinstance(kept, int) else _print_of(kept), *traits[1:]))
+
+
+def _print_of(properties: bytes) -> int:
     try:
-        found = props.read(traits.properties)
+        found = props.read(properties)
     except (TableError, struct.error):
-        return hash(traits)
+        return hash(properties)
     headers = tuple(sorted(each for each in found.headers if each[0] not in BROKER_HEADERS))
-    return hash((found._replace(headers=headers), *traits[1:]))
+    return hash(found._replace(headers=headers))

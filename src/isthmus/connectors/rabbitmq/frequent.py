@@ -41,6 +41,7 @@ _RESERVED = frozenset(each.encode() for each in (AMQP_HEADER, NOTE_PROPERTY, *BR
 # content-type, content-encoding, headers, delivery-mode, priority, correlation-id, reply-to, message-id, timestamp, type
 _KNOWN_FLAGS = 0xFEE0
 _PERSISTENT_FLAG = 0x1000
+_DELIVERY_COUNT, _ZERO = b"x-delivery-count", bytes(8)
 _NULL = b"\x40"
 _HEADER = b"\0Sp\xc0\x02\x01\x41"
 
@@ -54,10 +55,14 @@ def sections_of(raw: bytes) -> tuple[bytes, bytes] | None:
     content_type = content_encoding = _NULL
     if flags & 0x8000:
         stop = at + 1 + raw[at]
+        if not raw[at + 1 : stop].isascii():
+            return None
         content_type = b"\xa3" + raw[at:stop]
         at = stop
     if flags & 0x4000:
         stop = at + 1 + raw[at]
+        if not raw[at + 1 : stop].isascii():
+            return None
         content_encoding = b"\xa3" + raw[at:stop]
         at = stop
     own = b""
@@ -80,14 +85,20 @@ def sections_of(raw: bytes) -> tuple[bytes, bytes] | None:
     correlation_id = reply_to = message_id = created = subject = _NULL
     if flags & 0x0400:
         stop = at + 1 + raw[at]
+        if not raw[at + 1 : stop].isascii():
+            return None
         correlation_id = b"\xa1" + raw[at:stop]
         at = stop
     if flags & 0x0200:
         stop = at + 1 + raw[at]
+        if not raw[at + 1 : stop].isascii():
+            return None
         reply_to = b"\xa1" + raw[at:stop]
         at = stop
     if flags & 0x0080:
         stop = at + 1 + raw[at]
+        if not raw[at + 1 : stop].isascii():
+            return None
         message_id = b"\xa1" + raw[at:stop]
         at = stop
     if flags & 0x0040:
@@ -98,6 +109,8 @@ def sections_of(raw: bytes) -> tuple[bytes, bytes] | None:
         at += 8
     if flags & 0x0020:
         stop = at + 1 + raw[at]
+        if not raw[at + 1 : stop].isascii():
+            return None
         subject = b"\xa1" + raw[at:stop]
         at = stop
     if at != len(raw):
@@ -120,16 +133,9 @@ def sections_of(raw: bytes) -> tuple[bytes, bytes] | None:
     if not count:
         return header, own
     joined = b"".join(fields[:count])
-    if not _is_text(fields):
-        return None
     if len(joined) < 255:
         return header, b"\0Ss\xc0%c%c%b%b" % (len(joined) + 1, count, joined, own)
     return header, b"\0Ss\xd0%b%b%b%b" % (_U32(len(joined) + 4), _U32(count), joined, own)
-
-
-def _is_text(fields: tuple[bytes, ...]) -> bool:
-    """The codes of text are not ASCII: only what follows has to be."""
-    return all(each is _NULL or each[0] == 0x83 or each[2:].isascii() for each in fields)
 
 
 def _own(raw: bytes, at: int, stop: int) -> bytes | None:
@@ -141,6 +147,9 @@ def _own(raw: bytes, at: int, stop: int) -> bytes | None:
         name = raw[at + 1 : begin]
         kind = raw[begin]
         value = begin + 1
+        if name == _DELIVERY_COUNT and kind == 0x6C and raw[value : value + 8] == _ZERO:
+            at = value + 8  # quorum queues before RabbitMQ 3.12 write it at the first delivery, too
+            continue
         names.add(name)
         if kind == 0x53:  # S
             size = _U32_AT(raw, value)[0]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-__all__ = ["AMQP_HEADER", "BROKER_HEADERS", "EXCHANGE", "NOTE_PROPERTY", "ROUTING_HEADERS", "ROUTING_KEY", "SHOWN"]
+__all__ = [
+    "AMQP_HEADER",
+    "BROKER_HEADERS",
+    "EXCHANGE",
+    "NOTE_PROPERTY",
+    "ROUTING_HEADERS",
+    "ROUTING_KEY",
+    "SHOWN",
+]
 
 AMQP_HEADER = "isthmus-amqp"
 NOTE_PROPERTY = "isthmus-rabbitmq"
 SHOWN = "amqp-"
 # As RabbitMQ's own AMQP 1.0 names them.
 EXCHANGE, ROUTING_KEY = "x-exchange", "x-routing-key"
-# Of RabbitMQ 4.3 and later `x-acquired-count`.
+# `x-acquired-count` from RabbitMQ 4.3 on.
 BROKER_HEADERS = frozenset({"x-delivery-count", "x-acquired-count", "x-stream-offset"})
 # RabbitMQ routes by these ("Sender-selected Distribution").
 ROUTING_HEADERS = frozenset({"CC", "BCC"})

@@ -31,6 +31,7 @@ class Present:
         self.is_asking = False
         self._left: int | None = None  # None: the queue has not told yet
         self._has_told = False
+        self._late: list[int] = []  # tags
 
     @property
     def is_over(self) -> bool:
@@ -41,6 +42,7 @@ class Present:
         """What was asked over an earlier channel is not answered."""
         self.is_asking = False
         self.quiet_at = math.inf
+        self._late.clear()
 
     def counted(self, messages: int, now: float, *, is_idle: bool) -> None:
         """The queue told how many messages are ready; `is_idle`: the source has none of them."""
@@ -55,26 +57,34 @@ class Present:
         """Something came, or may come: the queue is not quiet."""
         self.quiet_at = now + QUIET_SECONDS
 
-    def came(self, now: float) -> bool:
+    def came(self, tag: int, now: float) -> bool:
         """A message came that is not known; whether it is one of those that stood there."""
-        self.moved(now)
         if self.is_over:
+            self._late.append(tag)
             return False
+        self.moved(now)
         if self._left is not None:
             self._left -= 1
         return True
 
     def gone_back(self, messages: int) -> None:
-        """Messages that came were not given to anybody: they come again."""
+        """The channel is gone; so many messages that came were not given to anybody: they come again."""
+        self._late.clear()
+        self.is_asking = False
         if self._left is not None:
             self._left += messages
+
+    def leave(self) -> list[int]:
+        """The tags of what came too late, which is given back."""
+        late, self._late = self._late, []
+        return late
 
     def is_at_end(self, now: float, *, is_waiting: bool) -> bool:
         """Whether the end is to be told now, which is once.
 
         Args:
             now: monotonic seconds.
-            is_waiting: whether messages of an earlier channel have not come again, whose acknowledgement is due.
+            is_waiting: whether messages of an earlier channel may come again, whose acknowledgement is due.
         """
         if self._has_told or not self.is_over or (is_waiting and now < self.quiet_at):
             return False

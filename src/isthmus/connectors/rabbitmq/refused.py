@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 import time
 
-__all__ = ["SETTLE_SECONDS", "Refused"]
+__all__ = ["NO_PLACE", "SETTLE_SECONDS", "Refused"]
 
 SETTLE_SECONDS = 5.0
+NO_PLACE = (
+    "name a queue for dead_letters at the source (dead_letter_queue of a task), say dead_letter_exchange=true where the queue has one, or let "
+    "refusals block"
+)
 
 
 class Refused:

@@ -36,11 +36,10 @@ def remarks_of(queue: Mapping[str, Any], version: str, *, is_rejected_to: bool) 
     limit = _limit(queue, version) if kind == "quorum" else None
     has_exchange = _told(queue, "dead-letter-exchange") is not None
     if limit is not None:
-        what = "goes to its dead-letter exchange" if has_exchange else "is dropped"
-        yield (
-            f"has a delivery limit of {limit}: a message that comes back more often, e.g. while the target is full, {what}; "
-            "set delivery-limit to -1"
-        )
+        what, hint = "goes to its dead-letter exchange", "set delivery-limit to -1 if it is not to"
+        if not has_exchange:
+            what, hint = "is dropped", "set delivery-limit to -1, or give the queue a dead-letter exchange"
+        yield f"has a delivery limit of {limit}: a message that comes back more often, e.g. while the target is full, {what}; {hint}"
     if is_rejected_to and not has_exchange:
         yield "has no dead-letter exchange, against dead_letter_exchange: true: a message that is set aside is dropped"
 

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import struct
 import time
-from collections import deque
 from collections.abc import Sequence
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.bridge.port import Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.rabbitmq import wire
 from isthmus.connectors.rabbitmq.connection import Connection, Content
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
@@ -39,7 +38,8 @@ from isthmus.connectors.rabbitmq.option import SourceOptions
 from isthmus.connectors.rabbitmq.pool import BrokerPool
 from isthmus.connectors.rabbitmq.present import Present
 from isthmus.connectors.rabbitmq.property import Record
-from isthmus.connectors.rabbitmq.refused import Refused
+from isthmus.connectors.rabbitmq.ready import Ready
+from isthmus.connectors.rabbitmq.refused import NO_PLACE, Refused
 from isthmus.connectors.rabbitmq.unacked import Unacked
 from isthmus.connectors.rabbitmq.wire import M
 from isthmus.errors import ConnectionLostError, IsthmusError
@@ -85,13 +85,11 @@ class RabbitSource(End):
     def _reset(self) -> None:
         """What belongs to one channel."""
         self._unacked = Unacked()
-        self._ready: deque[tuple[int, bytes]] = deque()
-        self._ready_bytes = 0
+        self._ready = Ready()
         self._credit = 0
         self._is_draining = False
         self._is_consuming = self._is_cancelling = self._is_recalling = False
         self._was_told = False
-        self._late: list[int] = []  # tags of messages that came behind those that stood at the beginning
         if self._present is not None:
             self._present.channel_begins()
 
@@ -154,9 +152,7 @@ class RabbitSource(End):
         elif disposition.kind == "abandon":
             self.release(first, last)
         elif disposition.kind != "dead-letter":
-            self._refuse(
-                first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ has not", ""
-            )
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ has not")
         elif self.options.dead_letters:
             self._set_aside(first, last, disposition)
         elif self.options.dead_letter_exchange:
@@ -166,8 +162,7 @@ class RabbitSource(End):
                     self._unacked.remove(entry.tag)
         else:
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
-            hint = "name a queue for dead_letters at the source (dead_letter_queue of a task), say dead_letter_exchange=true where the queue has one, or let refusals block"
-            self._refuse(first, last, f"be set aside ({reason})", hint)
+            self._refuse(first, last, f"be set aside ({reason}); {NO_PLACE}")
 
     def release(self, first: int, last: int) -> None:
         """Gives delivered positions back."""
@@ -182,9 +177,10 @@ class RabbitSource(End):
         self.pool.unmark(self.key)
         now = time.monotonic()
         self._last = connection = self.connection
-        if connection is not None and self._dead.is_waiting and connection.error is None:
+        if connection is not None and self._is_owed and connection.error is None:
             connection.is_paused = False
-            self.pool.leave(connection, now)  # the confirms end it
+            self._consume()
+            self.pool.leave(connection, now)  # what comes ends it
             return
         self.disconnect(now, politely=True)
 
@@ -192,6 +188,11 @@ class RabbitSource(End):
     def has_left(self) -> bool:
         """Whether the broker has seen the end: then what was not settled stands in the queue again."""
         return self._last is None or self.pool.has_left(self._last)
+
+    @property
+    def _is_owed(self) -> bool:
+        """Whether settled messages cannot be acknowledged yet: their copy has no confirm, or they have to come again before."""
+        return self._dead.is_waiting or self._delivered.is_owed
 
     # ---- the channel
 
@@ -209,11 +210,10 @@ class RabbitSource(End):
 
     def _begin_channel(self) -> None:
         """The channel again, after a recall."""
-        connection = self.connection
-        if connection is not None and not self.is_closed:
-            connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))
-            connection.write(wire.qos(CHANNEL, self.options.prefetch))
-            connection.flush()
+        if self.connection is not None and (not self.is_closed or self._is_owed):
+            self.connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))
+            self.connection.write(wire.qos(CHANNEL, self.options.prefetch))
+            self.connection.flush()
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
         """A method came."""
@@ -233,9 +233,7 @@ class RabbitSource(End):
             self._consume()
         elif which == M.BASIC_CANCEL:
             self.fail(
-                ConnectionLostError(
-                    f"queue '{self.entity}': RabbitMQ ended the consumer; the queue was deleted or moves"
-                )
+                ConnectionLostError(f"queue '{self.entity}': RabbitMQ ended the consumer: it was deleted or moves")
             )
 
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
@@ -257,44 +255,41 @@ class RabbitSource(End):
             if not self._delivered.attach(known, tag):
                 self._ack([tag])  # it was settled
             self._look_for_late()
+            self._end_if_closed()
             return
+        if self.is_closed:
+            return  # it goes back
         if self._present is not None:
-            if not self._present.came(time.monotonic()):
-                self._late.append(tag)
-                self._look_for_late()
-                return
+            is_late = not self._present.came(tag, time.monotonic())
             self._look_for_late()
+            if is_late:
+                return
         self._position += 1
         is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
         payload = to_message(record, self._position, int(time.time() * 1000))
         self._delivered.told(Entry(self._position, tag, traits, is_named))
         self._dead.keep(self._position, payload)
-        self._ready.append((self._position, payload))
-        self._ready_bytes += len(payload)
+        self._ready.add(self._position, payload)
         self.mark()
 
     # ---- giving
 
     def _hand_on(self, events: list[SourceEvent]) -> None:
-        ready = self._ready
-        count = min(self._credit, len(ready))
-        if count:
-            parts = [ready.popleft() for _ in range(count)]
-            positions, payloads = zip(*parts, strict=True)
-            self._ready_bytes -= sum(map(len, payloads))
-            self._credit -= count
+        if self._credit and len(self._ready):
+            arrived = self._ready.take(self._credit)
+            self._credit -= len(arrived.positions)
             if self._present is not None:
                 self._present.moved(time.monotonic())
-            events.append(Arrived(positions, payloads))
+            events.append(arrived)
         if self.connection is not None:
-            self.connection.is_paused = self._ready_bytes > KEPT_BYTES and not self._is_recalling
+            self.connection.is_paused = self._ready.nbytes > KEPT_BYTES and not self._is_recalling
 
     def _consume(self) -> None:
         """Begins to consume where there is credit, or where messages have to come again so that they can be acknowledged."""
         connection = self.connection
         if connection is None or not self.is_open or self._is_consuming or self._is_recalling:
             return
-        wants_more = self._credit and (self._present is None or not self._present.is_over)
+        wants_more = self._credit and not self.is_closed and (self._present is None or not self._present.is_over)
         if wants_more or self._delivered.is_waiting:
             self._is_consuming = True
             connection.write(wire.consume(CHANNEL, self.options.queue, CONSUMER, exclusive=self._is_exclusive))
@@ -323,14 +318,12 @@ class RabbitSource(End):
 
     def _forget_channel(self) -> None:
         """What was delivered and not settled comes again; what was not even told is forgotten."""
-        for position, _ in self._ready:
+        for position in self._ready:
             self._delivered.take(position, position)
             self._dead.forget(position, position)
         if self._present is not None:
             self._present.gone_back(len(self._ready))
         self._ready.clear()
-        self._late.clear()
-        self._ready_bytes = 0
         self._delivered.lost()
         self._dead.detach()
         self._unacked.clear()
@@ -339,31 +332,25 @@ class RabbitSource(End):
     # ---- setting aside
 
     def _set_aside(self, first: int, last: int, disposition: Disposition) -> None:
-        entries = self._delivered.take(first, last)
-        if self.connection is None:
-            self._dead.forget(first, last)
-            return  # they come again
-        for entry in entries:
-            if not entry.tag:
-                self._dead.forget(entry.position, entry.position)  # it comes again
-            error = self._dead.add(self.connection, entry, disposition) if entry.tag else None
-            if error is not None:
-                self.fail(error)
+        error = self._dead.set_aside(self.connection, self._delivered.take(first, last), disposition)
+        if error is not None:
+            self.fail(error)
 
     def _confirmed(self, tags: Sequence[int] | IsthmusError) -> None:
         if isinstance(tags, IsthmusError):
             self.fail(tags)
             return
-        connection = self.connection
         self._ack(tags)
-        if self.is_closed and connection is not None and not self._dead.is_waiting:
-            connection.write(wire.close_method(0))
-            connection.flush()
+        self._end_if_closed()
 
-    def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
+    def _end_if_closed(self) -> None:
+        if self.is_closed and self.connection is not None and not self._is_owed:
+            self.connection.write(wire.close_method(0))
+            self.connection.flush()
+
+    def _refuse(self, first: int, last: int, what: str) -> None:
         """The source is going to be lost: what is under way is settled before, or it would come again each time."""
-        text = f"queue '{self.entity}': a message would have to {what}"
-        self._refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)
+        self._refused.add(f"queue '{self.entity}': a message would have to {what}", last - first + 1)
         self._credit = 0
         self.mark()
 
@@ -397,11 +384,8 @@ class RabbitSource(End):
 
     def _leave_late(self) -> None:
         """Others may have what came too late. An ordered source keeps it until it ends, so that the order stays."""
-        late, self._late = self._late, []
-        if self._is_ordered:
-            self._late = late
-        else:
-            self._give_back(late)
+        if self._present is not None and not self._is_ordered:
+            self._give_back(self._present.leave())
 
     # ---- the end of a channel
 

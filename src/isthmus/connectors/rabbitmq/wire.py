@@ -8,8 +8,8 @@ here. Specification: AMQP 0-9-1, 2.3.5 (frames) and 4.2; class and method number
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 
+from isthmus.amqp.types import Int
 from isthmus.connectors.rabbitmq import table
 
 __all__ = [
@@ -155,11 +155,9 @@ def qos(channel: int, count: int) -> bytes:
     return method(channel, M.BASIC_QOS, struct.pack(">IHB", 0, count, 0))
 
 
-def consume(
-    channel: int, queue: str, tag: str, *, exclusive: bool, arguments: Mapping[str, object] | None = None
-) -> bytes:
-    """Begins to consume, with acknowledgements."""
-    fields = table.encode([(name, *table.field_of(value)) for name, value in (arguments or {}).items()])
+def consume(channel: int, queue: str, tag: str, *, exclusive: bool) -> bytes:
+    """Begins to consume, with acknowledgements and the usual priority, which a stream refuses: it would give only what comes later."""
+    fields = table.encode([("x-priority", *table.field_of(Int(0)))])
     flags = _EXCLUSIVE if exclusive else 0
     return method(channel, M.BASIC_CONSUME, b"\0\0" + short(queue) + short(tag) + bytes((flags,)) + fields)
 

@@ -6,6 +6,7 @@ connector's other options (`isthmus.connectors.queuestorage.option`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ __all__ = ["QUEUE_STORAGE", "queue_storage_faults"]
 
 # Azure: the longest that a message is invisible.
 LONGEST_SECONDS = 7 * 24 * 3600
+_EXAMPLE = "https://flights.queue.core.windows.net"
+# Neither a user nor a query, which a SAS would be: an address ends up in logs.
+_ADDRESS = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?")
 
 
 def queue_storage_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
@@ -27,6 +31,9 @@ def queue_storage_faults(values: Mapping[str, Any], write: Callable[[str, str], 
         )
         hint = f"write {write('connection', 'env:NAME')}, or {write('account_url', 'https://…')} and identity"
         yield "connection", f"{what} given", hint
+    elif values["account_url"] and _ADDRESS.fullmatch(str(values["account_url"])) is None:
+        hint = f"write {write('account_url', _EXAMPLE)}; a key or a SAS goes into connection"
+        yield "account_url", "account_url is no address, or holds a secret", hint
 
 
 QUEUE_STORAGE = NamespaceKind(
@@ -54,7 +61,7 @@ QUEUE_STORAGE = NamespaceKind(
             name="account_url",
             kind=Kind.TEXT,
             default="",
-            example="https://flights.queue.core.windows.net",
+            example=_EXAMPLE,
             description="Instead of `connection`: the account's queue endpoint, with `identity`.",
         ),
         IDENTITY,

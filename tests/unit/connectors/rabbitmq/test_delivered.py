@@ -101,9 +101,11 @@ def test_what_may_come_again_is_waited_for() -> None:
     delivered.lost()
     assert delivered.is_waiting
     delivered.take(1, 1)  # given back: it comes as a new message
+    assert not delivered.is_owed
     delivered.settle(2, 2)  # the acknowledgement is due when it comes
     for number in (2, 3):
         assert delivered.is_waiting
+        assert delivered.is_owed == (number == 2)
         found = delivered.recognised(traits(number))
         assert found is not None
         delivered.attach(found, number)

@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.connectors.rabbitmq import property as props
 from isthmus.connectors.rabbitmq import table
-from isthmus.connectors.rabbitmq.fingerprint import fingerprint_of, traits_of
+from isthmus.connectors.rabbitmq.fingerprint import KEPT_BYTES, fingerprint_of, traits_of
 from isthmus.connectors.rabbitmq.property import Properties, Record
 
 
@@ -44,3 +44,13 @@ def test_properties_that_cannot_be_read_have_one_as_well() -> None:
     base = Record(b"x", b"\xff\xff")
     assert print_of(base) == print_of(base)
     assert print_of(base) != print_of(base._replace(properties=b"\xff\xfe"))
+
+
+def test_large_properties_are_not_kept() -> None:
+    """Tens of thousands of deliveries are remembered. A count that the broker adds may make them large."""
+    names = [f"name-{number}" for number in range(KEPT_BYTES)]
+    while len(record(*names).properties) > KEPT_BYTES:
+        names.pop()
+    assert isinstance(traits_of(record(*names)).properties, bytes)
+    assert isinstance(traits_of(record(*names, "x-delivery-count")).properties, int)
+    assert print_of(record(*names)) == print_of(record(*names, "x-delivery-count"))

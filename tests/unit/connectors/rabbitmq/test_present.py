@@ -17,7 +17,9 @@ def made(messages: int) -> Present:
 def test_as_many_are_given_as_stood_there() -> None:
     """I1"""
     present = made(2)
-    assert [present.came(1.0) for _ in range(4)] == [True, True, False, False]
+    assert [present.came(tag, 1.0) for tag in range(1, 5)] == [True, True, False, False]
+    assert present.leave() == [3, 4]
+    assert present.leave() == []
     assert present.is_at_end(1.0, is_waiting=False)
     assert not present.is_at_end(1.0, is_waiting=False)  # it is told once
     assert present.quiet_at == math.inf
@@ -26,11 +28,11 @@ def test_as_many_are_given_as_stood_there() -> None:
 def test_a_lost_connection_changes_nothing_in_the_count() -> None:
     """I1: what came and was not given comes again; what came since stands in the queue as well."""
     present = made(2)
-    assert present.came(1.0)
+    assert present.came(1, 1.0)
     present.gone_back(1)
     present.channel_begins()
     present.counted(7, 2.0, is_idle=True)
-    assert [present.came(3.0) for _ in range(3)] == [True, True, False]
+    assert [present.came(tag, 3.0) for tag in range(3)] == [True, True, False]
 
 
 def test_an_empty_queue_is_the_end_though_others_have_taken_what_stood_there() -> None:
@@ -53,6 +55,14 @@ def test_a_queue_that_was_empty_at_first_is_at_its_end() -> None:
 def test_the_end_waits_for_what_has_to_come_again() -> None:
     """Otherwise what was settled while the connection was away would stay in the queue."""
     present = made(1)
-    assert present.came(1.0)
+    assert present.came(1, 1.0)
     assert not present.is_at_end(1.0, is_waiting=True)
+    assert present.is_at_end(1.0 + QUIET_SECONDS, is_waiting=True)
+
+
+def test_what_comes_too_late_puts_the_end_off_no_longer() -> None:
+    """I2: somebody may go on sending for ever."""
+    present = made(1)
+    assert present.came(1, 1.0)
+    assert not present.came(2, 1.4)
     assert present.is_at_end(1.0 + QUIET_SECONDS, is_waiting=True)

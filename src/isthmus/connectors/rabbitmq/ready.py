@@ -1,0 +1,55 @@
+"""Messages that came beyond the credit: they wait here until there is credit again.
+
+What it is: a queue of positions and payloads, and its bytes. What it is not: the credit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from isthmus.bridge.port import Arrived
+
+__all__ = ["Ready"]
+
+
+class Ready:
+    """The messages of one channel.
+
+    Attributes:
+        nbytes: of the payloads.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._messages: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[int]:
+        """The positions."""
+        return (position for position, _ in self._messages)
+
+    def add(self, position: int, payload: bytes) -> None:
+        """A message came."""
+        self._messages.append((position, payload))
+        self.nbytes += len(payload)
+
+    def take(self, count: int) -> Arrived:
+        """The first messages, so many at most, of which there is one."""
+        waiting = self._messages
+        if count >= len(waiting):
+            parts = list(waiting)
+            waiting.clear()
+            self.nbytes = 0
+        else:
+            parts = [waiting.popleft() for _ in range(count)]
+            self.nbytes -= sum(len(payload) for _, payload in parts)
+        positions, payloads = zip(*parts, strict=True)
+        return Arrived(positions, payloads)
+
+    def clear(self) -> None:
+        """They go back with the channel."""
+        self._messages.clear()
+        self.nbytes = 0
