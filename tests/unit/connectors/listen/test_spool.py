@@ -56,8 +56,8 @@ def given(outgoing: Outgoing) -> list[tuple[int, str]]:
 
 
 @pytest.fixture
-def outgoing(tmp_path: Path) -> Iterator[Outgoing]:
-    yield Outgoing(SpoolFolder(tmp_path))
+def outgoing(tmp_path: Path) -> Outgoing:
+    return Outgoing(SpoolFolder(tmp_path))
 
 
 def test_i2_a_lost_file_of_what_is_settled_keeps_no_segment(tmp_path: Path, outgoing: Outgoing) -> None:
