@@ -67,7 +67,7 @@ class Taken:
     def end_at(self, number: int) -> None:
         """The next record of the spool will have this number (I3)."""
         if self._above:
-            self._above.remove(number, max(number + 1, max(stop for _, stop in self._above)))
+            self._above.remove(number, max(number + 1, *(stop for _, stop in self._above)))
         if self.front > number:
             log.error("%s tells of records that are not in the spool; their segments were removed", self._path)
             self.front = number
