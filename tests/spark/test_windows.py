@@ -21,11 +21,17 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.replication.reach import Reach
+from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings
+from isthmus.replication.spark_session import create_spark_session
 from isthmus.replication.step.message import StepMessage
 from isthmus.supervisor.status import read_status
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.model import Endpoint
+from isthmus.topology.step import StepDeclaration
 from isthmus.transport import Sender
 
 pytestmark = pytest.mark.spark
@@ -180,3 +186,60 @@ def kill_a_worker(run: RunProcess, chance: random.Random) -> None:
                 return
         time.sleep(0.01)
     raise AssertionError("there was no worker to kill")
+
+
+def test_messages_that_come_late_count_after_a_start_with_a_longer_wait(tmp_path: Path) -> None:
+    """Spark keeps the watermark that it has reached with the shorter one, and drops what is not later."""
+    began_ms = round(time.time() * 1000) + 60_000  # so that no window closes because nothing comes
+    incoming, outgoing = tmp_path / "in", tmp_path / "out"
+
+    def come(*seconds: int) -> None:
+        writer = SpoolWriter(incoming).open()
+        for each in seconds:
+            message = section.encode_message(b"{}")
+            writer.append([Record("ewr/q id", -1, began_ms + each * 1000, message)])
+        writer.sync()
+        writer.close()
+
+    def counted() -> int:
+        reader = SpoolReader(outgoing)
+        parts = reader.ranges(reader.first(), reader.last(), 1 << 40) if outgoing.exists() else []
+        records = [record for part in parts for _, found in reader.blocks(part) for record in found if record.key]
+        return sum(StepMessage(record.message).json["n"] for record in records)
+
+    def started(wait_ms: int) -> ShuffleQuery:
+        step = StepDeclaration(
+            "aggregate", {"window": 2000, "wait": wait_ms, "interval": 200, "by": [], "fields": {"n": "count"}}
+        )
+        settings = ShuffleSettings(
+            task="t",
+            step=step.to_text(),
+            incoming=incoming,
+            outgoing=outgoing,
+            source="ewr/q/t",
+            checkpoint=str(tmp_path / "checkpoint"),
+        )
+        return ShuffleQuery(session, settings).start()
+
+    def wait(query: ShuffleQuery, condition: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 120
+        while not condition():
+            assert query.is_active(), query.failure()
+            assert time.monotonic() < limit, counted()
+            time.sleep(0.1)
+
+    come(*range(20))
+    session = create_spark_session("test", routes=1, work_directory=tmp_path / "spark")
+    try:
+        query = started(1000)
+        wait(query, lambda: query.has_all() and counted() >= 16)
+        query.stop()
+        query = started(30_000)
+        come(*range(5, 15))
+        wait(query, query.has_all)
+        come(100, 100)
+        wait(query, lambda: counted() >= 30)
+        assert counted() == 30
+        query.stop()
+    finally:
+        session.stop()

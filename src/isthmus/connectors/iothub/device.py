@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from isthmus.amqp import codec, section
 from isthmus.message import name as names
+from isthmus.message.duplicate_key import duplicate_key, made_message_id
 
 __all__ = ["ACK", "DEVICE_BOUND", "FEEDBACK", "Feedback", "NoDeviceError", "ToDevice", "read_feedback", "to_device"]
 
@@ -78,7 +79,9 @@ def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
         changes["to"] = f"/devices/{quote(device, safe='')}{_SUFFIX}"
     message_id = properties.get("message_id")
     if message_id is None:
-        message_id = changes["message_id"] = uuid.uuid4().hex
+        # The same each time that the message is sent, where it bears provenance.
+        key = duplicate_key(message, *found.application_properties)
+        message_id = changes["message_id"] = made_message_id(key) if key else uuid.uuid4().hex
     elif not isinstance(message_id, str):
         message_id = changes["message_id"] = str(message_id)
     pairs = [

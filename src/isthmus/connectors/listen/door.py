@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
+from isthmus.amqp.codec import CodecError
 from isthmus.connectors.http.signature import bearer_fault, signature_fault
 from isthmus.connectors.listen.option import ListenOptions
 
@@ -57,7 +58,7 @@ class Door:
     Args:
         options: of the source.
         secret: the present secret; empty: none.
-        read: makes messages of a request; raises ValueError for one that it cannot read.
+        read: makes messages of a request; raises ValueError or CodecError for one that it cannot read.
         store: where they go.
         wall: wall seconds.
         handshakes: whether Event Grid's subscriptions are confirmed.
@@ -99,8 +100,8 @@ class Door:
             return Reply(503, "the spool is full", {"Retry-After": str(RETRY_SECONDS)})
         try:
             messages = self._read(headers, body)
-        except ValueError as error:
-            return Reply(400, str(error))
+        except (ValueError, CodecError) as error:
+            return Reply(400, _shown(error))
         return self._store.put(messages)
 
     def _fault(self, headers: Mapping[str, str], body: bytes) -> str:
@@ -109,6 +110,11 @@ class Door:
         if self._options.auth == "hmac":
             return signature_fault(self._options.signature, self._secret(), headers, body, self._wall())
         return ""
+
+
+def _shown(error: Exception) -> str:
+    """The text of an error, which may quote what no answer can hold."""
+    return str(error).encode(errors="backslashreplace").decode()
 
 
 def _validated(body: bytes) -> Reply:

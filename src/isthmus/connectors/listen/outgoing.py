@@ -53,8 +53,12 @@ class Outgoing:
         self._again: list[int] = []
         self._given: dict[int, bytes] = {}
 
-    def open(self) -> str:
-        """Begins where the last reader ended, or goes on, where it is open already; the spool's identity."""
+    def open(self, end: int = -1) -> str:
+        """Begins where the last reader ended, or goes on, where it is open already; the spool's identity.
+
+        Args:
+            end: the number of the next record; -1: it is not known.
+        """
         identity = self._reader.identity
         if identity != self._identity:
             self._identity = identity
@@ -64,6 +68,8 @@ class Outgoing:
             self.taken.load(identity)
             # Segments are given up from the first on: what is before those that stand was settled, whatever the file says.
             self.taken.add_range(0, self._reader.first().number)
+        if end >= 0:
+            self.taken.end_at(end)
         self._read = iter(())
         self._place = self._reader.place(self.taken.front)
         self._following = self._place.number

@@ -5,6 +5,7 @@ What it is: the account, and its file. What it is not: the spool.
 Invariants:
     I1. A record counts as settled on disk only after it was settled.
     I2. A file that is damaged, or tells of another spool, counts as none: everything that stands in the spool is given again.
+    I3. A number that has not been given to a record is not settled, though one had it before segments were removed from outside.
 """
 
 from __future__ import annotations
@@ -62,6 +63,15 @@ class Taken:
             self._path, json.dumps({"spool": self._spool, "front": self.front, "above": list(self._above)}).encode()
         )
         self.is_dirty = False
+
+    def end_at(self, number: int) -> None:
+        """The next record of the spool will have this number (I3)."""
+        if self._above:
+            self._above.remove(number, max(number + 1, *(stop for _, stop in self._above)))
+        if self.front > number:
+            log.error("%s tells of records that are not in the spool; their segments were removed", self._path)
+            self.front = number
+            self.is_dirty = True
 
     def add(self, number: int) -> None:
         """A record is settled."""

@@ -141,7 +141,7 @@ class ListenThread(threading.Thread):
             stack.callback(inbox.close)
             number = inbox.open()
             outgoing = self._outgoing
-            identity = outgoing.open()
+            identity = outgoing.open(number)
             stack.callback(outgoing.save)
             stack.callback(self._serve_asked, outgoing)
             if self._only_present and self._end < 0:

@@ -6,7 +6,7 @@ What it is: what asks a `Puller`, and the account of its locks under one conditi
 Invariants:
     I1. No more is received than was granted, and held at once than `most`.
     I2. What was settled is completed at the system until it has answered, over as many connections as that takes.
-    I3. After a failure nothing is asked for until the source is opened again.
+    I3. After a failure nothing is asked for until the source is opened again, which waits for no receive that waits for messages.
     I4. At the end, what is settled is completed and what is not is given back, for `CLOSE_SECONDS`.
 """
 
@@ -150,6 +150,8 @@ class PullThreads:
                 return  # it was told of another thread's request
             self._is_open = False
             self._condition.notify_all()
+        if threading.current_thread() is not self._threads[0]:
+            self._puller.interrupt()  # or locks would end while it waits
         is_fatal = error.is_fatal if isinstance(error, PullError) else not getattr(error, "retryable", True)
         text = (
             str(error)

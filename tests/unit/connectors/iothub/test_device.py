@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.amqp.types import Timestamp
 from isthmus.connectors.iothub.device import ACK, Feedback, NoDeviceError, read_feedback, to_device
 from isthmus.connectors.iothub.option import read_source, read_target
+from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
 from isthmus.errors import ConfigError
 from isthmus.transport.error import LinkRedirectError, error_from
 
@@ -96,3 +98,21 @@ def test_a_redirect_says_where() -> None:
     error = error_from("amqp:link:redirect", "moved", info=info)
     assert isinstance(error, LinkRedirectError)
     assert (error.hostname, error.port, error.address) == ("n", 5671, info["address"])
+
+
+def test_a_copy_without_a_message_id_has_the_same_one_each_time() -> None:
+    """A device that remembers ids knows the second of two that were sent since nobody knew what became of the first."""
+    rewriter = MessageRewriter("ewr/orders", origin_namespace="here")
+
+    def copied(sequence: int) -> str:
+        original = section.encode_message(
+            b"x",
+            properties={"to": "/devices/d1/messages/devicebound"},
+            annotations={"x-opt-sequence-number": sequence, "x-opt-enqueued-time": Timestamp(1000)},
+        )
+        copy = rewriter.copy(original, 2000)
+        assert isinstance(copy, bytes)
+        return to_device(copy, "", asks=True).message_id
+
+    assert copied(1) == copied(1)
+    assert copied(1) != copied(2)

@@ -96,6 +96,26 @@ def test_of_a_batch_with_one_bad_event_nothing_is_taken() -> None:
     assert len(store.kept[0]) == 2
 
 
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"ce-id": "\udcff", "ce-type": "t"}, b"x"),
+        ({"content-type": "application/cloudevents+json"}, json.dumps({**EVENT, "id": "\ud800"}).encode()),
+        ({"content-type": "application/cloudevents+json"}, b"[" * 100_000),
+        ({"content-type": "application/cloudevents+json"}, b"{}"),
+    ],
+)
+@pytest.mark.parametrize("handshakes", [False, True])
+def test_what_cannot_be_read_is_told_as_that(headers: dict[str, str], body: bytes, handshakes: bool) -> None:
+    """A fault of the listener's would be sent again, and again."""
+    store = Store()
+    reply = door(store, handshakes=handshakes).post(headers, body)
+    assert isinstance(reply, Reply)
+    assert reply.status == 400
+    assert reply.body.encode()
+    assert not store.kept
+
+
 def test_a_full_spool_is_told() -> None:
     reply = door(Store(is_full=True)).post({}, b"x")
     assert isinstance(reply, Reply)

@@ -187,3 +187,24 @@ def test_one_certificate_for_an_address(tmp_path: Path) -> None:
     assert server.is_as(replace(options(tmp_path), entity="other"))
     assert not server.is_as(replace(options(tmp_path), certificate_file="own.pem"))
     server._loop.close()
+
+
+def test_i3_numbers_that_are_used_again_are_not_settled(tmp_path: Path) -> None:
+    """Somebody has removed the segments to make room; what comes then would be taken for what was settled."""
+    written(tmp_path, ["a"], ["b"])
+    first = Outgoing(SpoolFolder(tmp_path))
+    first.open()
+    for position, _ in given(first):
+        first.settle(position)
+    first.save()
+    for path in SpoolFolder(tmp_path).segments.iterdir():
+        path.unlink()
+    (tmp_path / "durable").unlink()
+    writer = SpoolWriter(tmp_path).open()
+    assert writer.number < 2
+    again = Outgoing(SpoolFolder(tmp_path))
+    again.open(writer.number)
+    writer.append([Record("", -1, 1, section.encode_message(b"c"))])
+    writer.sync()
+    writer.close()
+    assert [body for _, body in given(again)] == ["c"]

@@ -1,0 +1,99 @@
+"""The threads of a source that pulls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import SourceLost, SourceOpened
+from isthmus.connectors.pull.puller import Lease, Pulled, PullError
+from isthmus.connectors.pull.threads import PullThreads
+
+WAIT_SECONDS = 60.0
+
+
+class Fake:
+    """Has one message; after that a receive waits until it is interrupted. The first completion fails."""
+
+    entity = "q"
+    batch = settle_batch = 10
+    max_deliveries = 0
+    clock_offset_ms = None
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.completed: list[str] = []
+        self.failures = [PullError("no answer")]
+        self._waiting = threading.Event()
+        self._messages = [Pulled(Lease("1", "r1", 60.0), section.encode_message(b"x"))]
+
+    def open(self) -> str:
+        self.opened += 1
+        self._waiting = threading.Event()
+        return "here"
+
+    def receive(self, count: int) -> Sequence[Pulled]:
+        if self._messages:
+            return [self._messages.pop()]
+        assert self._waiting.wait(WAIT_SECONDS)
+        return ()
+
+    def waiting(self) -> int | None:
+        return None
+
+    def complete(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        if self.failures:
+            raise self.failures.pop()
+        self.completed += [each.name for each in leases]
+        return [True] * len(leases)
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        return [True] * len(leases)
+
+    def renew(self, leases: Sequence[Lease]) -> Sequence[Lease | None]:
+        return list(leases)
+
+    def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
+        return True
+
+    def interrupt(self) -> None:
+        self._waiting.set()
+
+    def close(self) -> None:
+        self.interrupt()
+
+
+def until(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + WAIT_SECONDS / 4
+    while not condition():
+        assert time.monotonic() < limit, "it never came"
+        time.sleep(0.002)
+
+
+def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:
+    """What is settled waits for it, and its lock ends."""
+    fake = Fake()
+    threads = PullThreads(fake, parallel=1, most=10, pause_seconds=1.0, only_present=False, wake=lambda: None)
+    told: list[object] = []
+    positions: list[int] = []
+
+    def look() -> list[object]:
+        more, helds = threads.take()
+        told.extend(more)
+        positions.extend(held.position for held in helds)
+        return told
+
+    threads.open()
+    threads.grant(10)
+    until(lambda: look() and positions)
+    threads.settle(positions[0], positions[0])
+    until(lambda: any(isinstance(each, SourceLost) for each in look()))
+    threads.open()
+    until(lambda: sum(isinstance(each, SourceOpened) for each in look()) == 2)
+    until(lambda: fake.completed == ["1"])
+    threads.stop()
+    threads.join(WAIT_SECONDS)
+    assert not threads.is_alive()
