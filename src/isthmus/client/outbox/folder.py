@@ -1,4 +1,4 @@
-"""The folder of an outbox: whose files are in it, and in which order they are read.
+"""The folder of an outbox: its files, and the order in which they are read.
 
 What it is: names, locks and the order of streams. What it is not: records (`frame`).
 
