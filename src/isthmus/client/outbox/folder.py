@@ -80,7 +80,9 @@ class Lock:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(f"the outbox cannot be locked, {path}: {error.strerror}; free or repair the disk") from error
+            raise StoreError(
+                f"the outbox cannot be locked, {path}: {error.strerror}; free or repair the disk"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
