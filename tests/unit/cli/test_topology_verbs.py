@@ -250,7 +250,7 @@ def test_remove_takes_what_a_member_or_a_task_left(shrunk: dict[str, FakeAdminis
     code, output = call("remove", "isthmus.yaml", "lga")
     assert (code, "5 entities" in output, "Nothing was deleted" in output) == (0, True, True)
     assert call("remove", "isthmus.yaml", "lga", "--yes")[0] == 0
-    assert call("remove", "isthmus.yaml", "lga") == (0, "Nothing of lga stands at the namespaces of isthmus.yaml.\n")
+    assert call("remove", "isthmus.yaml", "lga") == (0, "The namespaces of isthmus.yaml have nothing of lga.\n")
     file.write_text(file.read_text().replace("flights: {", "gates: {").replace("topic: flights", "topic: gates"))
     assert call("apply")[0] == 0
     _, output = call("apply", "--prune")
