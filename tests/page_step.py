@@ -13,6 +13,7 @@ from typing import NamedTuple
 __all__ = ["Command", "File", "steps"]
 
 _FENCE = re.compile(r"^```(\w*)$")
+_ITEM = re.compile(r"[-*] |\d+\. ")  # what is indented behind it belongs to the list
 _FILE = re.compile(r"`([\w-]+\.(?:yaml|py|json))`")
 
 
@@ -45,7 +46,7 @@ def steps(page: Path) -> list[Command | File]:
             elif fence[1] in {"yaml", "python"} and names:
                 found.append(File(names[-1], "\n".join(block) + "\n"))
             at = end + 1
-        elif line.startswith("    ") and has_ended:
+        elif line.startswith("    ") and has_ended and not _ITEM.match(paragraph):
             end = next((number for number in range(at, len(lines)) if not lines[number].startswith("    ")), len(lines))
             found.append(Command(tuple(each.strip() for each in lines[at:end])))
             at = end

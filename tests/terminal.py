@@ -39,7 +39,14 @@ class Terminal:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         # The exit code of each command, between two characters that nothing else writes.
-        prompt = {"PS1": "", "PS2": "", "PROMPT_COMMAND": f"printf '{_MARK}%s{_MARK}' $?", "TERM": "xterm-256color"}
+        # An activated environment puts its name into no prompt, which would stand before what the next command writes.
+        prompt = {
+            "PS1": "",
+            "PS2": "",
+            "PROMPT_COMMAND": f"printf '{_MARK}%s{_MARK}' $?",
+            "TERM": "xterm-256color",
+            "VIRTUAL_ENV_DISABLE_PROMPT": "1",
+        }
         self._process = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "--noediting", "-i"],
             stdin=slave,

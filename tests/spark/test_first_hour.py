@@ -63,7 +63,7 @@ class User:
         if command.startswith("isthmus"):
             # A sentence may be longer than the terminal; a row of a table, which has gaps, may not.
             self.wide += [
-                each for each in lines if len(each) > COLUMNS and re.search(r"\S {2,}\S", each) and "=sb:" not in each
+                each for each in kept if len(each) > COLUMNS and re.search(r"\S {2,}\S", each) and "=sb:" not in each
             ]
         self.told += [f"({title})"] if title else []
         self.told += [f"$ {command}", *kept, ""]
@@ -142,8 +142,8 @@ def test_the_tutorial_can_be_followed_literally(user: User) -> None:
                     own.run(export)
                 own.start(line)
                 if line.startswith(SERVE):
-                    found = own.wait_for(r"connection string +(Endpoint=sb://127.0.0.1:(\d+);\S+)", 60)
-                    own.wait_for("Ctrl-C stops the namespace", 30)
+                    own.wait_for("Ctrl-C stops the namespace", 60)  # then the whole string is there
+                    found = own.wait_for(r"connection string +(Endpoint=sb://127.0.0.1:(\d+);\S+)", 1)
                     strings[found[2]] = found[1]
                 else:
                     for route in ("flights.ewr.jfk", "flights.jfk.ewr"):

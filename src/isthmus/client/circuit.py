@@ -60,7 +60,7 @@ class Circuit:
 
     @property
     def is_open(self) -> bool:
-        """Whether operations are held back."""
+        """Whether operations are rejected for now."""
         return self._retry_at is not None
 
     def allows(self, now: float, trial_seconds: float = 60.0) -> bool:

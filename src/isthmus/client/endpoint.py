@@ -9,7 +9,7 @@ An endpoint is given as one of:
     "env:NAME"                     an environment variable that holds a connection string
     "file:/path" or "file:/path#key"
                                    a file with a connection string, or a JSON object or KEY=value lines that have it at key
-    "https://host/path#key"        the same in a document that is fetched; while it cannot be, the one before counts
+    "https://host/path#key"        the same in a document that is fetched; while it cannot be fetched, the previous one is used
     "srv:NAME#REFERENCE"           host and port by the SRV records of a DNS name, all else from one of the references above
     ("srv:NAME", credential)       the same with a credential
     an `Endpoint`
@@ -235,7 +235,7 @@ class _Document:
         except (OSError, ValueError, HTTPException) as error:
             if not self._last:
                 raise EndpointUnavailableError(self._given, str(error)) from error
-            _log.warning("the document cannot be fetched, the one before counts: url=%s error=%s", self._url, error)
+            _log.warning("the document cannot be fetched, the previous one is used: url=%s error=%s", self._url, error)
             return self._last
         self._last = _checked(self._given, value_at(self._given, text, self._key) if self._key else text)
         return self._last

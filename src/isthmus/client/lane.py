@@ -1,7 +1,7 @@
-"""Sending to one namespace, with time-outs that hold.
+"""Sending to one namespace, with enforced time-outs.
 
 What it is: one thread that owns the SDK's client and sender of one entity and sends what it is given, in order. Its caller
-waits as long as it wants and no longer: an attempt that takes longer is abandoned with its connection, and the next one gets
+waits for its time-out and no longer: an attempt that takes longer is abandoned with its connection, and the next one gets
 a new thread and a new connection. What it is not: a policy; it neither retries nor chooses.
 
 Invariants:
@@ -123,7 +123,7 @@ class Lane:
         return Sending(self, *self._give(parcel, timeout), timeout)
 
     def abandon(self) -> None:
-        """Give the attempt under way up, with its connection; whoever waits for it learns it at once."""
+        """Abandon the current attempt with its connection; its waiter returns at once."""
         worker = self._worker
         if worker is not None:
             worker.abandon()
@@ -148,7 +148,7 @@ class Lane:
 
 
 class Sending:
-    """An attempt under way.
+    """A pending attempt.
 
     Attributes:
         done: has the outcome once the SDK has come back; it may never.
@@ -217,7 +217,7 @@ class _Worker:
         sdk.sever(self._socket or sdk.socket_of(self._handler))
 
     def finish(self, timeout: float) -> None:
-        """Do what was given, and close."""
+        """Run the tasks, and close."""
         with self._lock:
             self.has_ended = True
         self._tasks.put(None)

@@ -1,6 +1,6 @@
 """Which namespace a message is sent to, and what becomes of it: the decisions of `ReplicatedSender`.
 
-What it is: one generator for each send, which yields what is to be done and is sent what came of it; roles and circuits are
+What it is: one generator for each send, which yields what is to be done and is sent the outcome; roles and circuits are
 shared by all sends of a sender. No sockets, no threads, no clock of its own. What it is not: the sending
 (`isthmus.client.lane`) and the outbox.
 Specification: Microsoft Learn, "Best practices for insulating applications against Service Bus outages and disasters" (active
@@ -12,7 +12,7 @@ Invariants:
     I2. Active: a send succeeds if one namespace took it; a namespace that may not have taken it is repaired from the outbox,
         if there is one.
     I3. An unknown outcome is treated as not taken: it can lead to a duplicate under one MessageId, never to a loss.
-    I4. An outbox that is full or whose disk fails takes nothing from the success of a send: what was missed is told.
+    I4. An outbox that is full or whose disk fails takes nothing from the success of a send: what was missed is reported.
     I5. An error of the message itself is raised as it is, and says nothing about a namespace.
 """
 

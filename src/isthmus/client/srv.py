@@ -104,7 +104,7 @@ class Service:
         except OSError as error:
             if not self._last:
                 raise
-            _log.warning("DNS does not answer, the last answer counts: name=%s error=%s", self._name, error)
+            _log.warning("DNS does not answer, the last answer is used: name=%s error=%s", self._name, error)
         return choose(self._last)
 
 

@@ -2,7 +2,7 @@
 
 What it is: the settings of an entity and of all entities that it forwards to, asked of the administration, and the
 decision whether messages may be sent with the MessageIds that they have. A namespace accepts a duplicate and drops it, so
-that no outcome tells: the settings are the only source. What it is not: a list of the ids within a window, which no
+that no outcome shows it: the settings are the only source. What it is not: a list of the ids within a window, which no
 namespace tells.
 Spec: Microsoft Learn, "Duplicate detection" and "Autoforwarding"; the Atom documents of "Entity management".
 

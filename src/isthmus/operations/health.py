@@ -1,7 +1,7 @@
 """Whether the namespace that has a data folder of this machine open is ready.
 
 What it is: the question to `/health`, at the port that the process noted in its folder, for health checks of containers
-and units. What it is not: a check of certificates: it shows no secret, and believes what it is told.
+and units. What it is not: a check of certificates: it sends no secret, and trusts the answer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Looks at what an entity holds, by peeking; nothing is locked or changed.
+"""Browses an entity by peeking; nothing is locked or changed.
 
 What it is: the messages in sequence order, page by page, and a census: which of them a filter means, by state. What it
-is not: a count of all; the service has that cheaper.
+is not: a count of all; the administration gives that at less cost.
 
 Invariants:
-    I1. A look ends at the last message that stood when it began; those that come meanwhile are not waited for.
+    I1. Browsing ends at the last message that was there when it began; later ones are not waited for.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Census(NamedTuple):
 def take_census(
     client: Client, path: str, chosen: Callable[[bytes], bool], *, limit: int = 0, progress: Progress = lambda _: None
 ) -> Census:
-    """Look for the messages that are meant.
+    """Find the messages that are meant.
 
     Args:
         client: connected.

@@ -1,4 +1,4 @@
-"""A message as an operator sees it, chooses it and sends it on.
+"""A message as an operator sees, selects and sends it.
 
 What it is: what a look or a delivery tells about a message, a SQL filter over it, and its bytes without what its broker
 wrote into them. What it is not: a decoder of bodies.
@@ -211,7 +211,7 @@ def sent_again(parts: Parts, *, alive: bool = False) -> bytes:
 
     Args:
         parts: the message.
-        alive: whether it leaves the dead: then the reason and description of its death are taken off.
+        alive: whether it leaves the dead-letter queue: then reason and description are removed.
     """
     for name in _BROKER_ANNOTATIONS:
         if name.encode() in parts.head.annotations:

@@ -1,11 +1,11 @@
-"""Removing messages.
+"""Removes messages.
 
 What it is: every message that is meant, whatever its state: active ones are received and completed, deferred ones received
 and deleted, scheduled ones cancelled; in an entity with sessions, session by session. What it is not: undoable;
 `carry.export` writes them to a file first.
 
 Invariants:
-    I1. Only messages that stood when the removal began go, and only those that are meant.
+    I1. Only messages that were there when the removal began are removed, and only those that are meant.
     I2. Killed at any instant, every message is whole: there, or gone.
 """
 

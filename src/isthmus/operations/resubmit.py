@@ -1,7 +1,7 @@
 """Dead letters sent again.
 
-What it is: messages of a dead-letter queue go back to the queue or topic that they died in, or elsewhere, changed by a SQL
-action if one is given, without reason and description of their death. What it is not: exactly once.
+What it is: messages of a dead-letter queue are sent to the queue or topic in which they were dead-lettered, or elsewhere, changed by a SQL
+action if one is given, without dead-letter reason and description. What it is not: exactly once.
 
 Invariants:
     I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both exist; so they do

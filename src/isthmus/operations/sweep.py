@@ -1,4 +1,4 @@
-"""Takes chosen messages out of an entity's middle.
+"""Completes chosen messages anywhere in an entity.
 
 What it is: one pass over an entity under peek-lock: the chosen messages are handed on, all others are held, so that they
 are not delivered again, and are released at the end. In an entity with sessions it is a pass over one session, which is held
@@ -146,7 +146,7 @@ class _Pass:
         self._hear()
 
     def _hear(self) -> None:
-        """Note the peer's answers; what was refused was not ours any more."""
+        """Record the peer's answers; what was refused had lost its lock."""
         outcomes = self._receiver.outcomes
         while outcomes:
             first, last, state = outcomes.popleft()
@@ -197,7 +197,7 @@ class _Pass:
             self._held = {each: held for each, held in self._held.items() if held[0] not in lost}
 
     def finish(self) -> int:
-        """Let everything go that was held or is still on its way; how many messages were completed.
+        """Release everything that was held or is still in flight; how many messages were completed.
 
         Raises:
             IsthmusError: see `_await`.

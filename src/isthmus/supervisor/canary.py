@@ -1,4 +1,4 @@
-"""The canaries of one route: when the next is sent, and what those that have arrived tell.
+"""The canaries of one route: when the next is sent, and the age that those that have arrived show.
 
 What it is: a pure machine that takes what was sent and what arrived, with the time of each, and says how old what is at the target
 is. What it is not: the sending (`isthmus.supervisor.canary_watch`).
@@ -22,7 +22,7 @@ GIVEN_UP = 20
 
 
 class Canary:
-    """One route's.
+    """The canaries of one route.
 
     Args:
         interval_seconds: from one canary to the next.
@@ -31,7 +31,7 @@ class Canary:
     def __init__(self, interval_seconds: float) -> None:
         self._interval_seconds = interval_seconds
         self._number = 0
-        self._under_way: dict[int, float] = {}  # those sent since the newest that has arrived: when
+        self._under_way: dict[int, float] = {}  # sent since the newest that has arrived: number and time
         self._newest_sent_at = -math.inf
         self._last_sent_at = -math.inf
         self.latency_seconds: float | None = None
@@ -48,7 +48,7 @@ class Canary:
         return self._number
 
     def arrived(self, number: int, now: float) -> None:
-        """One has arrived at the target; one that came before counts no more."""
+        """One has arrived at the target; those before it no longer count."""
         sent_at = self._under_way.get(number)
         if sent_at is None:
             return

@@ -1,4 +1,4 @@
-"""Sends the canaries of a run's routes, and takes them in at the targets.
+"""Sends the canaries of a run's routes, and receives them at the targets.
 
 What it is: a thread for each namespace, that sends the canaries of the routes that read there and receives those of the routes that end
 there. What it is not: the decision when, and what follows (`isthmus.supervisor.canary`); the rules that keep canaries from applications
@@ -47,7 +47,7 @@ class CanaryWatch:
 
     Args:
         routes: of the run.
-        reach: makes a way to the namespaces; called in each thread.
+        reach: opens the namespaces; called in each thread.
         may_send: whether a route's canary may be sent now.
         clock: monotonic seconds.
     """
@@ -80,7 +80,7 @@ class CanaryWatch:
         return self
 
     def close(self) -> None:
-        """Ends; blocks until what is under way is over, some seconds at most."""
+        """Stop; blocks until pending work has ended, some seconds at most."""
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():

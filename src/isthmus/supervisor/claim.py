@@ -2,9 +2,9 @@
 
 What it is: a lock on a message. In the task's claim subscription (`isthmus.topology.claim`) the message with the lowest
 sequence number is the claim; the run that holds its lock may move the task, and keeps the lock by renewing it. Beside it,
-also locked, the holder keeps a message that says who it is, which another run reads by browsing. When the holder dies the
-locks expire, and the next run takes over; when it ends well it completes both, and nothing remains.
-What it is not: a lock against people, and it needs no clock but the broker's.
+also locked, the holder keeps a message that says who it is, which another run reads by browsing. When the holder is killed the
+locks expire, and the next run takes over; at a regular end it completes both, and nothing remains.
+What it is not: protection against operators who receive from the subscription. It needs no clock but the broker's.
 
 Invariants:
     I1. At most one run holds the claim of a task at a namespace: two messages that two runs put there at once do no harm,
@@ -12,8 +12,8 @@ Invariants:
     I2. A run believes that it holds a claim only until the lock's duration after the last renewal that was asked for and
         granted, by its own monotonic clock.
     I3. `attempt` never raises: what prevents it is part of the view.
-    I4. The leases of a task end before another run can hold its claim, though this process be frozen: they are told
-        `remaining_seconds`, and end by themselves when they are told nothing (`isthmus.bridge.fence`).
+    I4. The leases of a task end before another run can hold its claim, even if this process is frozen: they are sent
+        `remaining_seconds`, and end by themselves when nothing is sent (`isthmus.bridge.fence`).
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Claim:
         self._view = ClaimView(ClaimState.PENDING)
 
     def view(self) -> ClaimView:
-        """How the claim stands now."""
+        """The state of the claim."""
         held = self._held
         if held is not None:
             if self._clock.monotonic() < held.until:
@@ -201,7 +201,7 @@ class Claim:
         return self._lock_seconds / 3 if self._held is not None else min(2.0, self._lock_seconds / 5)
 
     def release(self) -> None:
-        """Gives the claim up; never raises."""
+        """Release the claim; never raises."""
         held, self._held = self._held, None
         self._view = ClaimView(ClaimState.PENDING)
         if held is not None and self._clock.monotonic() < held.until:
@@ -329,14 +329,14 @@ class ClaimKeeper:
         return self
 
     def close(self) -> None:
-        """Gives all claims up; blocks for seconds at most."""
+        """Release all claims; blocks for seconds at most."""
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(15.0)
 
     def view(self, task: str, alias: str) -> ClaimView:
-        """How the claim of a task at a namespace stands."""
+        """The state of a task's claim at a namespace."""
         return self._claims[task, alias].view()
 
     def remaining_seconds(self, task: str, alias: str) -> float:

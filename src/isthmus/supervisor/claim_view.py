@@ -1,6 +1,6 @@
 """Whether a task may be moved by this run, as the supervisor sees it.
 
-What it is: the states of a claim, and who tells them. What it is not: the claim (`isthmus.supervisor.claim`).
+What it is: the states of a claim, and the protocol of what reports them. What it is not: the claim (`isthmus.supervisor.claim`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Claims(Protocol):
     """The claims of a run."""
 
     def view(self, task: str, alias: str) -> ClaimView:
-        """How the task's claim at a namespace stands."""
+        """The state of the task's claim at a namespace."""
         ...
 
 
 class NoClaims:
-    """For runs that nobody competes with."""
+    """For runs without competitors."""
 
     def view(self, task: str, alias: str) -> ClaimView:
         """Always held."""

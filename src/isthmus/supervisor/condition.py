@@ -1,7 +1,7 @@
 """What condition a route is in, judged by data that moved.
 
 What it is: a pure machine that takes what was seen of a route (it started, so many messages are through, so many wait,
-it failed) with the time of each, and says in one word and one sentence what the route does. What it is not: the doing.
+it failed) with the time of each, and gives the phase of the route and one sentence about it. What it is not: the control of the route.
 
 Invariants:
     I1. A route is `moving` only if messages were settled within the last MOVING_SECONDS; that a query runs says nothing.
@@ -35,7 +35,7 @@ LIMIT_PERIODS = 2
 
 
 class Phase(StrEnum):
-    """What a route does, in one word."""
+    """The phase of a route."""
 
     PENDING = "pending"
     STARTING = "starting"
@@ -54,7 +54,7 @@ class Condition:
     """The condition of one route.
 
     Args:
-        stalled_after_seconds: how long messages may wait, none moving, before the route is called stalled.
+        stalled_after_seconds: how long messages may wait without any being settled before the route counts as stalled.
 
     Attributes:
         counts: what became of messages in this process, over restarts.
@@ -119,7 +119,7 @@ class Condition:
         self._waiting_since = now - oldest_age_seconds
 
     def failed(self, now: float, error: str, retry_seconds: float, away: str = "") -> None:
-        """The route broke and will be tried again; `away` is the alias of a namespace that the error is about."""
+        """The route failed and will be tried again; `away` is the alias of a namespace that the error is about."""
         self._phase = Phase.FAILED
         self.away = (away, error) if away else ("", "")
         self.last_error, self.last_error_at = error, now
@@ -144,7 +144,7 @@ class Condition:
         self._history.clear()
 
     def draining(self) -> None:
-        """The route finishes what it has begun."""
+        """The route is draining."""
         self._phase, self._detail = Phase.DRAINING, ""
 
     def done(self) -> None:
@@ -156,7 +156,7 @@ class Condition:
         self._phase, self._detail = Phase.STOPPED, ""
         self._history.clear()
 
-    # ---- what to say
+    # ---- report
 
     @property
     def phase(self) -> Phase:

@@ -1,4 +1,4 @@
-"""Examines every namespace of a federation: what a run, a plan and an apply need of it.
+"""Tries what a run, a plan and an apply need of every namespace of a federation.
 
 What it is: reachability, certificate, clock, tier, rights on each entity that the file names, and fill, tried without effect: links are
 attached without credit, nothing is received, sent or made. What it is not: the check of the file (`isthmus.topology.linter`) or of

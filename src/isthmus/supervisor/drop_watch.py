@@ -1,7 +1,7 @@
 """Deletes the oldest messages of mailboxes that are nearly full, where a task says `when_full: drop`.
 
-What it is: the decision how much goes, pure, and the thread that receives and completes so much. A mailbox holds messages of one route
-only, so that nothing of others goes. What it is not: the look at sizes (`isthmus.supervisor.fill`).
+What it is: the pure decision how much is deleted, and the thread that receives and completes that much. A mailbox holds messages of one route
+only, so that nothing of other routes is deleted. What it is not: the look at sizes (`isthmus.supervisor.fill`).
 
 Invariants:
     I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim; a deletion ends where that is lost, or where
@@ -49,7 +49,7 @@ class DropWatch:
     Args:
         routes: of the run.
         fills: what is known of sizes.
-        reach: makes a way to the namespaces; called in the thread.
+        reach: opens the namespaces; called in the thread.
         may_drop: whether this run moves a route's task now.
     """
 

@@ -1,6 +1,6 @@
-"""What `isthmus doctor` found out about a namespace.
+"""What `isthmus doctor` found at a namespace.
 
-What it is: the words of a finding, and the pure verdicts on clocks, certificates and fill. What it is not: the asking
+What it is: a finding, and the pure verdicts on clocks, certificates and fill. What it is not: the requests
 (`isthmus.supervisor.doctor`).
 """
 

@@ -32,7 +32,7 @@ INTERVAL_SECONDS = 30.0
 # From here on a run warns.
 WARN_PERCENT = 80.0
 WARN_HOURS = 24.0
-# A forecast of more is told to programs only.
+# A longer forecast is in `--json` only.
 TOLD_HOURS = 8760.0
 
 Opener = Callable[[NamespaceRef], Administration]
@@ -125,7 +125,7 @@ def topics_of(routes: Iterable[Route]) -> dict[str, list[str]]:
 
 
 class FillWatch:
-    """Looks at all topics, in the background.
+    """Samples all topics, in the background.
 
     Args:
         federation: with absolute paths.
@@ -151,7 +151,7 @@ class FillWatch:
         return self
 
     def close(self) -> None:
-        """Ends; a look under way ends by itself."""
+        """Stop; a pending request ends by itself."""
         self._stop.set()
 
     def fills(self) -> list[Fill]:
@@ -174,7 +174,7 @@ def fill_now(
     before: Mapping[tuple[str, str], tuple[float, int]],
     opener: Opener = open_administration,
 ) -> list[Fill]:
-    """Look once, and forecast from an earlier sample where there is one.
+    """Sample once, and forecast from an earlier sample where there is one.
 
     Args:
         federation: with absolute paths.

@@ -1,11 +1,11 @@
-"""A run's hold on its state folder.
+"""The lock of a run on its state folder.
 
 What it is: a lock of a file in the state folder, which holds the checkpoints and the status of one run: of two runs that share them,
-e.g. one with `--task flights` and one with `--task gates`, each breaks off the other's queries, and each overwrites the other's status.
+e.g. one with `--task flights` and one with `--task gates`, each stops the other's queries and overwrites the other's status.
 What it is not: the claim of a task (`isthmus.supervisor.claim`), which keeps runs on other machines out.
 
 Invariants:
-    I1. One run at a time holds a folder; what a run that was killed has held is free.
+    I1. One run at a time holds a folder; the folder of a run that was killed is free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tasks that the operator has paused.
 
 What it is: a file in the state folder of a federation's runs that names the paused tasks, and since when. `isthmus pause` and
-`isthmus resume` write it; a run looks at it in each round, and one that starts later finds it. docs/how-to/pause-a-task.md. What it is
+`isthmus resume` write it; a run reads it in each round, and so does one that starts later. docs/how-to/pause-a-task.md. What it is
 not: the pausing (`isthmus.supervisor.supervisor`).
 
 Invariants:
@@ -68,7 +68,7 @@ class PauseFile:
         return self._tasks
 
     def last_known(self) -> Mapping[str, str]:
-        """As `tasks`; where the file cannot be read, what was read last, and the log tells it once."""
+        """As `tasks`; where the file cannot be read, what was read last, and the fault is logged once."""
         fault = ""
         try:
             return self.tasks()

@@ -1,12 +1,12 @@
-"""What a run looks at before it starts Spark: whether every route can run at all.
+"""Checks before a run starts Spark: whether every route can run at all.
 
 What it is: the secrets, the connections and the entities of the routes, tried once, all namespaces at the same time. What
 nobody but the operator can fix is a fault, and the run does not begin; what may pass, e.g. a namespace that cannot be
-reached, is told, and the routes are retried. What it is not: the check of the file (`isthmus.topology.linter`), or of
+reached, is logged, and the routes are retried. What it is not: the check of the file (`isthmus.topology.linter`), or of
 rules and settings of entities (`isthmus plan`).
 
 Invariants:
-    I1. Every fault of every namespace is told at once.
+    I1. All faults of all namespaces are reported together.
     I2. A namespace that does not answer is no fault, and hides those of no other.
     I3. Nothing is changed at a namespace.
 """
@@ -60,7 +60,7 @@ def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[
     Args:
         federation: with absolute paths.
         routes: those that are to run.
-        reach: makes a way to the namespaces; called once for each, since connections belong to one thread.
+        reach: opens the namespaces; called once for each, since connections belong to one thread.
     """
     ends = [each for route in routes for each in (route.source, *route.targets) if not each.is_table]
     aliases = list(dict.fromkeys(each.alias for each in ends))

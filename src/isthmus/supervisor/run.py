@@ -1,8 +1,8 @@
 """One run of a federation's routes, from the claims to a clean end.
 
-What it is: the order of things. First what every route needs is tried, and the claims are taken, since a run that is not
-configured, or that is the second, must be refused before it starts anything; then Spark; then the routes. At the end the routes drain, Spark stops, and the claims go last: whoever comes next finds nothing under
-way. What it is not: the command line, or the watching of routes (`isthmus.supervisor.supervisor`).
+What it is: the order of steps. First what every route needs is tried, and the claims are taken, since a run that is not
+configured, or that is the second, must be refused before it starts anything; then Spark; then the routes. At the end the routes drain, Spark stops, and the claims go last: the next run finds no work in
+progress. What it is not: the command line, or the watching of routes (`isthmus.supervisor.supervisor`).
 
 Invariants:
     I1. A task that another run moves is refused, with who runs it and since when; nothing has been started by then.
@@ -97,8 +97,8 @@ def run_federation(
     Args:
         federation: with absolute paths.
         options: how.
-        stop: set by whoever wants the run to end.
-        on_status: is shown every status document.
+        stop: set to end the run.
+        on_status: called with every status document.
         on_started: called once Spark runs, which takes over signal handlers on its start.
 
     Returns:
@@ -201,7 +201,7 @@ def run_federation(
                     ),
                     claims=claims,
                     backlog=watch.backlog,
-                    # A route that joins a query costs next to nothing.
+                    # A route that joins a running query costs little.
                     paused=paused.last_known,
                     canary=canaries.told,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
@@ -249,7 +249,7 @@ def checkpoint_folder(uri: str, options: RunOptions) -> str:
 
 
 class _Run:
-    """Tells a run's status, once a second."""
+    """Writes a run's status, once a second."""
 
     def __init__(
         self,
@@ -299,8 +299,8 @@ def _warn_of_spark(spark: SparkSettings, needed: int) -> None:
 
 
 def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
-    """Makes texts about a route's connections fit for an operator. Each is told twice a second while a target is away, and the
-    namespace's place may lie in a vault.
+    """Makes texts about a route's connections readable for an operator. Each is reported twice a second while a target is away, and the
+    namespace's address may be in a vault.
     """
     ends = (route.source.alias, *(target.alias for target in route.targets if not target.is_table))
     return lru_cache(16)(lambda text: name_places(text, federation, ends))

@@ -24,15 +24,15 @@ class RunningRoute(Protocol):
         ...
 
     def sighting(self) -> Sighting:
-        """A look at it; never blocks on a namespace."""
+        """Its counts now; never blocks on a namespace."""
         ...
 
     def drain(self) -> None:
-        """Asks it to take in nothing more and to finish what it has; does not wait."""
+        """Asks it to drain; does not wait."""
         ...
 
     def drained(self) -> bool:
-        """Whether it has nothing under way."""
+        """Whether it has nothing in flight."""
         ...
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""How a supervisor goes about its routes.
+"""The settings of a supervisor.
 
 What it is: times and limits, each with its default. What it is not: the options of `isthmus run`, a few of which set some of these.
 """
@@ -12,7 +12,7 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a supervisor goes about it.
+    """The settings of a supervisor.
 
     Attributes:
         retry_first_seconds: the first delay after a failure.

@@ -1,11 +1,11 @@
-"""What a run tells of itself to other processes of this machine.
+"""The status document of a run, for other processes of this machine.
 
 What it is: the document that `run` writes every second into its state folder, and its reading by `status` and the demo.
-What it is not: a history, or a promise: the reader is told how old the document is and whether its writer lives.
+What it is not: a history, or a promise: the reader gets the age of the document and whether its writer is alive.
 
 Invariants:
     I1. A reader sees a whole document or none: it is replaced in one step.
-    I2. The document of a run that has ended holds its last counts; what it says of phases and of what waits is over.
+    I2. The document of a run that has ended holds its last counts; its phases and backlog are no longer valid.
     I3. The folder is this user's alone; the document holds no secret.
 """
 
@@ -119,7 +119,7 @@ class Footprint:
     _measured_at: float = float("-inf")
 
     def measure(self) -> None:
-        """Look again, unless that was moments ago."""
+        """Measure again, unless that was moments ago."""
         now = time.monotonic()
         if now - self._measured_at < FOOTPRINT_SECONDS:
             return
@@ -160,7 +160,7 @@ class StatusFile:
         footprint: Footprint,
         fill: Sequence[dict[str, Any]] = (),
     ) -> dict[str, Any]:
-        """Replace the document. Where that fails, e.g. on a full disk, the log tells it once.
+        """Replace the document. Where that fails, e.g. on a full disk, it is logged once.
 
         Args:
             state: what the run as a whole does: starting, running, draining, ended.

@@ -9,7 +9,7 @@ query that is stopped first would leave its reader without `finally`, and its lo
 
 Invariants:
     I1. A route runs only while its claim is held.
-    I2. The failure of one route touches no other.
+    I2. The failure of one route does not affect any other.
     I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
         from the first step again.
     I4. No more routes than the settings say are starting at a time; `isthmus run` starts them all at once.
@@ -69,8 +69,8 @@ class Supervisor:
         routes: all routes of the run.
         start: starts a route and returns at once.
         claims: says whether a route may run.
-        backlog: what is before a route, as far as known; never blocks.
-        settings: how to go about it.
+        backlog: what waits in a route's source, as far as known; never blocks.
+        settings: times and limits.
         clock: where time comes from.
         paused: the tasks that the operator has paused, with the time since when; asked in each round.
     """
@@ -203,7 +203,7 @@ class Supervisor:
         return False
 
     def _give_up_unclaimed(self, slot: _Slot, view: ClaimView) -> None:
-        """A run with an end does not wait for ever for a namespace that is away, or for another run."""
+        """A run with an end does not wait without limit for a namespace that is away, or for another run."""
         now = self.clock.monotonic()
         slot.unclaimed_since = now if slot.unclaimed_since is None else slot.unclaimed_since
         if now - slot.unclaimed_since >= self.settings.claim_seconds:
@@ -324,7 +324,7 @@ class Supervisor:
             for slot, route in running:
                 slot.condition.seen(self.clock.monotonic(), route.sighting())
             if on_round is not None:
-                with suppress(Exception):  # whoever cannot be told must not keep the routes from ending well
+                with suppress(Exception):  # a route that cannot be asked must not keep the others from draining
                     on_round()
             pause.wait(min(0.1, self.settings.step_seconds))
         stoppers = [threading.Thread(target=_quietly, args=(route.stop, slot)) for slot, route in running]
@@ -341,7 +341,7 @@ class Supervisor:
         if on_round is not None:
             on_round()
 
-    # ---- telling
+    # ---- report
 
     def conditions(self) -> list[tuple[Route, Condition]]:
         """Every route with its condition, in the federation's order."""
@@ -367,7 +367,7 @@ def _about(route: Route, text: str) -> tuple[str, str]:
 def _quietly(action: Callable[[], None], slot: _Slot) -> None:
     try:
         action()
-    except Exception as error:  # noqa: BLE001 - one route's trouble at the end must not keep the others from ending well
+    except Exception as error:  # noqa: BLE001 - a failure of one route at the end must not keep the others from draining
         log.warning("route %s did not end well: %s", slot.route.name, _one_line(error))
 
 

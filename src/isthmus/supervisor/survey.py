@@ -1,7 +1,7 @@
-"""The state of a federation as someone outside its run sees it.
+"""The state of a federation, seen from outside its run.
 
-What it is: the run's status document where a run is alive; otherwise a look at what waits before each route, beside the
-last counts of the run that ended, so that the answer is true also when nothing runs. What it is not: part of a run.
+What it is: the run's status document where a run is alive; otherwise the backlog of each route as its source reports it, beside the
+last counts of the run that ended, so that the answer is right also when nothing runs. What it is not: part of a run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks at what is before the routes.
+"""Measures the backlog of the routes.
 
 What it is: a thread for each namespace that browses the heads of its routes' sources, so that lag and age are known
 whether a route runs, fails or may not start. What it is not: a lock, or a count; AMQP has none, so that sequence numbers
@@ -33,7 +33,7 @@ UNREACHABLE_SECONDS = 10.0
 
 
 class BacklogLook:
-    """Looks at one source.
+    """Measures one source.
 
     Args:
         clock: tells which messages have expired.
@@ -73,16 +73,16 @@ class BacklogLook:
 
     @property
     def interval_seconds(self) -> float:
-        """After how long to look again."""
+        """Seconds until the next measurement."""
         return self._interval_seconds
 
 
 class BacklogWatch:
-    """Looks at all sources, in the background.
+    """Measures all sources, in the background.
 
     Args:
         routes: whose sources to look at.
-        reach: makes a way to the namespaces; called once in each thread, since connections belong to one.
+        reach: opens the namespaces; called once in each thread, since connections belong to one.
     """
 
     def __init__(self, routes: Sequence[Route], reach: Callable[[], Reach]) -> None:
@@ -104,14 +104,14 @@ class BacklogWatch:
         return self
 
     def close(self) -> None:
-        """Ends; blocks until a look under way is over."""
+        """Stop; blocks until a pending request has ended."""
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(15.0)
 
     def backlog(self, route: Route) -> Backlog | None:
-        """What is before a route, by the last look; None where none has succeeded."""
+        """The backlog of a route by the last measurement; None where none has succeeded."""
         return self._found.get(route.name)
 
     def _watch(self, routes: Sequence[Route]) -> None:

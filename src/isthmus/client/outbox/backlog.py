@@ -9,7 +9,7 @@ Invariants:
     I2. Progress is written after the namespace acknowledged, never before: a crash in between repeats messages under their
         MessageIds and loses none.
     I3. A file is removed only when all of it has been delivered or set aside, and nobody writes it any more.
-    I4. Damaged bytes are copied to the quarantine before they are passed over.
+    I4. Damaged bytes are copied to the quarantine before they are skipped.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Backlog:
             file.flush()
             os.fsync(file.fileno())
         if is_torn:
-            _log.info("a write that was broken off is passed over: file=%s bytes=%d", path, len(lost))
+            _log.info("an incomplete write is skipped: file=%s bytes=%d", path, len(lost))
             return
         self.damages += 1
         self.quarantined_bytes += len(lost)

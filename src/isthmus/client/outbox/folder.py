@@ -1,4 +1,4 @@
-"""The folder of an outbox: whose files are in it, and in which order they are read.
+"""The folder of an outbox: its files, and the order in which they are read.
 
 What it is: names, locks and the order of streams. What it is not: records (`frame`).
 
@@ -80,7 +80,9 @@ class Lock:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(f"the outbox cannot be locked, {path}: {error.strerror}; free or repair the disk") from error
+            raise StoreError(
+                f"the outbox cannot be locked, {path}: {error.strerror}; free or repair the disk"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

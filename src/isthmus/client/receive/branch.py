@@ -1,4 +1,4 @@
-"""One namespace of a receiver: a thread that owns the SDK's receiver there, and does with it what it is told.
+"""One namespace of a receiver: a thread that owns the SDK's receiver there and carries out commands.
 
 What it is: the only caller of one azure-servicebus receiver: opens it, receives, settles, renews, and opens it again after a failure,
 with the waits of a circuit. What it is not: decisions; they are `merge`'s. A call that does not come back, since a namespace hangs,
@@ -117,7 +117,7 @@ class BranchState:
 
 
 class BranchOwner(Protocol):
-    """Who is told; every method is called by the branch's thread."""
+    """The callbacks; every method is called by the branch's thread."""
 
     def on_open(self, side: str, identity: str) -> None:
         """The receiver is open; `identity` tells the namespace from others."""
@@ -143,7 +143,7 @@ class Branch:
         side: name of the namespace.
         endpoint: where it is.
         source: what is read there.
-        owner: is told.
+        owner: gets the callbacks.
         connect_seconds: how long opening may take.
         circuit: says when to open again.
     """
@@ -189,7 +189,7 @@ class Branch:
         )
 
     def check(self, now: float) -> None:
-        """Ends a call that hangs (B3); to be called every second or so."""
+        """End a call that hangs (B3); to be called about once a second."""
         at_work = self._at_work
         if at_work is not None and now > at_work[0]:
             self._at_work = None

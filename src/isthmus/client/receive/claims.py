@@ -5,7 +5,7 @@ the list within its bounds. What it is not: the list (`isthmus.client.seen`), no
 
 Invariants:
     C1. `is_current` is true only while the list counts this receiver's claims, whatever this process was doing meanwhile.
-    C2. A lease that is renewed after it ran out is told first: others may have had what this receiver had claimed.
+    C2. A lease that is renewed after it ran out is reported first: others may have claimed what this receiver had claimed.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ class Engine:
         max_renewal_seconds: see `Merge`.
         order_wait_seconds: see `Merge`.
         skip: says of a message that it was handled before, though the list does not know it.
-        on_lost: is told of a failure of a namespace.
-        on_open: is told that a namespace is connected.
-        on_settled: is told of each message that the application handled, or abandoned.
+        on_lost: called with each failure of a namespace.
+        on_open: called when a namespace is connected.
+        on_settled: called with each message that the application handled, or abandoned.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Engine:
         self._skipped = self._handled_twice = 0
         self._stopping = threading.Event()
 
-    # ---- life
+    # ---- start and end
 
     def start(self, sides: Iterable[str] | None = None) -> None:
         """Begin with these namespaces, by default all."""
@@ -213,7 +213,7 @@ class Engine:
         self._carry_out([each for each in effects if isinstance(each, Release)])
         return branch
 
-    # ---- what the application does
+    # ---- calls of the application
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call this, from any thread, when messages are ready or the engine has ended."""
@@ -388,7 +388,7 @@ class Engine:
         with self._changed:
             return not self._merge.unsettled_of(side)
 
-    # ---- what the branches tell
+    # ---- callbacks of the branches
 
     def on_open(self, side: str, identity: str) -> None:
         with self._changed:

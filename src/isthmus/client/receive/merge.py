@@ -98,7 +98,7 @@ Effect = Settle | Renew | Release | Ask
 
 @dataclass(slots=True)
 class Counts:
-    """What happened so far.
+    """Counts so far.
 
     Attributes:
         handed_over: deliveries that went to the application.

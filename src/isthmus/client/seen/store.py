@@ -1,6 +1,6 @@
 """What a list of seen messages is: the interface that every store of it has.
 
-What it is: the four things that a receiver asks of the list (claim, handle, release, renew), the bounds of the list, and the
+What it is: the four operations that a receiver needs of the list (claim, handle, release, renew), the bounds of the list, and the
 error of a store that cannot answer. What it is not: a store (`window`, `sqlite`, `redis`), nor the making of a message's keys
 (`isthmus.client.seen.key`). The page docs/how-to/receive-from-two-regions.md tells operators which store to choose.
 
