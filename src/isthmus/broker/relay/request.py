@@ -106,7 +106,7 @@ class _Carrying:
                 body = await http.content.read()
         except TimeoutError:
             raise RelayRefusedError(408, f"The request's body did not arrive within {self._seconds:g} s.") from None
-        except ConnectionError:
+        except (ConnectionError, web.RequestPayloadError):
             raise RelayRefusedError(400, "The requester went away while it sent its request.") from None
         self.relayed_bytes += len(body)
         return body
@@ -167,7 +167,7 @@ class _Carrying:
             socket.send_binary(b"")
         except TimeoutError:
             self.exchange.fail(f"The requester sent nothing of its request's body for {self._seconds:g} s.")
-        except (ConnectionError, web.HTTPException, ValueError):
+        except (ConnectionError, web.RequestPayloadError):
             self.exchange.fail("The requester went away while it sent its request.")
 
     async def _wait_head(self) -> message.Response:

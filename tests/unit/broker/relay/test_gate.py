@@ -209,6 +209,25 @@ async def test_a_large_answer_over_the_control_channel_fails_alone(served):
     assert (await other)[1] == b"fine"
 
 
+async def test_a_body_that_breaks_off_is_the_requester_s_fault(served, caplog):
+    listener = await served.listen()
+    token = served.token("sender")
+    for framing, body in (("Transfer-Encoding: chunked", "5\r\nhello\r\n"), ("Content-Length: 10", "hello")):
+        _, writer = await asyncio.open_connection(*served.host.split(":"))
+        head = f"POST /stock HTTP/1.1\r\nHost: h\r\nServiceBusAuthorization: {token}\r\n{framing}\r\n\r\n"
+        writer.write(f"{head}{body}".encode())
+        if "chunked" in framing:
+            meeting = await listener.meet((await listener.told())["request"]["address"])
+            await meeting.receive_json()
+            writer.close()
+            assert (await meeting.receive(timeout=10)).data == 1001
+        else:
+            await until(lambda: served.relay._at_work)
+            writer.close()
+    await until(lambda: served.relay._at_work == 0)
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_head_and_options(served):
     listener = await served.listen()
     for method in ("HEAD", "OPTIONS"):
