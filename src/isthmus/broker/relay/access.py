@@ -60,7 +60,7 @@ def token_is_plain_header(http: web.Request) -> bool:
     return not parameter(http, _TOKEN) and _HEADER not in http.headers and "Authorization" in http.headers
 
 
-def authorise(http: web.Request, namespace: Namespace, name: str, right: Right) -> Grant:
+def authorise(http: web.Request, namespace: Namespace, name: str, right: Right, path: str = "") -> Grant:
     """The grant of a request's token.
 
     Args:
@@ -68,6 +68,7 @@ def authorise(http: web.Request, namespace: Namespace, name: str, right: Right) 
         namespace: whose keys count.
         name: of the hybrid connection, canonical.
         right: that is needed.
+        path: what is asked for, canonical, where it is more than the name: a token may be for as little.
 
     Raises:
         RelayRefusedError: there is no token, it does not hold, or it has not the right.
@@ -78,7 +79,7 @@ def authorise(http: web.Request, namespace: Namespace, name: str, right: Right) 
             401, f"MissingToken: '{name}' needs a token with {right}, as {_HEADER} or as the parameter {_TOKEN}."
         )
     try:
-        grant = check_token(namespace, name, token, right)
+        grant = check_token(namespace, path or name, token, right)
     except UnauthorizedError as error:
         raise RelayRefusedError(401, str(error)) from None
     admit(namespace.admission, http.transport)

@@ -213,7 +213,9 @@ class _Gate:
 
     def _admit_requester(self, http: web.Request, name: str) -> None:
         if self._description(name).requires_client_authorization:
-            authorise(http, self._namespace, name, Right.SEND)
+            path, _ = split_target(http.raw_path)
+            path = canonical_path(path[path.index("/", 1) :] if is_below(path) else path)
+            authorise(http, self._namespace, name, Right.SEND, path)
 
     def _strips_authorization(self, http: web.Request, name: str) -> bool:
         found = self._hybrids.get(name)

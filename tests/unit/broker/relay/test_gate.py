@@ -251,6 +251,8 @@ async def test_rights_and_tokens(served):
         ("stock", {"ServiceBusAuthorization": served.token("listener")}, 403, "Send"),
         ("stock", {"ServiceBusAuthorization": served.token("sender")}, 502, "no listeners"),
         ("stock", {"Authorization": served.token("sender", path="stock")}, 502, "no listeners"),
+        ("stock/x", {"Authorization": served.token("sender", path="stock/x")}, 502, "no listeners"),
+        ("stock", {"Authorization": served.token("sender", path="stock/x")}, 401, "does not cover"),
         ("open", {}, 502, "no listeners"),
         ("shop/prices/today", {"ServiceBusAuthorization": served.token("sender")}, 502, "'shop/prices'"),
     ]
