@@ -32,7 +32,7 @@ _NAMESPACE = (
         "gauge",
         "Stores of partitioned entities that take nothing now.",
     ),
-    ("entities", "entities", "gauge", "Queues, topics and subscriptions."),
+    ("entities", "entities", "gauge", "Queues, topics, subscriptions, event hubs and hybrid connections."),
     ("connections", "connections", "gauge", "Open AMQP connections."),
     (
         "unauthenticated_connections",

@@ -22,12 +22,14 @@ class Health(NamedTuple):
         reason: what is wrong; empty where nothing is.
         partition_stores_down: stores of partitioned entities that take nothing now, while everything else is served.
         zones_down: zones whose copy of the store does not count now; clients are served by the others.
+        without_listener: how many hybrid connections have no listener now.
     """
 
     status: str
     reason: str = ""
     partition_stores_down: tuple[int, ...] = ()
     zones_down: tuple[int, ...] = ()
+    without_listener: int = 0
 
     @property
     def is_ready(self) -> bool:

@@ -27,6 +27,7 @@ from isthmus.broker.link.dispatch import Dispatch
 from isthmus.broker.link.sender_link import SenderLink
 from isthmus.broker.net.admission import Admission
 from isthmus.broker.peer import Peer
+from isthmus.broker.relay.relay import Relay
 from isthmus.broker.security.keyring import Authority
 from isthmus.broker.zone import ZoneRow, zone_rows
 from isthmus.clock import Clock, SystemClock
@@ -78,6 +79,7 @@ class Namespace:
         partial_bytes: of messages whose last frame has not come, all connections together.
         hub_gate: where connections ask about event hubs.
         large: where large messages come from and go to.
+        relay: what hybrid connections have at work.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Namespace:
         self.peers: set[Peer] = set()
         self.known_peers: set[Peer] = set()
         self.hub_gate = HubGate(engine.hubs, clock)
+        self.relay = Relay(engine.hybrid_connections, limits)
         self._quick_sync_bytes = quick_sync_bytes
         self.commits = self._commit_loop(engine, store)
         self.large = LargeDesk(engine.blobs, uploads_limit)
@@ -139,7 +142,9 @@ class Namespace:
             return Health("unhealthy", f"The store refuses changes: {without_paths(self.commits.failure)}")
         down = tuple(store.index for store in self.engine.stores or () if not store.is_up)
         zones_down = tuple(row.zone for row in self.zones() if row.state != "serving")
-        return HEALTHY._replace(partition_stores_down=down, zones_down=zones_down)
+        return HEALTHY._replace(
+            partition_stores_down=down, zones_down=zones_down, without_listener=self.relay.without_listener()
+        )
 
     def zones(self) -> list[ZoneRow]:
         """How the copies of the store do; empty where there is one only."""

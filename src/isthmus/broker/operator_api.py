@@ -34,6 +34,7 @@ from isthmus.broker.backup import back_up
 from isthmus.broker.exposition import CONTENT_TYPE, entity_text, is_quiet, namespace_text
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.net.admission import admit
+from isthmus.broker.relay.metric import relay_text
 from isthmus.broker.security.keyring import Authority, Grant, Right
 from isthmus.broker.statistics import EntityRow, as_dict, entity_rows, namespace_row
 from isthmus.clock import SystemClock
@@ -109,6 +110,7 @@ class _Operator:
         rows = [row for row in await self._rows() if not is_quiet(row)]
         await response.prepare(http)
         await response.write(namespace_text(namespace_row(self._namespace)).encode())
+        await response.write(relay_text(self._namespace.relay.rows()).encode())
         for part in entity_text(rows):
             await response.write(part.encode())
             await asyncio.sleep(0)
@@ -121,7 +123,8 @@ class _Operator:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         rows = await self._rows()
         await response.prepare(http)
-        whole = {"namespace": as_dict(namespace_row(self._namespace)), "at": time.time()}
+        hybrids = [row.as_dict() for row in self._namespace.relay.rows()]
+        whole = {"namespace": as_dict(namespace_row(self._namespace)), "at": time.time(), "hybrid_connections": hybrids}
         await response.write((json.dumps(whole)[:-1] + ', "entities": [').encode())
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = ", ".join(json.dumps(as_dict(row)) for row in rows[start : start + _ROWS_AT_ONCE])

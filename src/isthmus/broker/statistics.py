@@ -83,7 +83,7 @@ class NamespaceRow:
     """The namespace as a whole.
 
     Attributes:
-        entities: queues, topics, subscriptions and event hubs.
+        entities: queues, topics, subscriptions, event hubs and hybrid connections.
         commit_classes: groups by the time from write to acknowledgement (`commit.COMMIT_SECONDS`, and one for longer).
         commit_operations: operations acknowledged by groups, so that operations / groups is the mean size of a group.
         waiting_bytes: taken from clients and not on disk yet.
@@ -178,7 +178,9 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
     return NamespaceRow(
         name=namespace.name,
         uptime_seconds=time.monotonic() - namespace.started_at,
-        entities=len(namespace.engine.members()) + len(namespace.engine.hubs),
+        entities=len(namespace.engine.members())
+        + len(namespace.engine.hubs)
+        + len(namespace.engine.hybrid_connections),
         connections=len(peers),
         unauthenticated_connections=namespace.admission.strangers,
         evicted_connections=namespace.admission.evicted_total,

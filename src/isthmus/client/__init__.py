@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from isthmus.client.failure import Failure, classify
     from isthmus.client.identity import republish, unique_message_id
     from isthmus.client.outbox.store import OutboxFullError
+    from isthmus.client.relay.blocking import BlockingRelayConnection, RelayListener, RelayRequester
+    from isthmus.client.relay.message import RelayRequest, RelayResponse
+    from isthmus.client.relay.pair import RelayRefusedError, RelayUnavailableError
     from isthmus.client.replicated_receiver import ReplicatedReceiver
     from isthmus.client.replicated_sender import ReplicatedSender
     from isthmus.client.replication import RegionsUnavailableError, SendResult
 
 __all__ = [
+    "BlockingRelayConnection",
     "Circuit",
     "DurableSender",
     "Endpoint",
@@ -35,6 +39,12 @@ __all__ = [
     "Failure",
     "OutboxFullError",
     "RegionsUnavailableError",
+    "RelayListener",
+    "RelayRefusedError",
+    "RelayRequest",
+    "RelayRequester",
+    "RelayResponse",
+    "RelayUnavailableError",
     "ReplicatedReceiver",
     "ReplicatedSender",
     "SendResult",
@@ -52,6 +62,13 @@ _MODULES = {
     "EntityForbiddenError": "isthmus.client.durable_sender",
     "Failure": "isthmus.client.failure",
     "OutboxFullError": "isthmus.client.outbox.store",
+    "BlockingRelayConnection": "isthmus.client.relay.blocking",
+    "RelayListener": "isthmus.client.relay.blocking",
+    "RelayRefusedError": "isthmus.client.relay.pair",
+    "RelayRequest": "isthmus.client.relay.message",
+    "RelayRequester": "isthmus.client.relay.blocking",
+    "RelayResponse": "isthmus.client.relay.message",
+    "RelayUnavailableError": "isthmus.client.relay.pair",
     "RegionsUnavailableError": "isthmus.client.replication",
     "ReplicatedSender": "isthmus.client.replicated_sender",
     "SendResult": "isthmus.client.replication",

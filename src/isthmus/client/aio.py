@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from isthmus.client.durable_sender import AsyncDurableSender as DurableSender
     from isthmus.client.failover_receiver_async import FailoverReceiver
     from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.relay.listener import RelayListener
+    from isthmus.client.relay.message import RelayConnection
+    from isthmus.client.relay.requester import RelayRequester
     from isthmus.client.replicated_receiver_async import ReplicatedReceiver
     from isthmus.client.replicated_sender import AsyncReplicatedSender as ReplicatedSender
 
 __all__ = [
     "DurableSender",
     "FailoverReceiver",
+    "RelayConnection",
+    "RelayListener",
+    "RelayRequester",
     "ReplicatedReceiver",
     "ReplicatedSender",
     "republish",
@@ -30,6 +36,9 @@ __all__ = [
 _MODULES = {
     "DurableSender": ("isthmus.client.durable_sender", "AsyncDurableSender"),
     "FailoverReceiver": ("isthmus.client.failover_receiver_async", "FailoverReceiver"),
+    "RelayConnection": ("isthmus.client.relay.message", "RelayConnection"),
+    "RelayListener": ("isthmus.client.relay.listener", "RelayListener"),
+    "RelayRequester": ("isthmus.client.relay.requester", "RelayRequester"),
     "ReplicatedReceiver": ("isthmus.client.replicated_receiver_async", "ReplicatedReceiver"),
     "ReplicatedSender": ("isthmus.client.replicated_sender", "AsyncReplicatedSender"),
     "republish": ("isthmus.client.identity", "republish"),

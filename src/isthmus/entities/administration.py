@@ -308,7 +308,7 @@ class Administration(Registry):
 
     def _check_new(self, name: str, kind: str) -> str:
         key = name.lower()
-        if key in self._queues or key in self._topics or key in self.hubs:
+        if key in self._queues or key in self._topics or key in self.hubs or key in self.hybrid_connections:
             raise EntityExistsError(name)
         check_name(kind, name, self._limits.max_entity_name_characters)
         if len(self._queues) + len(self._topics) >= self._limits.max_entities:

@@ -22,6 +22,8 @@ __all__ = ["Address", "Entry", "catalog_key", "check_name", "parse_address", "un
 
 _NAME = re.compile(r"[^\W_](?:[\w./-]*[^\W_])?", re.ASCII)
 _RULE_NAME = re.compile(r"[\w$][\w.$-]*", re.ASCII)
+# Whose names may be paths.
+_WITH_SLASHES = ("queue", "topic", "hybrid connection")
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
 
@@ -99,10 +101,10 @@ def check_name(kind: str, name: str, limit: int) -> None:
     if not pattern.fullmatch(name) or (kind == "subscription" and "/" in name):
         raise InvalidArgumentError(
             f"The {kind} name '{name}' is not valid; use letters, digits, '.', '-', '_'"
-            + (" and '/'" if kind in ("queue", "topic") else "")
+            + (" and '/'" if kind in _WITH_SLASHES else "")
             + ", and begin and end with a letter or digit."
         )
-    if kind in ("queue", "topic") and ("//" in name or "/subscriptions/" in f"/{name.lower()}/"):
+    if kind in _WITH_SLASHES and ("//" in name or "/subscriptions/" in f"/{name.lower()}/"):
         raise InvalidArgumentError(f"The {kind} name '{name}' holds an empty or reserved path segment.")
 
 

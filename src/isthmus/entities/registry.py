@@ -36,6 +36,7 @@ from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQ
 from isthmus.entities.fragment.queue import PartitionedQueueBase
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.hub.registry import EventHubs
+from isthmus.entities.hybrid_connection import HybridConnections
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Journal
 from isthmus.entities.key import CATALOG, COUNTER, after, state_key
@@ -97,6 +98,7 @@ class Registry:
         limits: what is refused.
         key_names: which queues and topics have an authorization rule of a name.
         hubs: the event hubs.
+        hybrid_connections: what the relay serves.
         outbox: what leaves the store for others.
         handover: what delivers it; None where there are no others.
     """
@@ -140,9 +142,18 @@ class Registry:
         self._next_number = 1
         self.key_names = KeyNames()
         self._load()
-        self.hubs = EventHubs(self._staging, clock, limits, lambda name: name in self._queues or name in self._topics)
+        self.hubs = EventHubs(
+            self._staging, clock, limits, lambda name: self._is_plain(name) or name in self.hybrid_connections
+        )
+        self.hybrid_connections = HybridConnections(
+            self._staging, clock, limits, lambda name: self._is_plain(name) or name in self.hubs
+        )
         if self.handover is not None:
             self.handover.pump()
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether a queue or topic has a name, given in lower case."""
+        return name in self._queues or name in self._topics
 
     # ---- start and failure
 
@@ -250,6 +261,7 @@ class Registry:
             self._context.blobs.load()
             self._load()
             self.hubs.reload()
+            self.hybrid_connections.reload()
         except BaseException:
             self._is_loaded = False
             self._numbers = self._kept | self._numbers

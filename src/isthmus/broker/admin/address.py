@@ -36,6 +36,7 @@ class Resource(Enum):
     RULES = auto()
     RULE = auto()
     EVENT_HUBS = auto()
+    HYBRID_CONNECTIONS = auto()
     CONSUMER_GROUPS = auto()
     CONSUMER_GROUP = auto()
 
@@ -67,10 +68,17 @@ class Address:
         if first == "$namespaceinfo" and len(raw) == 1:
             return cls(Resource.NAMESPACE)
         if first == "$resources":
-            kinds = {"queues": Resource.QUEUES, "topics": Resource.TOPICS, "eventhubs": Resource.EVENT_HUBS}
+            kinds = {
+                "queues": Resource.QUEUES,
+                "topics": Resource.TOPICS,
+                "eventhubs": Resource.EVENT_HUBS,
+                "hybridconnections": Resource.HYBRID_CONNECTIONS,
+            }
             kind = kinds.get("/".join(segments[1:]).lower())
             if kind is None:
-                raise InvalidArgumentError("The resource type is not known; there are queues, topics and eventhubs.")
+                raise InvalidArgumentError(
+                    "The resource type is not known; there are queues, topics, eventhubs and hybridconnections."
+                )
             return cls(kind)
         # Names of event hubs have no slash: the word stands second, or it is part of an entity's name.
         if len(raw) in (2, 3) and raw[1].lower() == "consumergroups":
@@ -106,6 +114,8 @@ class Address:
                 return "$Resources/topics"
             case Resource.EVENT_HUBS:
                 return "$Resources/eventhubs"
+            case Resource.HYBRID_CONNECTIONS:
+                return "$Resources/hybridconnections"
             case Resource.CONSUMER_GROUPS:
                 return f"{self.entity}/ConsumerGroups"
             case Resource.CONSUMER_GROUP:

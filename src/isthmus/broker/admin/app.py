@@ -62,6 +62,7 @@ def build_admin_app(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     token_clock: Clock | None = None,
     on_authorised: Callable[[web.Request], None] = lambda http: None,
+    listeners: Callable[[str], int] = lambda name: 0,
 ) -> web.Application:
     """The application for one namespace.
 
@@ -75,8 +76,9 @@ def build_admin_app(
         limits: those of the engine, for what documents show.
         token_clock: wall time for the expiry of tokens; by default the machine's, however the namespace's is shifted.
         on_authorised: told of each request whose token permits it.
+        listeners: how many listeners a hybrid connection has.
     """
-    operations = Operations(engine, clock, namespace_name, limits.max_message_size_bytes)
+    operations = Operations(engine, clock, namespace_name, limits.max_message_size_bytes, listeners)
     handler = _Handler(
         operations, authority, clock, token_clock or SystemClock(), namespace_name, commit, health, on_authorised
     )
@@ -220,6 +222,8 @@ def _told(health: Health) -> web.Response:
         told["partition_stores_down"] = list(health.partition_stores_down)
     if health.zones_down:
         told["zones_down"] = list(health.zones_down)
+    if health.without_listener:
+        told["hybrid_connections_without_listener"] = health.without_listener
     return web.json_response(told, status=200 if health.is_ready else 503)
 
 

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from isthmus.broker.admin import atom
@@ -20,6 +21,7 @@ from isthmus.broker.admin.document import Node, element, read, text_element
 from isthmus.broker.admin.event_hub import EventHubOperations
 from isthmus.broker.admin.failure import MethodError
 from isthmus.broker.admin.filter import Listed, parse_filter
+from isthmus.broker.admin.hybrid_connection import HybridConnectionOperations
 from isthmus.broker.admin.request import Answer, Request, check_etag, page, status_of
 from isthmus.broker.admin.rule import read_rule, write_rule
 from isthmus.clock import Clock
@@ -46,15 +48,24 @@ class Operations:
         clock: for feeds' times.
         namespace: the namespace's name.
         message_size_limit_bytes: the namespace's limit, shown for entities without one of their own.
+        listeners: how many listeners a hybrid connection has.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, namespace: str, message_size_limit_bytes: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        namespace: str,
+        message_size_limit_bytes: int,
+        listeners: Callable[[str], int] = lambda name: 0,
+    ) -> None:
         self._engine = engine
         self._clock = clock
         self._namespace = namespace
         self._message_size_limit_bytes = message_size_limit_bytes
         self._started_ms = clock.wall_ms()
         self._hubs = EventHubOperations(engine.hubs, clock, namespace)
+        self._hybrids = HybridConnectionOperations(engine.hybrid_connections, clock, namespace, listeners)
 
     def get(self, request: Request) -> Answer:
         """One entity or one page of a list; an unknown queue or topic gives an empty feed, as the service does.
@@ -66,6 +77,8 @@ class Operations:
         at = request.address
         if (hubs := self._hubs.get(request)) is not None:
             return hubs
+        if (hybrids := self._hybrids.get(request)) is not None:
+            return hybrids
         match at.resource:
             case Resource.NAMESPACE:
                 return self._namespace_info(request)
@@ -117,6 +130,8 @@ class Operations:
         match request.address.resource, node.name:
             case (Resource.ENTITY, "EventHubDescription") | (Resource.CONSUMER_GROUP, "ConsumerGroupDescription"):
                 return self._hubs.put(request, node)
+            case Resource.ENTITY, "HybridConnectionDescription":
+                return self._hybrids.put(request, node)
             case Resource.ENTITY, "QueueDescription":
                 return self._put_queue(request, node)
             case Resource.ENTITY, "TopicDescription":
@@ -136,7 +151,7 @@ class Operations:
             EntityNotFoundError: it is not there.
         """
         at = request.address
-        if self._hubs.delete(request):
+        if self._hubs.delete(request) or self._hybrids.delete(request):
             return Answer(200)
         if request.if_match is not None and at.resource in (Resource.ENTITY, Resource.SUBSCRIPTION):
             self._check_etag(request.if_match, at.path)

@@ -66,6 +66,7 @@ SETTINGS: dict[str, Setting] = {
             description="Where dead-lettered messages go on to.",
             example="failed",
         ),
+        _flag("requires_client_authorization", "Whether a requester of a hybrid connection has to show a token."),
         Setting(name="user_metadata", kind=Kind.TEXT, description="Free text.", example="owner: stock"),
         _number("max_message_size_in_kilobytes", "Greatest message.", 1, 102_400),
         _number("partition_count", "Partitions of an event hub; can be raised later, never lowered.", 1, 1024),

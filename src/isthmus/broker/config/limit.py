@@ -38,6 +38,10 @@ class ConnectionLimits:
             than some 4,500 in its standard tier and 15,885 in its premium one (Azure/azure-service-bus issue 397).
         sender_credit: deliveries that a sending link may have ahead of what the namespace has read.
         max_partial_bytes: of messages whose last frame has not come, all connections together.
+        max_listeners_per_hybrid_connection: control channels open at once; the service's limit.
+        max_relayed: requests and WebSockets that are relayed at once, or wait for a listener, all hybrid connections together.
+        relay_accept_timeout_ms: time for a listener to connect to the address that it was told.
+        relay_response_timeout_ms: time for a listener to answer a request, and between two parts of a body.
     """
 
     max_connections: int = 5_000
@@ -50,6 +54,10 @@ class ConnectionLimits:
     max_messages_per_batch: int = 15_885
     sender_credit: int = 2_000
     max_partial_bytes: int = 268_435_456
+    max_listeners_per_hybrid_connection: int = 25
+    max_relayed: int = 5_000
+    relay_accept_timeout_ms: int = 30_000
+    relay_response_timeout_ms: int = 60_000
 
 
 _DAY_MS = 86_400_000
@@ -120,6 +128,10 @@ LIMITS: dict[str, Setting] = {
         _number("sender_credit", "Deliveries that a client may send to a queue or topic ahead of what the namespace has read."),
         _number("max_partial_bytes", "Messages whose last frame has not come, all connections together.", 1 << 20,
                 2**40),
+        _number("max_listeners_per_hybrid_connection", "Listeners of a hybrid connection."),
+        _number("max_relayed", "Requests and WebSockets that are relayed at once, all hybrid connections together."),
+        _duration("relay_accept_timeout", "Time for a listener to connect for a WebSocket or a large request.", 100),
+        _duration("relay_response_timeout", "Time for a listener to answer a request, and between two parts of a body.", 100),
     )
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from isthmus.entities.description import (
     TopicDescription,
 )
 from isthmus.entities.hub import EventHubDescription
+from isthmus.entities.hybrid_connection import HybridConnectionDescription
 from isthmus.entities.tier import TIERS, Tier
 from isthmus.store.zone import COPIES
 from isthmus.topology.document import Document
@@ -31,7 +32,7 @@ from isthmus.topology.setting import Kind
 __all__ = ["OwnReader"]
 
 _RULES = "authorization_rules"
-_KEYS = ("namespace", "tier", "zones", "limits", _RULES, "jwt", "queues", "topics", "event_hubs")
+_KEYS = ("namespace", "tier", "zones", "limits", _RULES, "jwt", "queues", "topics", "event_hubs", "hybrid_connections")
 
 
 class OwnReader(Reader):
@@ -74,6 +75,11 @@ class OwnReader(Reader):
             self._authorization(config, inner, name)
             hub.consumer_groups = [group for group, _, _ in self._named(inner, "consumer_groups", Kind.SUBSCRIPTION)]
             config.event_hubs[name] = hub
+        for name, _, node in self._named(pairs, "hybrid_connections", Kind.ENTITY):
+            what = f"hybrid connection {name}"
+            described = self.description(HybridConnectionDescription, self.hybrid_connection, node, what, _RULES)
+            self._authorization(config, self.document.pairs(self.mapping(node), what), name)
+            config.hybrid_connections[name] = described
         return config
 
     def _authorization(self, config: NamespaceConfig, pairs: Pairs, path: str) -> None:

@@ -31,6 +31,7 @@ from isthmus.entities.description import (
     TopicDescription,
 )
 from isthmus.entities.hub import EventHubDescription
+from isthmus.entities.hybrid_connection import HybridConnectionDescription
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.store import MemoryJournal
 
@@ -64,7 +65,7 @@ def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits
     return [path for path, step in _steps(config) if step(engine)]
 
 
-_D = TypeVar("_D", QueueDescription, TopicDescription, EventHubDescription)
+_D = TypeVar("_D", QueueDescription, TopicDescription, EventHubDescription, HybridConnectionDescription)
 _NO_LIMITS: dict[str, Any] = {
     each.name: 1 if each.name.startswith("min_") else INFINITE_MS
     for each in fields(Limits)
@@ -85,6 +86,9 @@ def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bo
             yield f"{name}/Subscriptions/{sub}", partial(_subscription, topic=name, name=sub, wanted=wanted)
     for name, hub in config.event_hubs.items():
         yield name, partial(_event_hub, name=name, wanted=hub, rules=config.authorization_rules.get(name))
+    for name, described in config.hybrid_connections.items():
+        rules = config.authorization_rules.get(name)
+        yield name, partial(_hybrid_connection, name=name, wanted=described, rules=rules)
 
 
 def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
@@ -93,10 +97,13 @@ def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
     # What stands was made under other limits, maybe: it is copied without any, and then judged by those of today.
     limits = replace(limits, partitions_per_entity=1, partition_stores=1)
     copy = _engine_in_memory(journal, replace(limits, **_NO_LIMITS), partitioned=engine.stores is not None)
-    for name in config.event_hubs:
+    names = (*config.topics, *config.queues, *config.event_hubs, *config.hybrid_connections)
+    for name in names:
         if (hub := engine.hubs.get(name)) is not None:
             copy.hubs.create(name, hub)
-    for name in (*config.topics, *config.queues, *config.event_hubs, *_targets(config)):
+        if (described := engine.hybrid_connections.get(name)) is not None:
+            copy.hybrid_connections.create(name, described)
+    for name in (*names, *_targets(config)):
         if copy.get_topic(name) is not None or copy.get_queue(name) is not None:
             continue
         if (topic := engine.get_topic(name)) is not None:
@@ -183,6 +190,19 @@ def _event_hub(engine: Engine, name: str, wanted: EventHubDescription, rules: li
     wanted = replace(wanted, consumer_group_metadata=current.consumer_group_metadata)
     if wanted != current:
         engine.hubs.update(name, wanted)
+    return wanted != current
+
+
+def _hybrid_connection(
+    engine: Engine, name: str, wanted: HybridConnectionDescription, rules: list[AuthorizationRule] | None
+) -> bool:
+    current = engine.hybrid_connections.get(name)
+    wanted = _authorized(wanted, current, rules)
+    if current is None:
+        engine.hybrid_connections.create(name, wanted)
+        return True
+    if wanted != current:
+        engine.hybrid_connections.update(name, wanted)
     return wanted != current
 
 

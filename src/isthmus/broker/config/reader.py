@@ -31,6 +31,7 @@ from isthmus.entities.description import (
     TopicDescription,
 )
 from isthmus.entities.hub import DEFAULT_CONSUMER_GROUP, EventHubDescription
+from isthmus.entities.hybrid_connection import HybridConnectionDescription
 from isthmus.rules import RuleSyntaxError, parse_action, parse_filter
 from isthmus.topology.document import Document
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
@@ -39,7 +40,12 @@ __all__ = ["AnyDescription", "NamespaceConfig", "Pairs", "Reader", "Subscription
 
 Pairs = dict[str, tuple[Any, Any]]
 AnyDescription = TypeVar(
-    "AnyDescription", bound=QueueDescription | TopicDescription | SubscriptionDescription | EventHubDescription
+    "AnyDescription",
+    bound=QueueDescription
+    | TopicDescription
+    | SubscriptionDescription
+    | EventHubDescription
+    | HybridConnectionDescription,
 )
 
 
@@ -68,6 +74,7 @@ class NamespaceConfig:
         queues: by name.
         topics: by name.
         event_hubs: by name.
+        hybrid_connections: by name.
         limits: of entities.
         connection_limits: of connections and links.
         authorization_rules: by path of the entity, "" for the namespace; what is not in it keeps the rules it has.
@@ -79,6 +86,7 @@ class NamespaceConfig:
     queues: dict[str, QueueDescription] = field(default_factory=dict)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     event_hubs: dict[str, EventHubDescription] = field(default_factory=dict)
+    hybrid_connections: dict[str, HybridConnectionDescription] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     authorization_rules: dict[str, list[AuthorizationRule]] = field(default_factory=dict)
@@ -108,6 +116,7 @@ class Reader:
         self.topic = self._layout.spec(TopicDescription, "topic", limits)
         self.subscription = self._layout.spec(SubscriptionDescription, "subscription", limits)
         self.event_hub = self._layout.spec(EventHubDescription, "event hub", limits)
+        self.hybrid_connection = self._layout.spec(HybridConnectionDescription, "hybrid connection", limits)
 
     def description(
         self, kind: type[AnyDescription], spec: Spec, node: yaml.Node | None, what: str, *others: str

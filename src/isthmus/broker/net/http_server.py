@@ -1,4 +1,4 @@
-"""The HTTP server of a namespace: administration, `/health`, `/metrics`, and AMQP over WebSocket.
+"""The HTTP server of a namespace: administration, `/health`, `/metrics`, the relay, and AMQP over WebSocket.
 
 What it is: the applications put together on aiohttp's server. Importing it costs as much as all the rest of a start, so
 that `isthmus.broker.server` does it behind `isthmus.broker.net.http_gate`. What it is not: a listener.
@@ -20,6 +20,7 @@ from isthmus.broker.net.admission import admit
 from isthmus.broker.net.http_log import http_log
 from isthmus.broker.net.websocket import add_websocket
 from isthmus.broker.operator_api import add_operator_api
+from isthmus.broker.relay.gate import add_relay
 from isthmus.broker.security.keyring import Authority
 from isthmus.entities import Limits
 
@@ -55,8 +56,10 @@ async def start_http(
         health=namespace.health,
         limits=limits,
         on_authorised=lambda http: admit(namespace.admission, http.transport),
+        listeners=namespace.relay.listeners,
     )
     add_operator_api(app, namespace, authority, backups)
+    add_relay(app, namespace, namespace.relay)
     add_websocket(app, namespace)
     runner = web.AppRunner(
         app,
@@ -68,4 +71,5 @@ async def start_http(
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
+    stack.callback(namespace.relay.close)  # before the server waits for its requests, of which these sockets are
     return cast("Callable[[], asyncio.BaseProtocol]", runner.server)

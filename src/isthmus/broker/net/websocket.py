@@ -1,7 +1,8 @@
 """AMQP over WebSocket.
 
-What it is: the handshake of `GET /$servicebus/websocket`, and the protocol that then has the connection: the payload of
-frames is one stream of bytes for a `Peer`. What it is not: the HTTP server, the frames themselves (`websocket_frame`).
+What it is: what is served at `GET /$servicebus/websocket`, and the protocol that has the connection after its handshake: the payload of
+frames is one stream of bytes for a `Peer`. What it is not: the HTTP server, the
+handshake (`handshake`), the frames themselves (`websocket_frame`).
 Spec: RFC 6455 section 4.2; OASIS AMQP WebSocket binding 1.0 (subprotocol `AMQPWSB10`).
 
 Invariants:
@@ -13,14 +14,12 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
 import logging
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from isthmus.broker.net.handshake import accept_key, offers, refusal, upgrade
 from isthmus.broker.net.shell import Shell
 from isthmus.broker.net.websocket_frame import CLOSE, PONG, FrameError, FrameReader, make_frame
 
@@ -33,9 +32,6 @@ _log = logging.getLogger(__name__)
 
 WEBSOCKET_PATH = "/$servicebus/websocket"
 _SUBPROTOCOL = "AMQPWSB10"
-_VERSION = "13"
-_KEY_BYTES = 16
-_MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _NORMAL = 1000
 
 
@@ -105,52 +101,17 @@ def add_websocket(app: web.Application, namespace: Namespace) -> None:
     """Let an HTTP application serve AMQP at `WEBSOCKET_PATH`."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        accepted = _accept_key(request)
+        accepted = accept_key(request)
         if accepted is None:
-            return web.Response(
-                status=400,
-                text=f"This takes a WebSocket handshake of version {_VERSION} (RFC 6455).",
-                headers={"Sec-WebSocket-Version": _VERSION},
-            )
-        answer = web.StreamResponse(status=101)
-        answer.headers.update({"Upgrade": "websocket", "Connection": "upgrade", "Sec-WebSocket-Accept": accepted})
-        if _offers(request, "Sec-WebSocket-Protocol", _SUBPROTOCOL):
-            answer.headers["Sec-WebSocket-Protocol"] = _SUBPROTOCOL
-        try:
-            await answer.prepare(request)
-        except ConnectionError:  # the client has gone meanwhile, which is no fault to log
-            return web.Response()
-        transport = request.transport
-        if transport is None:
-            return answer
+            return refusal()
+        headers = {}
+        if offers(request, "Sec-WebSocket-Protocol", _SUBPROTOCOL):
+            headers["Sec-WebSocket-Protocol"] = _SUBPROTOCOL
         shell = WebSocketShell(namespace, request.protocol)
-        shell.connection_made(transport)
-        transport.set_protocol(shell)
-        request.protocol.set_parser(shell)  # type: ignore[arg-type]
+        answer = await upgrade(request, accepted, shell, headers)
+        if answer is None:
+            return web.Response()
         await shell.over.wait()
         return answer
 
     app.router.add_get(WEBSOCKET_PATH, serve)
-
-
-def _accept_key(request: web.Request) -> str | None:
-    """The answer to a handshake's key; None where the request is no handshake."""
-    key = request.headers.get("Sec-WebSocket-Key", "").strip()
-    try:
-        is_key = len(base64.b64decode(key, validate=True)) == _KEY_BYTES
-    except (binascii.Error, ValueError):
-        is_key = False
-    if not (
-        is_key
-        and request.headers.get("Sec-WebSocket-Version", "").strip() == _VERSION
-        and _offers(request, "Upgrade", "websocket")
-        and _offers(request, "Connection", "upgrade")
-    ):
-        return None
-    return base64.b64encode(hashlib.sha1(key.encode() + _MAGIC, usedforsecurity=False).digest()).decode()
-
-
-def _offers(request: web.Request, header: str, word: str) -> bool:
-    """Whether a word is one of a header's list."""
-    values = ",".join(request.headers.getall(header, ())).split(",")
-    return word.lower() in (value.strip().lower() for value in values)

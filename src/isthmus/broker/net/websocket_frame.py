@@ -15,7 +15,7 @@ import struct
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["CLOSE", "PONG", "FrameError", "FrameReader", "make_frame"]
+__all__ = ["CLOSE", "PONG", "FrameError", "FrameReader", "head_bytes", "make_frame", "make_head", "unmask"]
 
 _CONTINUATION, _BINARY, CLOSE, _PING, PONG = 0x0, 0x2, 0x8, 0x9, 0xA
 _FINAL, _RESERVED, _MASKED = 0x80, 0x70, 0x80
@@ -74,16 +74,16 @@ class FrameReader:
             if self._left:
                 piece = data[at : at + self._left]
                 at += len(piece)
-                self._take(_unmask(piece, self._mask, self._passed), said)
+                self._take(unmask(piece, self._mask, self._passed), said)
                 self._passed += len(piece)
                 self._left -= len(piece)
                 if not self._left:
                     self._end_frame()
                 continue
-            missing = _head_bytes(self._head) - len(self._head)
+            missing = head_bytes(self._head) - len(self._head)
             self._head += data[at : at + missing]
             at += missing
-            if len(self._head) == _head_bytes(self._head):
+            if len(self._head) == head_bytes(self._head):
                 self._begin_frame()
         return b"".join(said)
 
@@ -128,23 +128,28 @@ class FrameReader:
 
 def make_frame(data: bytes, opcode: int = _BINARY) -> bytes:
     """One whole frame of the server's."""
-    length = len(data)
-    first = _FINAL | opcode
+    return make_head(len(data), opcode) + data
+
+
+def make_head(length: int, opcode: int = _BINARY, *, is_final: bool = True) -> bytes:
+    """The head of a frame of the server's, before so many bytes."""
+    first = (_FINAL if is_final else 0) | opcode
     if length < 126:
-        return struct.pack(">BB", first, length) + data
+        return struct.pack(">BB", first, length)
     if length < 1 << 16:
-        return struct.pack(">BBH", first, 126, length) + data
-    return struct.pack(">BBQ", first, 127, length) + data
+        return struct.pack(">BBH", first, 126, length)
+    return struct.pack(">BBQ", first, 127, length)
 
 
-def _head_bytes(head: bytes) -> int:
+def head_bytes(head: bytes) -> int:
     """How long a frame's head is, as far as its first bytes tell."""
     if len(head) < 2:
         return 2
     return 6 + {126: 2, 127: 8}.get(head[1] & 0x7F, 0)
 
 
-def _unmask(piece: bytes, mask: bytes, passed: int) -> bytes:
+def unmask(piece: bytes, mask: bytes, passed: int) -> bytes:
+    """A piece of a payload of which so many bytes have passed, without its mask."""
     size = len(piece)
     at = passed % 4
     key = (mask[at:] + mask[:at]) * (size // 4 + 1)

@@ -158,3 +158,22 @@ def test_event_hubs_are_made_and_brought_in_line(engine: Engine) -> None:
     description = engine.hubs.get("telemetry")
     assert description is not None
     assert [rule.key_name for rule in description.authorization_rules] == ["reader"]
+
+
+def test_hybrid_connections_are_made_and_changed(engine: Engine) -> None:
+    text = "hybrid_connections: {stock: {requires_client_authorization: false}, prices: {}}"
+    assert provision(engine, read_config(text, "file")) == ["stock", "prices"]
+    assert provision(engine, read_config(text, "file")) == []
+    assert not engine.hybrid_connections.get("stock").requires_client_authorization
+    changed = "hybrid_connections:\n  prices: {status: Disabled, authorization_rules: {caller: {rights: [Send]}}}"
+    assert provision(engine, read_config(changed, "file")) == ["prices"]
+    assert [rule.rights for rule in engine.hybrid_connections.get("prices").authorization_rules] == [["Send"]]
+
+
+@pytest.mark.parametrize("text", ["queues: {stock: {}}", "event_hubs: {stock: {}}", "hybrid_connections: {orders: {}}"])
+def test_a_name_that_another_kind_has_is_told_before_anything_is_made(engine: Engine, text: str) -> None:
+    engine.hybrid_connections.create("stock")
+    engine.create_queue("orders")
+    with pytest.raises(ConfigError, match=r"stock|orders"):
+        provision(engine, read_config("queues: {fresh: {}}\n" + text if "queues" not in text else text, "file"))
+    assert engine.get_queue("fresh") is None

@@ -1,0 +1,66 @@
+"""The addresses of the relay: which hybrid connection a request names, and where a listener meets a requester.
+
+What it is: pure readings and makings of paths and query strings. What it is not: HTTP.
+Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (listener protocol, accept handshake, connect protocol).
+
+Invariants:
+    I1. What a requester wrote of path and query reaches the listener byte for byte, but for what begins with ``sb-hc-``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import quote
+
+from isthmus.broker.security.sas import canonical_path, parents
+
+__all__ = ["PREFIX", "find_name", "is_below", "rendezvous_address", "split_target", "without_own"]
+
+PREFIX = "/$hc/"
+_OWN = re.compile(r"sb-hc-", re.IGNORECASE)
+
+
+def is_below(raw_path: str) -> bool:
+    """Whether a path is one of WebSockets of the relay."""
+    return raw_path.lower().startswith((PREFIX, "/%24hc/"))
+
+
+def find_name(raw_path: str, exists: Callable[[str], bool]) -> str:
+    """The canonical name of the hybrid connection that a path begins with; "" where there is none.
+
+    Args:
+        raw_path: percent-encoded, with or without ``/$hc``.
+        exists: whether there is a hybrid connection of a name.
+    """
+    path = raw_path[raw_path.index("/", 1) :] if is_below(raw_path) else raw_path
+    found = ""
+    for name in parents(canonical_path(path)):
+        if name and exists(name):
+            found = name  # the longest counts
+    return found
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The path and the query of a request's target, as they were written."""
+    path, _, query = target.partition("?")
+    return path, query
+
+
+def without_own(query: str) -> str:
+    """A query without the relay's own parameters, all else as it was written."""
+    return "&".join(part for part in query.split("&") if part and not _OWN.match(part))
+
+
+def rendezvous_address(origin: str, path: str, query: str, own: Mapping[str, str]) -> str:
+    """Where a listener connects to for one requester.
+
+    Args:
+        origin: scheme and host by which the listener reaches the relay, e.g. ``wss://host:5671``.
+        path: of the requester, percent-encoded, with or without ``/$hc``.
+        query: of the requester, without what is the relay's own.
+        own: the relay's own parameters.
+    """
+    path = path if is_below(path) else PREFIX + path.lstrip("/")
+    parts = ([query] if query else []) + [f"{name}={quote(value, safe='')}" for name, value in own.items()]
+    return f"{origin}{path}?{'&'.join(parts)}"

@@ -1,0 +1,317 @@
+"""Where the relay meets HTTP: listeners, requesters' WebSockets and requesters' requests.
+
+What it is: what is served below ``/$hc/``, and at the paths of hybrid connections. What it is not: the exchange of one
+request (`request`), the listeners (`relay`), tokens (`access`).
+Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol".
+
+    GET /$hc/NAME?sb-hc-action=listen            a listener's control channel
+    GET /$hc/NAME/MORE?sb-hc-action=connect      a requester's WebSocket
+    GET /$hc/NAME/MORE?sb-hc-action=accept       a listener that meets one, or rejects it
+    GET /$hc/NAME/MORE?sb-hc-action=request      a listener that takes a request, or answers it, over a connection of its own
+    any /NAME/MORE                               a requester's request
+
+Invariants:
+    I1. What no listener has taken is answered within the time that the namespace's limits allow, and says why.
+    I2. A path that belongs to no hybrid connection, and the path of one with an ``api-version``, are the administration's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from isthmus.broker.namespace import Namespace
+from isthmus.broker.net.handshake import accept_key, refusal, upgrade
+from isthmus.broker.relay import message
+from isthmus.broker.relay.access import (
+    RelayRefusedError,
+    authorise,
+    check_token,
+    parameter,
+    refused,
+    token_is_plain_header,
+)
+from isthmus.broker.relay.address import find_name, is_below, rendezvous_address, split_target, without_own
+from isthmus.broker.relay.exchange import Rendezvous
+from isthmus.broker.relay.listener import Listener
+from isthmus.broker.relay.relay import Place, Rejection, Relay
+from isthmus.broker.relay.request import origin_of, relay_request, remote_of
+from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
+from isthmus.broker.security.keyring import Grant, Right
+from isthmus.broker.security.sas import canonical_path
+from isthmus.entities.description import EntityStatus
+from isthmus.entities.hybrid_connection import HybridConnectionDescription
+from isthmus.errors import EntityNotFoundError, ServerBusyError, UnauthorizedError
+
+__all__ = ["add_relay"]
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+# The namespace's own resources; a hybrid connection of such a name is reached below its path.
+_OWN = frozenset({"/health", "/metrics"})
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def add_relay(app: web.Application, namespace: Namespace, relay: Relay) -> None:
+    """Let an HTTP application relay.
+
+    Args:
+        app: gets what stands in front of its own resources.
+        namespace: whose hybrid connections are served.
+        relay: what is at work.
+    """
+    gate = _Gate(namespace, relay)
+
+    @web.middleware
+    async def before(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        path, _ = split_target(request.raw_path)
+        try:
+            if is_below(path):
+                return await gate.websocket(request, path)
+            name = "" if path in _OWN else gate.find(path)
+            if name and ("api-version" not in request.query or canonical_path(path) != name):
+                return await gate.request(request, name)
+        except RelayRefusedError as error:
+            _log.info("not relayed: %s %s: %d %s", request.method[:16], path[:300], error.status, error)
+            return refused(error)
+        return await handler(request)
+
+    app.middlewares.append(before)
+
+    def tick() -> None:
+        now_ms = namespace.token_clock.wall_ms()
+        relay.tick(asyncio.get_running_loop().time(), now_ms, namespace.authority.stands)
+
+    namespace.every(_TICK_SECONDS, tick)
+
+
+class _Gate:
+    def __init__(self, namespace: Namespace, relay: Relay) -> None:
+        self._namespace = namespace
+        self._relay = relay
+        self._hybrids = namespace.engine.hybrid_connections
+
+    def find(self, path: str) -> str:
+        """The canonical name of the hybrid connection that a path begins with; "" where there is none."""
+        if not len(self._hybrids):
+            return ""
+        return find_name(path, self._hybrids.__contains__)
+
+    def _description(self, name: str) -> HybridConnectionDescription:
+        """The settings of one that is in service.
+
+        Raises:
+            RelayRefusedError: it is not.
+        """
+        found = self._hybrids.get(name)
+        if found is None:
+            raise _missing(name)
+        if self._namespace.is_stopping:
+            raise RelayRefusedError(503, "The namespace is stopping.")
+        if found.status is not EntityStatus.ACTIVE:
+            raise RelayRefusedError(503, f"The hybrid connection '{name}' is {found.status}.")
+        return found
+
+    async def websocket(self, http: web.Request, path: str) -> web.StreamResponse:
+        """Whatever is below ``/$hc/``."""
+        action = parameter(http, "sb-hc-action").lower()
+        serve = {"listen": self._listen, "connect": self._connect}.get(action)
+        meet = {"accept": self._accept, "request": self._take_request}.get(action)
+        if serve is None and meet is None:
+            raise RelayRefusedError(
+                400, "The parameter sb-hc-action is not one of listen, connect, accept and request."
+            )
+        accepted = accept_key(http)
+        if accepted is None:
+            return refusal()
+        if meet is not None:
+            return await meet(http, accepted)
+        assert serve is not None
+        name = self.find(path)
+        if not name:
+            # Only who has a token for the namespace is told what there is not.
+            name = canonical_path(path[path.index("/", 1) :])
+            authorise(http, self._namespace, name, Right.LISTEN if action == "listen" else Right.SEND)
+            raise _missing(name)
+        return await serve(http, accepted, name)
+
+    # ---- listeners
+
+    async def _listen(self, http: web.Request, accepted: str, name: str) -> web.StreamResponse:
+        grant = authorise(http, self._namespace, name, Right.LISTEN)
+        self._description(name)
+        if not self._relay.has_room(name):
+            limit = self._relay.limits.max_listeners_per_hybrid_connection
+            raise RelayRefusedError(
+                503, f"'{name}' has {limit} listeners, as many as it may have; end one of them first."
+            )
+        socket = RelaySocket(http.protocol)
+        answer = await upgrade(http, accepted, socket)
+        if answer is None:
+            return web.Response()
+
+        def renew(token: str) -> Grant:
+            try:
+                return check_token(self._namespace, name, token, Right.LISTEN)
+            except RelayRefusedError as error:
+                raise UnauthorizedError(str(error)) from None
+
+        now = asyncio.get_running_loop().time()
+        listener = Listener(name, socket, origin_of(http), grant, renew, self._relay.leave, now)
+        self._relay.enter(listener)
+        socket.start(listener)
+        await socket.over.wait()
+        return answer
+
+    async def _accept(self, http: web.Request, accepted: str) -> web.StreamResponse:
+        place = self._relay.take_place(parameter(http, "sb-hc-rendezvous"), "accept")
+        if place is None or place.joined is None:
+            raise _expired()
+        status = parameter(http, "sb-hc-statusCode") or parameter(http, "statusCode")
+        if status:
+            reason = parameter(http, "sb-hc-statusDescription") or parameter(http, "statusDescription")
+            code = int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 502
+            place.joined.set_result(Rejection(code if code >= 400 else 502, reason or "The listener rejected it."))
+            raise RelayRefusedError(410, "The connection was rejected, as asked for.")
+        subprotocol = http.headers.get("Sec-WebSocket-Protocol", "").partition(",")[0].strip()
+        headers = {"Sec-WebSocket-Protocol": subprotocol} if subprotocol else {}
+        socket = RelaySocket(http.protocol)
+        answer = await upgrade(http, accepted, socket, headers)
+        if answer is None:
+            place.joined.set_result(Rejection(502, "The listener went away while it accepted the connection."))
+            return web.Response()
+        if place.joined.done():
+            socket.close(GOING_AWAY, "The requester is gone.")
+        else:
+            place.joined.set_result((socket, subprotocol))
+        await socket.over.wait()
+        return answer
+
+    async def _take_request(self, http: web.Request, accepted: str) -> web.StreamResponse:
+        place = self._relay.take_place(parameter(http, "sb-hc-rendezvous"), "request")
+        if place is None or place.exchange is None:
+            raise _expired()
+        socket = RelaySocket(http.protocol)
+        answer = await upgrade(http, accepted, socket)
+        if answer is None:
+            place.exchange.fail("The listener went away while it connected.")
+            return web.Response()
+        if place.is_awaited:
+            place.exchange.rendezvous.set_result(socket)
+            socket.start(Rendezvous(place.exchange, socket))
+        else:
+            socket.close(GOING_AWAY, "The requester is gone.")
+        await socket.over.wait()
+        return answer
+
+    # ---- requesters
+
+    def _admit_requester(self, http: web.Request, name: str) -> None:
+        if self._description(name).requires_client_authorization:
+            path, _ = split_target(http.raw_path)
+            path = canonical_path(path[path.index("/", 1) :] if is_below(path) else path)
+            authorise(http, self._namespace, name, Right.SEND, path)
+
+    def _strips_authorization(self, http: web.Request, name: str) -> bool:
+        found = self._hybrids.get(name)
+        return found is not None and found.requires_client_authorization and token_is_plain_header(http)
+
+    def _choose(self, name: str, status: int) -> Listener:
+        """A listener.
+
+        Raises:
+            RelayRefusedError: there is none, with this status, or none that keeps up.
+        """
+        try:
+            listener = self._relay.choose(name)
+        except ServerBusyError as error:
+            self._relay.refuse(name)
+            raise RelayRefusedError(503, str(error)) from None
+        if listener is None:
+            self._relay.refuse(name)
+            raise RelayRefusedError(status, f"There are no listeners connected for the endpoint '{name}'.")
+        return listener
+
+    def _begin(self, name: str) -> None:
+        try:
+            self._relay.begin(name)
+        except ServerBusyError as error:
+            raise RelayRefusedError(503, str(error)) from None
+
+    async def request(self, http: web.Request, name: str) -> web.StreamResponse:
+        """A requester's request."""
+        self._admit_requester(http, name)
+        if "upgrade" in http.headers:
+            raise RelayRefusedError(400, f"Connect a WebSocket to /$hc/{name}?sb-hc-action=connect instead.")
+        self._begin(name)
+        try:
+            strip = self._strips_authorization(http, name)
+            return await relay_request(
+                http, name, self._relay, lambda: self._choose(name, 502), strip_authorization=strip
+            )
+        finally:
+            self._relay.end()
+
+    async def _connect(self, http: web.Request, accepted: str, name: str) -> web.StreamResponse:
+        self._admit_requester(http, name)
+        self._begin(name)
+        ending = self._relay.end
+        try:
+            found = await self._find_partner(http, name)
+            if isinstance(found, Rejection):
+                self._relay.refuse(name)
+                return refused(RelayRefusedError(found.status, found.reason), message.with_via({}, http.host))
+            partner, subprotocol = found
+            offered = [each.strip() for each in http.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+            headers = {"Sec-WebSocket-Protocol": subprotocol} if subprotocol and subprotocol in offered else {}
+            socket = RelaySocket(http.protocol)
+            answer = await upgrade(http, accepted, socket, headers)
+            if answer is None:
+                partner.close(GOING_AWAY, "The requester is gone.")
+                return web.Response()
+            self._relay.join(name, socket, partner, ending)
+            ending = _nothing  # the tunnel's from now on
+            await socket.over.wait()
+            return answer
+        finally:
+            ending()
+
+    async def _find_partner(self, http: web.Request, name: str) -> tuple[RelaySocket, str] | Rejection:
+        """The listener's socket for a requester's, with its subprotocol."""
+        listener = self._choose(name, 404)
+        path, query = split_target(http.raw_path)
+        connection_id = parameter(http, "sb-hc-id") or str(uuid.uuid4())
+        place = Place(name, "accept", listener, joined=asyncio.get_running_loop().create_future())
+        assert place.joined is not None
+        secret = self._relay.open_place(place)
+        own = {"sb-hc-action": "accept", "sb-hc-id": connection_id, "sb-hc-rendezvous": secret}
+        address = rendezvous_address(listener.origin, path, without_own(query), own)
+        strip = self._strips_authorization(http, name)
+        headers = message.connect_headers(http.headers.items(), strip_authorization=strip)
+        try:
+            listener.send(message.accept(address, connection_id, headers, remote_of(http)))
+            seconds = self._relay.limits.relay_accept_timeout_ms / 1000
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(place.joined)
+        except TimeoutError:
+            place.joined.set_result(Rejection(504, ""))
+            raise RelayRefusedError(504, f"The listener did not accept the connection within {seconds:g} s.") from None
+        finally:
+            self._relay.close_place(secret)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _missing(name: str) -> RelayRefusedError:
+    return RelayRefusedError(404, f"Endpoint does not exist: {EntityNotFoundError(name)}")
+
+
+def _expired() -> RelayRefusedError:
+    return RelayRefusedError(403, "The address is not valid, or nobody waits there any more.")

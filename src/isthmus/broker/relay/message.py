@@ -1,0 +1,193 @@
+"""The messages of a control channel: JSON objects to and from a listener.
+
+What it is: the objects ``accept``, ``request``, ``response`` and ``renewToken``, and which headers pass. What it is not: the
+frames that they travel in, nor the bodies behind them.
+Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (accept message, request message, responding to requests,
+listener token renewal).
+
+Invariants:
+    I1. No token that opens the relay reaches a listener, and no header that is about one connection alone passes.
+    I2. What a listener says is checked before anything of it reaches a requester: no line end passes in a header.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from isthmus.errors import IsthmusError
+
+__all__ = [
+    "Command",
+    "MessageError",
+    "Renewal",
+    "Response",
+    "accept",
+    "connect_headers",
+    "fetch",
+    "read_command",
+    "request",
+    "request_headers",
+    "with_via",
+]
+
+# RFC 9110 7.6.1, and what frames a message (RFC 9112): about the connection between requester and relay.
+_OF_CONNECTION = frozenset(
+    {
+        "close", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization",
+        "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+_TOKEN_HEADER = "servicebusauthorization"
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
+_UNSENDABLE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
+
+
+class MessageError(IsthmusError):
+    """A listener said what no listener may say."""
+
+    code = "relay-message"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The head of a listener's answer.
+
+    Attributes:
+        request_id: what it answers.
+        status: HTTP status.
+        reason: its phrase; "" for the usual one.
+        headers: names and values.
+        has_body: whether a binary message follows.
+    """
+
+    request_id: str
+    status: int
+    reason: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    has_body: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Another token for the control channel."""
+
+    token: str
+
+
+Command = Response | Renewal
+
+
+def request_headers(headers: Iterable[tuple[str, str]], via: str, *, strip_authorization: bool) -> dict[str, str]:
+    """Those of an HTTP request that a listener gets; several of one name are joined.
+
+    Args:
+        headers: as they came.
+        via: the relay's host, which is added to ``Via``.
+        strip_authorization: whether ``Authorization`` was the token for the relay.
+    """
+    left_out = _OF_CONNECTION | {_TOKEN_HEADER} | ({"authorization"} if strip_authorization else set())
+    passed = _joined((name, value) for name, value in headers if name.lower() not in left_out)
+    return with_via(passed, via)
+
+
+def connect_headers(headers: Iterable[tuple[str, str]], *, strip_authorization: bool) -> dict[str, str]:
+    """Those of a WebSocket handshake that a listener gets: all of them but the token for the relay."""
+    left_out = {_TOKEN_HEADER} | ({"authorization"} if strip_authorization else set())
+    return _joined((name, value) for name, value in headers if name.lower() not in left_out)
+
+
+def _joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, tuple[str, str]] = {}
+    for name, value in headers:
+        key = name.lower()
+        if key in found:
+            separator = "; " if key == "cookie" else ", "
+            found[key] = found[key][0], found[key][1] + separator + value
+        else:
+            found[key] = name, value
+    return dict(found.values())
+
+
+def with_via(headers: dict[str, str], host: str) -> dict[str, str]:
+    """The headers with the relay's host at the end of ``Via`` (RFC 9110 7.6.3)."""
+    name = next((each for each in headers if each.lower() == "via"), "Via")
+    before = headers.get(name, "")
+    return {**headers, name: f"{before}, 1.1 {host}" if before else f"1.1 {host}"}
+
+
+def accept(address: str, connection_id: str, headers: dict[str, str], remote: tuple[str, int]) -> str:
+    """The message about a requester's WebSocket."""
+    told = {"address": address, "id": connection_id, "connectHeaders": headers, "remoteEndpoint": _endpoint(remote)}
+    return json.dumps({"accept": told})
+
+
+def request(
+    address: str, request_id: str, target: str, method: str, headers: dict[str, str], remote: tuple[str, int], *,
+    has_body: bool,
+) -> str:  # fmt: skip
+    """The message about an HTTP request."""
+    told = {
+        "address": address, "id": request_id, "requestTarget": target, "method": method,
+        "remoteEndpoint": _endpoint(remote), "requestHeaders": headers, "body": has_body,
+    }  # fmt: skip
+    return json.dumps({"request": told})
+
+
+def fetch(address: str, request_id: str) -> str:
+    """The message about an HTTP request that the listener is to fetch."""
+    return json.dumps({"request": {"address": address, "id": request_id}})
+
+
+def _endpoint(remote: tuple[str, int]) -> dict[str, Any]:
+    return {"address": remote[0], "port": remote[1]}
+
+
+def read_command(text: bytes) -> Command | None:
+    """What a listener says; None for what this relay does not know.
+
+    Raises:
+        MessageError: it is malformed.
+    """
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        raise MessageError("A text message is no JSON.") from None
+    if not isinstance(said, dict):
+        raise MessageError("A text message is no JSON object.")
+    if isinstance(answer := said.get("response"), dict):
+        return _response(answer)
+    if isinstance(renewal := said.get("renewToken"), dict):
+        token = renewal.get("token")
+        if not isinstance(token, str):
+            raise MessageError("A renewToken has no text 'token'.")
+        return Renewal(token)
+    return None
+
+
+def _response(answer: dict[str, Any]) -> Response:
+    request_id, status = answer.get("requestId"), answer.get("statusCode")
+    if not isinstance(request_id, str) or not request_id:
+        raise MessageError("A response has no 'requestId'.")
+    if isinstance(status, str) and status.isascii() and status.isdigit() and len(status) == 3:
+        status = int(status)
+    headers = answer.get("responseHeaders") or {}
+    has_body = bool(answer.get("body"))
+    if not isinstance(status, int) or not 200 <= status <= 999 or not isinstance(headers, dict):
+        reason = "The listener answered with a status or with headers that HTTP does not have."
+        return Response(request_id, 0, reason, (), has_body)
+    described = answer.get("statusDescription")
+    phrase = _UNSENDABLE.sub(" ", described)[:512] if isinstance(described, str) else ""
+    return Response(request_id, status, phrase, tuple(_sendable(headers)), has_body)
+
+
+def _sendable(headers: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    for name, value in headers.items():
+        if name.lower() in _OF_CONNECTION or not _NAME.fullmatch(name):
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str | int | float) and not isinstance(each, bool):
+                yield name, _UNSENDABLE.sub(" ", str(each))

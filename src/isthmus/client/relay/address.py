@@ -1,0 +1,187 @@
+"""One relay, as a client reaches it: where it is, and the tokens for it.
+
+What it is: an endpoint's connection string or credential read for HTTP and WebSocket. What it is not: a connection.
+Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (connect protocol, listener control channel connection) and
+"Azure Relay authentication and authorization".
+
+Invariants:
+    I1. Tokens of keys are made here, so that no token service can take the application down.
+    I2. No repr and no error holds a key or a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from isthmus.client.endpoint import Endpoint, EndpointError, EndpointLike, EndpointUnavailableError
+from isthmus.transport.credential import SharedKeyCredential, SignatureCredential, Token
+
+__all__ = ["RelayAddress", "RelayPlace"]
+
+SCOPE = "https://relay.azure.net/.default"
+_TLS_PORT, _PLAIN_PORT = 443, 5672
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPlace:
+    """Where a hybrid connection is now, and what opens it.
+
+    Attributes:
+        host: host, and port where it is not the usual one.
+        entity: the hybrid connection.
+        is_plain: without TLS.
+        is_local: on this machine, so that no proxy leads there.
+        tls: for `ssl` of aiohttp.
+    """
+
+    host: str
+    entity: str
+    is_plain: bool
+    is_local: bool
+    tls: ssl.SSLContext | bool
+    _credential: Any = field(repr=False)
+
+    def http(self, target: str) -> str:
+        """The URL of a request; `target` is a path and a query below the hybrid connection."""
+        return f"{'http' if self.is_plain else 'https'}://{self.host}/{self._path(target)}"
+
+    def websocket(self, action: str, target: str = "") -> str:
+        """The URL of a WebSocket."""
+        path = self._path(target)
+        mark = "&" if "?" in path else "?"
+        return f"{'ws' if self.is_plain else 'wss'}://{self.host}/$hc/{path}{mark}sb-hc-action={action}"
+
+    def _path(self, target: str) -> str:
+        target = target if not target or target.startswith(("/", "?")) else f"/{target}"
+        return quote(self.entity) + ("" if target == "/" else target)
+
+    async def token(self) -> Token:
+        """A token for the hybrid connection."""
+        credential = self._credential
+        if isinstance(credential, SharedKeyCredential | SignatureCredential):
+            return credential.token(f"http://{self.host}/{self.entity}", time.time())
+        if inspect.iscoroutinefunction(credential.get_token):
+            made = await credential.get_token(SCOPE)
+        else:
+            made = await asyncio.to_thread(credential.get_token, SCOPE)
+        return Token(f"Bearer {made.token}", "jwt", float(made.expires_on))
+
+
+class RelayAddress:
+    """An endpoint with a hybrid connection.
+
+    Args:
+        endpoint: as for the other classes of this library.
+        entity: the hybrid connection; "" takes the `EntityPath` of the connection string.
+        token_seconds: how long a token made of a key is good.
+        options: `connection_verify`, a file of authorities to trust, or `ssl_context`; others are not for a relay.
+
+    Raises:
+        EndpointError: the endpoint is none, or names no hybrid connection.
+    """
+
+    def __init__(self, endpoint: EndpointLike, entity: str, token_seconds: float = 3600.0, **options: Any) -> None:
+        self._endpoint = Endpoint.of(endpoint, **options)
+        self._entity = entity.strip("/")
+        self._token_seconds = token_seconds
+        unknown = set(self._endpoint.options) - {"connection_verify", "ssl_context"}
+        if unknown:
+            raise EndpointError(
+                self._endpoint.given, f"has options {sorted(unknown)}", "a relay takes connection_verify or ssl_context"
+            )
+        self._tls: ssl.SSLContext | bool | None = None
+
+    @property
+    def given(self) -> str:
+        """What the endpoint was made from, without secrets."""
+        return self._endpoint.given
+
+    def check(self) -> None:
+        """Find mistakes before anything is connected; what cannot be fetched now is none.
+
+        Raises:
+            EndpointError: the endpoint leads nowhere, or names no hybrid connection.
+        """
+        with suppress(EndpointUnavailableError):
+            self.resolve()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine; False while that is not known."""
+        try:
+            return self.resolve().is_local
+        except EndpointUnavailableError:
+            return False
+
+    def resolve(self) -> RelayPlace:
+        """Where it is now.
+
+        Raises:
+            EndpointError: the reference leads nowhere, or names no hybrid connection.
+            EndpointUnavailableError: a document that tells cannot be fetched.
+        """
+        connection = self._endpoint.resolve()
+        if isinstance(connection, tuple):
+            host, credential = connection
+            return self._place(host, _adapted(credential, self._token_seconds), self._entity, is_plain=False)
+        parts = {
+            name.strip().lower(): value
+            for name, _, value in (part.partition("=") for part in connection.split(";") if part.strip())
+        }
+        made: SharedKeyCredential | SignatureCredential
+        if parts.get("sharedaccesssignature"):
+            made = SignatureCredential(parts["sharedaccesssignature"])
+        elif parts.get("sharedaccesskeyname") and parts.get("sharedaccesskey"):
+            made = SharedKeyCredential(parts["sharedaccesskeyname"], parts["sharedaccesskey"], self._token_seconds)
+        else:
+            raise EndpointError(
+                self.given, "has no key", "it needs SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature"
+            )
+        entity = self._entity or parts.get("entitypath", "").strip("/")
+        is_plain = parts.get("usedevelopmentemulator", "").lower() == "true"
+        return self._place(parts["endpoint"], made, entity, is_plain=is_plain)
+
+    def _place(self, host: str, credential: Any, entity: str, *, is_plain: bool) -> RelayPlace:
+        if not entity:
+            raise EndpointError(self.given, "names no hybrid connection", "pass its name, or add EntityPath=…")
+        found = urlsplit(host if "://" in host else f"sb://{host}")
+        name = found.hostname or ""
+        port = found.port or (_PLAIN_PORT if is_plain else _TLS_PORT)
+        shown = f"[{name}]" if ":" in name else name
+        authority = shown if port == _TLS_PORT and not is_plain else f"{shown}:{port}"
+        return RelayPlace(authority, entity, is_plain, _is_local(name), self._context(), credential)
+
+    def _context(self) -> ssl.SSLContext | bool:
+        """Made once: reading the authorities takes some 20 ms."""
+        if self._tls is None:
+            given = self._endpoint.options.get("ssl_context")
+            file = self._endpoint.options.get("connection_verify")
+            self._tls = given or (ssl.create_default_context(cafile=file) if file else True)
+        return self._tls
+
+
+def _adapted(credential: Any, token_seconds: float) -> Any:
+    """A credential of azure-core's, as `RelayPlace.token` takes it."""
+    if hasattr(credential, "named_key"):
+        named = credential.named_key
+        return SharedKeyCredential(named.name, named.key, token_seconds)
+    if hasattr(credential, "signature"):
+        return SignatureCredential(credential.signature)
+    return credential
+
+
+def _is_local(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,229 @@
+"""`RelayListener` and `RelayRequester` for threads.
+
+What it is: the classes for asyncio, run in a loop on a thread of their own. Handlers of a listener run in a pool of threads.
+What it is not: any protocol.
+
+Invariants:
+    I1. Closing either ends its threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from isthmus.client.endpoint import EndpointLike
+from isthmus.client.relay import listener, message, requester
+from isthmus.client.relay.channel import ChannelState
+from isthmus.client.relay.message import RelayRequest, RelayResponse
+
+__all__ = ["BlockingRelayConnection", "RelayListener", "RelayRequester"]
+
+_T = TypeVar("_T")
+
+
+class _Loop:
+    """An event loop on a thread."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+        self._is_closed = False
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The result of a coroutine, waited for."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class BlockingRelayConnection:
+    """`isthmus.client.relay.message.RelayConnection` for threads; the same methods, which wait."""
+
+    def __init__(self, connection: message.RelayConnection, loop: _Loop) -> None:
+        self._connection = connection
+        self._loop = loop
+
+    @property
+    def target(self) -> str:
+        """Path and query that the requester asked for."""
+        return self._connection.target
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of the requester's handshake."""
+        return self._connection.headers
+
+    @property
+    def side(self) -> str:
+        """The relay by which it came."""
+        return self._connection.side
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Subprotocols that the requester offers."""
+        return self._connection.offered
+
+    @property
+    def subprotocol(self) -> str:
+        """What both ends agreed on."""
+        return self._connection.subprotocol
+
+    @property
+    def close_code(self) -> int | None:
+        """The status with which the other end closed."""
+        return self._connection.close_code
+
+    def accept(self, subprotocol: str = "") -> None:
+        """As the original."""
+        self._loop.run(self._connection.accept(subprotocol))
+
+    def reject(self, status: int = 503, reason: str = "The service does not take the connection.") -> None:
+        """As the original."""
+        self._loop.run(self._connection.reject(status, reason))
+
+    def send(self, sent: str | bytes) -> None:
+        """As the original."""
+        self._loop.run(self._connection.send(sent))
+
+    def receive(self) -> str | bytes | None:
+        """As the original."""
+        return self._loop.run(self._connection.receive())
+
+    def __iter__(self) -> Iterator[str | bytes]:
+        while (received := self.receive()) is not None:
+            yield received
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """As the original."""
+        self._loop.run(self._connection.close(code, reason))
+
+
+class RelayRequester:
+    """`isthmus.client.aio.RelayRequester` for threads, which may share one; arguments as there."""
+
+    def __init__(
+        self, primary: EndpointLike, secondary: EndpointLike | None = None, entity: str = "", **options: Any
+    ) -> None:
+        self._inner = requester.RelayRequester(primary, secondary, entity, **options)
+        self._loop = _Loop("relay-requester")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def active(self) -> str:
+        """The side that is tried first."""
+        return self._inner.active
+
+    def statistics(self) -> requester.RequesterStatistics:
+        """Counts since it was made."""
+        return self._inner.statistics()
+
+    def request(
+        self, method: str, target: str = "", *, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> RelayResponse:
+        """As the original."""
+        return self._loop.run(self._inner.request(method, target, headers=headers, body=body))
+
+    def connect(
+        self, target: str = "", *, subprotocols: tuple[str, ...] = (), headers: Mapping[str, str] | None = None
+    ) -> BlockingRelayConnection:
+        """As the original."""
+        connection = self._loop.run(self._inner.connect(target, subprotocols=subprotocols, headers=headers))
+        return BlockingRelayConnection(connection, self._loop)
+
+    def close(self) -> None:
+        """Close all connections that are kept, and end the thread."""
+        if not self._loop.loop.is_closed():
+            self._loop.run(self._inner.close())
+            self._loop.close()
+
+
+class RelayListener:
+    """`isthmus.client.aio.RelayListener` for threads; arguments as there, with handlers that are plain functions."""
+
+    def __init__(
+        self,
+        primary: EndpointLike,
+        secondary: EndpointLike | None = None,
+        entity: str = "",
+        *,
+        on_request: Callable[[RelayRequest], RelayResponse] | None = None,
+        on_connect: Callable[[BlockingRelayConnection], None] | None = None,
+        max_concurrent: int = 32,
+        **options: Any,
+    ) -> None:
+        self._pool = ThreadPoolExecutor(max_concurrent, "relay-listener")
+        self._on_request = on_request
+        self._on_connect = on_connect
+        self._inner = listener.RelayListener(
+            primary, secondary, entity,
+            on_request=self._request if on_request is not None else None,
+            on_connect=self._connect if on_connect is not None else None,
+            max_concurrent=max_concurrent, **options,
+        )  # fmt: skip
+        self._loop: _Loop | None = None
+
+    async def _request(self, request: RelayRequest) -> RelayResponse:
+        assert self._on_request is not None
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._on_request, request)
+
+    async def _connect(self, connection: message.RelayConnection) -> None:
+        assert self._on_connect is not None
+        assert self._loop is not None
+        blocking = BlockingRelayConnection(connection, self._loop)
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._on_connect, blocking)
+
+    def __enter__(self) -> Self:
+        self._loop = _Loop("relay-listener")
+        self._loop.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _started(self) -> _Loop:
+        if self._loop is None:
+            raise RuntimeError("the listener is used outside its with block")
+        return self._loop
+
+    def wait_listening(self, count: int = 1, timeout: float | None = None) -> None:
+        """As the original."""
+        self._started().run(self._inner.wait_listening(count, timeout))
+
+    def serve_forever(self) -> None:
+        """Until the listener is closed, from another thread."""
+        self._started().run(self._inner.serve_forever())
+
+    def statistics(self) -> Mapping[str, ChannelState]:
+        """How it does at each relay, by side."""
+        return self._inner.statistics()
+
+    def close(self) -> None:
+        """Stop listening, wait for the handlers that are at work, and end the threads."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.run(self._inner.close())
+            self._pool.shutdown(cancel_futures=True)  # their connections are closed: what waits for one ends
+            loop.close()

@@ -1,0 +1,324 @@
+"""A listener at one relay: its control channel, held open, and what comes by it.
+
+What it is: the loop that connects and connects again, the answers to requests and connections, and the renewal of the token.
+What it is not: the application's handlers.
+Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (listener protocol).
+
+Invariants:
+    I1. Whatever ends the channel, it is opened again, later and later, until the listener is closed.
+    I2. Every request is answered and every connection accepted or rejected, also where a handler raises.
+    I3. A relay that is gone without a word is noticed within one and a half `heartbeat`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from isthmus.client.relay.address import RelayAddress, RelayPlace
+from isthmus.client.relay.message import RelayConnection, RelayRequest, RelayResponse
+from isthmus.errors import ConnectionLostError, IsthmusError
+from isthmus.transport.backoff import Backoff
+
+__all__ = ["Channel", "ChannelState", "Handlers"]
+
+_log = logging.getLogger(__name__)
+
+_HEADER = "ServiceBusAuthorization"
+# What goes over the control channel, which all requests share; the rest goes over a connection of its own.
+_CONTROL_BYTES = 60 << 10
+# Of a token's life, after which it is renewed.
+_RENEW_SHARE = 0.75
+# A channel that stood so long was a good one: the next wait is a short one again.
+_GOOD_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What the application does.
+
+    Attributes:
+        on_request: answers a request; None: there are none.
+        on_connect: has a connection until it returns; None: there are none.
+    """
+
+    on_request: Callable[[RelayRequest], Awaitable[RelayResponse]] | None
+    on_connect: Callable[[RelayConnection], Awaitable[None]] | None
+
+
+@dataclass(slots=True)
+class ChannelState:
+    """How the listener does at one relay.
+
+    Attributes:
+        is_listening: whether requesters there reach it.
+        opened: how often the control channel was opened.
+        requests: that were answered.
+        connections: that were accepted.
+        failed: requests whose handler raised, and answers that could not be given.
+        error: what ended the last channel, or kept it from opening; "" for none.
+    """
+
+    is_listening: bool = False
+    opened: int = 0
+    requests: int = 0
+    connections: int = 0
+    failed: int = 0
+    error: str = ""
+
+
+class Channel:
+    """The listener at one relay.
+
+    Args:
+        side: its name.
+        address: where it is.
+        handlers: what the application does.
+        session: makes connections.
+        slots: bounds what is handled at one time, at both relays together.
+        heartbeat: seconds between two pings.
+        max_body_bytes: of a request.
+        on_change: called when `is_listening` has changed.
+    """
+
+    def __init__(
+        self,
+        side: str,
+        address: RelayAddress,
+        handlers: Handlers,
+        session: aiohttp.ClientSession,
+        slots: asyncio.Semaphore,
+        *,
+        heartbeat: float,
+        max_body_bytes: int,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.side = side
+        self.state = ChannelState()
+        self._address = address
+        self._handlers = handlers
+        self._session = session
+        self._slots = slots
+        self._heartbeat = heartbeat
+        self._max_body_bytes = max_body_bytes
+        self._on_change = on_change
+        self._backoff = Backoff(0.2, 10.0)
+        self._sending = asyncio.Lock()
+        self._working: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self._listen()
+                    self.state.error = "the relay closed the control channel"
+                except (aiohttp.ClientError, IsthmusError, TimeoutError, OSError, ValueError) as error:
+                    self.state.error = _told(error)
+                _log.info("not listening: side=%s reason=%s", self.side, self.state.error)
+                if time.monotonic() - began > _GOOD_SECONDS:
+                    self._backoff.reset()
+                await asyncio.sleep(self._backoff.next_seconds())
+        finally:
+            for task in self._working:
+                task.cancel()
+            await asyncio.gather(*self._working, return_exceptions=True)
+
+    def _set_listening(self, value: bool) -> None:
+        self.state.is_listening = value
+        self._on_change()
+
+    async def _listen(self) -> None:
+        place = self._address.resolve()
+        token = await place.token()
+        async with self._session.ws_connect(
+            place.websocket("listen"), headers={_HEADER: token.text}, ssl=place.tls, heartbeat=self._heartbeat,
+            max_msg_size=self._max_body_bytes,
+        ) as control:  # fmt: skip
+            _log.info("listening: side=%s", self.side)
+            self.state.opened += 1
+            self.state.error = ""
+            renewing = asyncio.create_task(self._renew(control, token.expires_at))
+            self._set_listening(True)
+            try:
+                await self._read(control, place)
+            finally:
+                self._set_listening(False)
+                renewing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await renewing
+            if control.close_code not in (None, 1000):
+                self.state.error = f"the relay closed the control channel with {control.close_code}"
+
+    async def _renew(self, control: aiohttp.ClientWebSocketResponse, expires_at: float) -> None:
+        """Send another token in time; where none can be had, it is tried again until the old one expires."""
+        while True:
+            left = max(0.0, expires_at - time.time())
+            await asyncio.sleep(max(left * _RENEW_SHARE, 1.0))
+            try:
+                token = await self._address.resolve().token()
+                async with self._sending:
+                    await control.send_json({"renewToken": {"token": token.text}})
+                expires_at = token.expires_at
+            except (IsthmusError, aiohttp.ClientError, OSError) as error:
+                _log.warning("token not renewed: side=%s reason=%s", self.side, error)
+
+    async def _read(self, control: aiohttp.ClientWebSocketResponse, place: RelayPlace) -> None:
+        async for message in control:
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                continue  # a body that nobody waits for
+            said = json.loads(message.data)
+            if isinstance(accept := said.get("accept"), dict):
+                self._begin(partial(self._accept, accept, place))
+            elif isinstance(request := said.get("request"), dict):
+                body = b""
+                if request.get("body"):
+                    following = await control.receive()
+                    if following.type is not aiohttp.WSMsgType.BINARY:
+                        raise ConnectionLostError("the control channel ended within a request")
+                    body = following.data
+                self._begin(partial(self._answer, control, request, body, place))
+
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def bounded() -> None:
+            try:
+                async with self._slots:
+                    await work()
+            except (
+                aiohttp.ClientError,
+                OSError,
+                TimeoutError,
+                ConnectionLostError,
+                ValueError,
+                LookupError,
+                TypeError,
+            ) as error:
+                self.state.failed += 1
+                _log.warning("not answered: side=%s reason=%s", self.side, _told(error))
+
+        task = asyncio.create_task(bounded())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    # ---- requests
+
+    async def _answer(
+        self, control: aiohttp.ClientWebSocketResponse, told: dict[str, Any], body: bytes, place: RelayPlace
+    ) -> None:
+        if "method" in told:
+            answer = await self._handle(told, body)
+            if len(answer.body) + sum(len(n) + len(v) for n, v in answer.headers.items()) <= _CONTROL_BYTES:
+                async with self._sending:
+                    await _send(control, told["id"], answer)
+                return
+            async with self._meet(told["address"], place) as meeting:
+                await _send(meeting, told["id"], answer)
+                await meeting.receive()  # until the relay has it all
+            return
+        async with self._meet(told["address"], place) as meeting:
+            request = json.loads((await meeting.receive()).data)["request"]
+            if request.get("body"):
+                message = await meeting.receive()
+                if message.type is not aiohttp.WSMsgType.BINARY:
+                    raise ConnectionLostError(
+                        f"a request's body did not come whole, or has more than {self._max_body_bytes} bytes"
+                    )
+                body = message.data
+            await _send(meeting, request["id"], await self._handle(request, body))
+            await meeting.receive()
+
+    async def _handle(self, told: dict[str, Any], body: bytes) -> RelayResponse:
+        request = RelayRequest(
+            told["method"], told["requestTarget"], told.get("requestHeaders") or {}, body, self.side, told["id"]
+        )
+        if self._handlers.on_request is None:
+            return RelayResponse(501, b"The service takes no requests.\n")
+        try:
+            answer = await self._handlers.on_request(request)
+        except Exception:  # noqa: BLE001 - the application's own; its requester is told
+            _log.exception("the handler of a request failed: side=%s method=%s", self.side, request.method)
+            self.state.failed += 1
+            return RelayResponse(500, b"The service failed.\n")
+        self.state.requests += 1
+        return answer
+
+    # ---- connections
+
+    async def _accept(self, told: dict[str, Any], place: RelayPlace) -> None:
+        address = told["address"]
+
+        async def join(subprotocol: str) -> aiohttp.ClientWebSocketResponse:
+            protocols = (subprotocol,) if subprotocol else ()
+            return await self._session.ws_connect(address, protocols=protocols, ssl=place.tls, max_msg_size=0)
+
+        async def refuse(status: int, reason: str) -> None:
+            more = f"&sb-hc-statusCode={status}&sb-hc-statusDescription={quote(reason, safe='')}"
+            try:
+                socket = await self._session.ws_connect(address + more, ssl=place.tls)
+            except aiohttp.WSServerHandshakeError:  # 410 is how it ends
+                return
+            await socket.close()
+
+        connection = RelayConnection(
+            join=join, refuse=refuse, target=_target(address), headers=told.get("connectHeaders") or {}, side=self.side
+        )
+        if self._handlers.on_connect is None:
+            await connection.reject(501, "The service takes no connections.")
+            return
+        try:
+            await self._handlers.on_connect(connection)
+        except ConnectionLostError:
+            _log.info("a relayed connection was lost: side=%s", self.side)
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("the handler of a connection failed: side=%s", self.side)
+            self.state.failed += 1
+            if connection.is_accepted:
+                await connection.close(1011, "The service failed.")
+            else:
+                await connection.reject(500, "The service failed.")
+            return
+        if connection.is_accepted:
+            self.state.connections += 1
+            await connection.close()
+        else:
+            await connection.reject()
+
+    def _meet(self, address: str, place: RelayPlace) -> Any:
+        return self._session.ws_connect(address, ssl=place.tls, max_msg_size=self._max_body_bytes)
+
+
+async def _send(socket: aiohttp.ClientWebSocketResponse, request_id: str, answer: RelayResponse) -> None:
+    head = {
+        "requestId": request_id, "statusCode": answer.status, "responseHeaders": dict(answer.headers),
+        "body": bool(answer.body),
+    }  # fmt: skip
+    if answer.reason:
+        head["statusDescription"] = answer.reason
+    await socket.send_json({"response": head})
+    if answer.body:
+        await socket.send_bytes(answer.body)
+
+
+def _target(address: str) -> str:
+    """Path and query of a requester in an address, without what is the relay's."""
+    found = urlsplit(address)
+    query = "&".join(part for part in found.query.split("&") if part and not part.lower().startswith("sb-hc-"))
+    path = found.path.removeprefix("/$hc")
+    return f"{path}?{query}" if query else path
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        return f"the relay refuses the listener with {error.status}"
+    return str(error) or type(error).__name__

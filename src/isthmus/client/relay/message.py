@@ -1,0 +1,157 @@
+"""What passes between a listener's application and a requester's.
+
+What it is: requests and answers with their bodies, and connections. What it is not: the relay's protocol (`channel`).
+
+Invariants:
+    I1. A connection that is not accepted is rejected, so that its requester does not wait for a time-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from isthmus.errors import ConnectionLostError
+
+__all__ = ["RelayConnection", "RelayRequest", "RelayResponse"]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRequest:
+    """An HTTP request that came by way of a relay.
+
+    Attributes:
+        method: of HTTP.
+        target: path and query, the hybrid connection's name included.
+        headers: names as the requester wrote them.
+        body: as sent.
+        side: the relay by which it came, "primary" or "secondary".
+        request_id: the relay's.
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    side: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayResponse:
+    """An answer to a request.
+
+    Attributes:
+        status: of HTTP.
+        body: as sent.
+        headers: names and values.
+        reason: the phrase of the status; "" is the usual one.
+        side: for a requester: the relay by which it came.
+    """
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    side: str = ""
+
+
+class RelayConnection:
+    """A WebSocket from end to end, at either end.
+
+    Args:
+        socket: once there is one.
+        join: accepts, with a subprotocol: the socket. For a listener.
+        refuse: rejects, with a status and a reason. For a listener.
+        target: path and query that the requester asked for.
+        headers: of its handshake.
+        side: the relay by which it came.
+    """
+
+    def __init__(
+        self,
+        socket: aiohttp.ClientWebSocketResponse | None = None,
+        *,
+        join: Callable[[str], Awaitable[aiohttp.ClientWebSocketResponse]] | None = None,
+        refuse: Callable[[int, str], Awaitable[None]] | None = None,
+        target: str = "",
+        headers: Mapping[str, str] = {},
+        side: str = "",
+    ) -> None:
+        self.target = target
+        self.headers = headers
+        self.side = side
+        self.is_rejected = False
+        self._socket = socket
+        self._join = join
+        self._refuse = refuse
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether there is a connection."""
+        return self._socket is not None
+
+    @property
+    def subprotocol(self) -> str:
+        """What both ends agreed on; "" for none."""
+        return (self._socket.protocol or "") if self._socket is not None else ""
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Subprotocols that the requester offers."""
+        text = next((value for name, value in self.headers.items() if name.lower() == "sec-websocket-protocol"), "")
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    @property
+    def close_code(self) -> int | None:
+        """The status with which the other end closed; None while the connection stands."""
+        return self._socket.close_code if self._socket is not None else None
+
+    async def accept(self, subprotocol: str = "") -> None:
+        """Take the connection; sending and receiving do so by themselves."""
+        if self._socket is None:
+            if self._join is None or self.is_rejected:
+                raise ConnectionLostError("the connection was rejected")
+            self._socket = await self._join(subprotocol)
+
+    async def reject(self, status: int = 503, reason: str = "The service does not take the connection.") -> None:
+        """Refuse it, with what the requester is told."""
+        if self._socket is None and self._refuse is not None and not self.is_rejected:
+            self.is_rejected = True
+            await self._refuse(status, reason)
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message.
+
+        Raises:
+            ConnectionLostError: the connection is gone.
+        """
+        await self.accept()
+        assert self._socket is not None
+        try:
+            if isinstance(message, str):
+                await self._socket.send_str(message)
+            else:
+                await self._socket.send_bytes(message)
+        except (ConnectionError, aiohttp.ClientError) as error:
+            raise ConnectionLostError(f"the relayed connection is gone: {error}") from None
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None at the end, whose status is `close_code`."""
+        await self.accept()
+        assert self._socket is not None
+        message = await self._socket.receive()
+        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+            return message.data  # type: ignore[no-any-return]
+        return None
+
+    async def __aiter__(self) -> AsyncIterator[str | bytes]:
+        while (message := await self.receive()) is not None:
+            yield message
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """End the connection."""
+        if self._socket is not None:
+            await self._socket.close(code=code, message=reason.encode())
