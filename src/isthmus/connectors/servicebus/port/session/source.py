@@ -39,7 +39,7 @@ from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.present import Present
 from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
 from isthmus.connectors.servicebus.port.session.link import SessionLink
-from isthmus.connectors.servicebus.port.session.turn import HeldSession, SessionTurns, shares
+from isthmus.connectors.servicebus.port.session.turn import QUIET_SECONDS, HeldSession, SessionTurns, shares
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.sequence import UNREADABLE, sequences_of
 from isthmus.errors import (
@@ -116,10 +116,12 @@ class SessionSource(End):
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the sockets are silent."""
         due = self.step_deadline(now)
+        if self.step in (Step.ATTACHING, Step.ATTACHED):
+            due = min(due, self._node.deadline())
         if self.step is not Step.ATTACHED:
             return due
         lock_seconds = self._clock.renewal_seconds
-        due = min([due, self._node.deadline(), *(link.deadline(lock_seconds) for link in self._links.values())])
+        due = min([due, *(link.deadline(lock_seconds) for link in self._links.values())])
         due = min(due, self._turns.deadline(self._held(), self._capacity))
         return min(due, self._present.deadline()) if self._present is not None else due
 
@@ -231,6 +233,11 @@ class SessionSource(End):
         belong = self._present.belong(sequences) if self._present is not None else True
         if belong is True:
             return [(first_id, (sequences, payloads))]
+        # Its next message is a later one: it is given back, and others are asked for a little later, lest it comes again at once.
+        if link.held is not None and not link.held.is_leaving:
+            link.held.is_leaving = True
+            link.receiver.drain()
+            self._turns.refused(time.monotonic(), QUIET_SECONDS)
         parts: list[tuple[int, tuple[Sequence[int], Sequence[bytes]]]] = []
         for at in range(len(payloads)):
             if belong and belong[at]:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["HeldSession", "SessionTurns", "shares"]
+__all__ = ["QUIET_SECONDS", "HeldSession", "SessionTurns", "shares"]
 
 # A request that waits costs the source's system an attach a minute, one that is missing a round trip for each session.
 MOST_REQUESTS = 8
