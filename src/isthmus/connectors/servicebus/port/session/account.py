@@ -13,8 +13,8 @@ no later than the newest that the lost link delivered: where an entity goes back
 Invariants:
     I1. A position is unsettled from `admit` until the first `settle` that covers it.
     I2. A position that comes again while it is unsettled is settled over the link on which it came last.
-    I3. What was completed within `RECENT_SECONDS` before its link was lost, or after that, is completed again when it comes again, and
-        not handed on.
+    I3. What was completed within `RECENT_SECONDS` before its link or the connection was lost, or after that, is completed again when it
+        comes again, and not handed on.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class SessionAccount:
             int, int
         ] = {}  # by position without a link: the newest enqueued time of the link that delivered it
         self._known: dict[int, _Known] = {}
+        self._closed: deque[tuple[float, _LinkState]] = deque()  # links that gave their session back lately
 
     @property
     def unsettled(self) -> int:
@@ -156,23 +157,41 @@ class SessionAccount:
         state = self._links.pop(link, None)
         if state is None:
             return
-        bound = enqueued_ms(state.newest)
         self._known = {position: each for position, each in self._known.items() if now < each.until}
-        for at, position in state.recent:
-            if at >= now - RECENT_SECONDS:
-                self._known[position] = _Known(now + KEPT_SECONDS, bound)
+        bound = self._know(state, now)
         for position, (of, delivery_id) in self._entries.items():
             if of == link:
                 self._entries[position] = _NO_LINK, delivery_id
                 self._bounds[position] = bound
 
-    def link_closed(self, link: int) -> None:
-        """A link that has nothing unsettled gave its session back: everything that it settled before has been taken in."""
-        self._links.pop(link, None)
+    def link_closed(self, link: int, now: float) -> None:
+        """A link that has nothing unsettled gives its session back. What it settled before goes the same way as that, and is taken in unless
+        the connection is lost.
+        """
+        while self._closed and self._closed[0][0] < now - RECENT_SECONDS:
+            self._closed.popleft()
+        state = self._links.pop(link, None)
+        if state is not None and state.recent:
+            self._closed.append((now, state))
+
+    def connection_lost(self, now: float) -> None:
+        """All links are gone."""
+        for link in list(self._links):
+            self.link_lost(link, now)
+        while self._closed:
+            self._know(self._closed.popleft()[1], now)
 
     def forget(self) -> None:
         """The positions mean nothing any more."""
         self._known.clear()
+
+    def _know(self, state: _LinkState, now: float) -> int:
+        """Remembers what a link completed lately; the enqueued time of its newest message."""
+        bound = enqueued_ms(state.newest)
+        for at, position in state.recent:
+            if at >= now - RECENT_SECONDS:
+                self._known[position] = _Known(now + KEPT_SECONDS, bound)
+        return bound
 
     def _is_again(self, position: int, payload: bytes, now: float) -> bool:
         known = self._known.pop(position, None)

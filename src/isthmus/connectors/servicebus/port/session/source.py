@@ -272,7 +272,7 @@ class SessionSource(End):
             self._update(link)
             if held.may_close and not link.receiver.arrived:
                 del self._links[link.number]
-                self._account.link_closed(link.number)
+                self._account.link_closed(link.number, now)
                 link.close()
 
     def _ask(self, client: Client, now: float) -> None:
@@ -371,7 +371,7 @@ class SessionSource(End):
         if self._present is not None:
             self._present.link_lost()
         links, self._links = list(self._links.values()), {}
+        self._account.connection_lost(now)
         for link in links:
-            self._account.link_lost(link.number, now)
             link.close()
         self._turns.refused(-math.inf)

@@ -105,8 +105,21 @@ def test_a_session_that_was_given_back_leaves_nothing() -> None:
     account = SessionAccount()
     admit(account, 1, 0, [5])
     account.settle(5, 5, 1.0, completes=True)
-    account.link_closed(1)
+    account.link_closed(1, 1.0)
     assert admit(account, 2, 0, [5], 1.0) == [5]
+
+
+def test_what_was_completed_just_before_its_session_was_given_back_and_the_connection_lost_i3() -> None:
+    account = SessionAccount()
+    admit(account, 1, 0, [4])
+    admit(account, 2, 0, [5])
+    account.settle(4, 4, 1.0, completes=True)
+    account.link_closed(1, 1.0)
+    account.settle(5, 5, RECENT_SECONDS, completes=True)
+    account.link_closed(2, RECENT_SECONDS)
+    account.connection_lost(2.0 + RECENT_SECONDS)
+    came = account.admit(3, 0, [4, 5], [message()] * 2, 20.0)
+    assert (list(came.positions), list(came.again)) == ([4], [Span(3, 1, 1)])
 
 
 @given(
