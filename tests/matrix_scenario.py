@@ -43,6 +43,7 @@ class Scenario:
         fails_at: queue whose consumer dead-letters every message; what it dead-letters has to stand at `spills_to`.
         spills_to: see `fails_at`.
         needs_spark: whether its steps work on DataFrames.
+        sessions: how many sessions the messages of each publisher belong to, in turn; each keeps an order of its own. 0: none.
         has_routes: whether routes move its messages; else the namespace does.
     """
 
@@ -55,6 +56,7 @@ class Scenario:
     fails_at: Endpoint | None = None
     spills_to: Endpoint | None = None
     needs_spark: bool = False
+    sessions: int = 0
     has_routes: bool = True
 
     def ledger_flows(self, federation: Federation) -> list[Flow]:
@@ -151,6 +153,43 @@ SCENARIOS: tuple[Scenario, ...] = (
         )
     ),
     *_twice(_scenario("move, queue to queue", "mv", "move", "source: ewr", "queue: mv", "target: jfk", LOCK)),
+    *_twice(
+        _scenario(
+            "move of sessions",
+            "ss",
+            "move",
+            "source: ewr",
+            "queue: ss",
+            "target: jfk",
+            "ordering: session",
+            LOCK,
+            sessions=50,
+        )
+    ),
+    _scenario(
+        "all-active, sessions",
+        "sa",
+        "all-active",
+        "topic: sa",
+        "members: [ewr, jfk]",
+        "ordering: session",
+        "duplicates: origin",
+        AUDIT,
+        LOCK,
+        at="ewr jfk",
+        sessions=10,
+    ),
+    _scenario(
+        "move, strict order",
+        "so",
+        "move",
+        "source: ewr",
+        "queue: so",
+        "target: jfk",
+        "ordering: strict",
+        "duplicates: origin",
+        LOCK,
+    ),
     *_twice(
         _scenario(
             "consolidate, two regions to one",

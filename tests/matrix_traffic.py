@@ -118,21 +118,28 @@ class Traffic:
         self._sent[source] += (
             count  # by this thread alone; a number is never sent again, whatever becomes of its message
         )
-        messages = [_message(source.alias, number) for number in range(first, first + count)]
+        names = [_publisher(source.alias, number, scenario.sessions) for number in range(first, first + count)]
+        messages = [_message(name, number, scenario.sessions) for number, name in enumerate(names, first)]
         sender.send_all(messages, batch=count)
         with self._lock:
-            for number, message in enumerate(messages, first):
-                self._ledgers[scenario.task].publish(source, source.alias, number, message)
+            for number, (name, message) in enumerate(zip(names, messages, strict=True), first):
+                self._ledgers[scenario.task].publish(source, name, number, message)
                 self.invalid[scenario.task] += scenario.has_invalid and not number % INVALID_EVERY
             self.acknowledged[scenario.task] += count
 
 
-def _message(publisher: str, number: int) -> bytes:
+def _publisher(alias: str, number: int, sessions: int) -> str:
+    """Within what the message has its order: all that are sent to an entity, or those of its session."""
+    return f"{alias}-s{number % sessions}" if sessions else alias
+
+
+def _message(publisher: str, number: int, sessions: int) -> bytes:
     is_valid = bool(number % INVALID_EVERY)
     body = {"number": number, "padding": PADDING} | ({"dest": "IAH"} if is_valid else {})
     return section.encode_message(
         json.dumps(body).encode(),
-        properties={"message_id": f"{publisher}-{number}", "subject": "flight", "content_type": "application/json"},
+        properties={"message_id": f"{publisher}-{number}", "subject": "flight", "content_type": "application/json"}
+        | ({"group_id": publisher} if sessions else {}),
         application_properties={
             "publisher": publisher,
             "number": number,

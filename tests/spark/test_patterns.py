@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from isthmus.amqp import section
 from isthmus.connectors.servicebus.head import standing
@@ -14,6 +16,7 @@ from isthmus.replication.reach import Reach
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
+from sdk_client import DELETE, receive
 
 pytestmark = pytest.mark.spark
 
@@ -33,15 +36,34 @@ TASKS = """\
       - {to: jfk, queue: orders-low, filter: "number <= 20"}
       - {to: lga, queue: orders-even, filter: "even = TRUE", action: "SET kind = 'even'"}
     otherwise: {to: lga, name: rest, queue: orders-rest}
+  trips: {pattern: move, source: ewr, queue: trips, target: jfk, ordering: session}
+  legs:
+    pattern: all-active
+    topic: legs
+    members: [ewr, jfk]
+    ordering: session
+    audit: 1d
+    subscriptions: {crews: {filter: "1 = 1", sessions: true}}
+  crates: {pattern: active-passive, primary: ewr, secondary: lga, queue: crates, failover_within: 10m, ordering: session, audit: 1d}
+  parcels: {pattern: move, source: ewr, queue: parcels, target: lga, ordering: strict}
 """
 COUNT = 60
+SESSIONS = 12
 
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProcess]:
     with FederationProcess(tmp_path_factory.mktemp("patterns"), MEMBERS, written=TASKS) as federation:
-        for alias, entity in [("ewr", "boards"), ("ewr", "gates"), ("ewr", "flights"), ("ewr", "orders")]:
+        for alias, entity in [
+            ("ewr", "boards"),
+            ("ewr", "gates"),
+            ("ewr", "flights"),
+            ("ewr", "orders"),
+            ("ewr", "parcels"),
+        ]:
             publish(federation, alias, entity)
+        for alias, entity in [("ewr", "trips"), ("ewr", "legs"), ("jfk", "legs"), ("ewr", "crates")]:
+            publish(federation, alias, entity, sessions=SESSIONS)
         for alias in ("ewr", "jfk"):
             publish(federation, alias, "weather", message_id="same")
         run = federation.run("--json", "--retry-first", "1")
@@ -52,11 +74,12 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProces
         yield federation
 
 
-def publish(federation: FederationProcess, alias: str, entity: str, message_id: str = "m") -> None:
+def publish(federation: FederationProcess, alias: str, entity: str, message_id: str = "m", sessions: int = 0) -> None:
     messages = [
         section.encode_message(
             b"x",
-            properties={"message_id": f"{message_id}-{number}"},
+            properties={"message_id": f"{message_id}-{number}"}
+            | ({"group_id": f"{alias}-{number % sessions}"} if sessions else {}),
             application_properties={"publisher": alias, "number": number, "even": number % 2 == 0},
         )
         for number in range(1, COUNT + 1)
@@ -116,3 +139,44 @@ def test_a_queue_is_split_to_the_first_target_that_fits(moved: FederationProcess
     assert {row["kind"] for row in even} == {"even"}
     assert numbers(found(moved, "lga", "orders-rest")) == list(range(21, COUNT + 1, 2))
     assert found(moved, "ewr", "orders") == []
+
+
+def sessions_of(federation: FederationProcess, alias: str, **where: str) -> dict[str, list[int]]:
+    """The numbers that the official SDK receives in each session, in its order, until no session is left."""
+    read: dict[str, list[int]] = {}
+    with ServiceBusClient.from_connection_string(federation.namespaces[alias].connection_string) as client:
+        while True:
+            make = client.get_subscription_receiver if "topic_name" in where else client.get_queue_receiver
+            try:
+                with make(**where, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1, receive_mode=DELETE) as receiver:
+                    found = receive(receiver, COUNT, wait=0.5)
+                    numbers = read.setdefault(receiver.session.session_id, [])
+                    numbers += [int(message.application_properties[b"number"]) for message in found]
+            except OperationTimeoutError:
+                return read
+
+
+def expected(*aliases: str) -> dict[str, list[int]]:
+    return {
+        f"{alias}-{session}": [number for number in range(1, COUNT + 1) if number % SESSIONS == session]
+        for alias in aliases
+        for session in range(SESSIONS)
+    }
+
+
+def test_a_queue_with_sessions_is_moved_session_by_session(moved: FederationProcess) -> None:
+    assert found(moved, "ewr", "trips") == []
+    assert sessions_of(moved, "jfk", queue_name="trips") == expected("ewr")
+
+
+def test_sessions_are_copied_both_ways_and_verified_by_session(moved: FederationProcess) -> None:
+    for task in ("legs", "crates"):
+        result = moved.verify(task)
+        assert result.clean, result.to_dict()
+        assert (result.total("lost"), result.total("out_of_order"), result.total("duplicated")) == (0, 0, 0)
+    assert sessions_of(moved, "jfk", topic_name="legs", subscription_name="crews") == expected("ewr", "jfk")
+    assert sessions_of(moved, "lga", topic_name="crates", subscription_name="consumers") == expected("ewr")
+
+
+def test_strict_order(moved: FederationProcess) -> None:
+    assert numbers(found(moved, "lga", "parcels")) == list(range(1, COUNT + 1))

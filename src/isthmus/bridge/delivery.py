@@ -16,6 +16,7 @@ Invariants:
     I5. A flush row is answered after everything handed over before it is finished.
     I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
     I7. What is sent again goes in no envelope that the machine chose by itself; those are for credit that is short (`envelope`).
+    I8. A strict machine has one delivery in flight, and sends nothing behind a message that was refused and has no outcome.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Delivery:
         self.has_failed = False
         self._outbox = Outbox()
         # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
-        self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else self.settings.window)
+        most = 1 if self.settings.is_strict else self.settings.window
+        self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else most, most)
         self._refusals = RefusalAccount(self.settings.set_aside_seconds)
         self._recovery = Recovery(self.settings.delay_seconds)
         self._envelopes = EnvelopeChoice(self.settings)
@@ -228,7 +230,7 @@ class Delivery:
                 self._alone.add(index, index + size)
         else:
             for_itself, other_is_missing = self._refusals.refuse(index, now)
-            if is_blocking or index != self._outbox.front:
+            if is_blocking or self.settings.is_strict or index != self._outbox.front:
                 return
             if other_is_missing:
                 recovery.candidates = self._candidates()
@@ -384,7 +386,7 @@ class Delivery:
         trouble, text = self._recovery.trouble, ""
         if trouble is not None and self._recovery.is_active:
             # What is refused for itself is found out by trying another; while the few in hand are refused, one may come.
-            is_away = trouble.kind not in _OF_THE_MESSAGE or self.settings.block_refused
+            is_away = trouble.kind not in _OF_THE_MESSAGE or self.settings.block_refused or self.settings.is_strict
             few = max(1, min(self._refusals.refused, FEW_REFUSED))
             text = self.blocked_by if is_away or self._outbox.unfinished > few else ""
         if text != self._held:

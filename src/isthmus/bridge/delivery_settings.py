@@ -25,6 +25,8 @@ class DeliverySettings:
             (`isthmus.bridge.envelope`).
         envelope_bytes: size of an envelope at most.
         overhead_bytes: what an envelope adds to each message.
+        is_strict: whether the order also holds across refusals: one delivery is in flight at a time, with as many messages as one takes,
+            and no message is tried ahead of one that was refused.
         block_refused: whether a message that is refused for itself blocks its route; otherwise it is set aside.
         set_aside_seconds: how long a message is refused before it is set aside.
         timeout_seconds: how long the target may take nothing while something has to be sent again.
@@ -35,6 +37,7 @@ class DeliverySettings:
     envelope_messages: int = 0
     envelope_bytes: int = 250_000
     overhead_bytes: int = 8
+    is_strict: bool = False
     block_refused: bool = False
     set_aside_seconds: float = 10.0
     timeout_seconds: float = 30.0

@@ -13,6 +13,7 @@ Invariants:
     I3. While less than half of the credit is left, messages that are too few for an envelope wait for more, `HOLD_SECONDS` at most.
     I4. A target that does not say that it takes envelopes gets none by itself; neither does one that has refused an envelope and
         then accepted each of its messages alone.
+    I5. A strict route puts all that wait into one envelope, as its next delivery waits for the answer to this one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class EnvelopeChoice:
         self.told = settings.envelope_messages
         """What the route is told: 0 leaves it to the machine, 1 is each alone."""
         self.held_until = math.inf
+        self._is_strict = settings.is_strict
         self._most = 0
         # An envelope that was refused and is sent again message by message, and how many of these have been accepted.
         self._refused: tuple[int, int] | None = None
@@ -70,7 +72,11 @@ class EnvelopeChoice:
             Of no meaning where the messages are to wait for others until `held_until`.
         """
         until, self.held_until = self.held_until, math.inf
-        if self.told or self._most < 2 or self._times >= UNCLEAR_TIMES or credit < 1:
+        if self.told or self._most < 2 or self._times >= UNCLEAR_TIMES:
+            return self.told
+        if self._is_strict:
+            return min(self._most, unsent)
+        if credit < 1:
             return self.told
         share = (credit + in_flight) / 2 / credit
         half_of_rest = max(1, credit // 2)

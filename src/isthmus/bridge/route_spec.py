@@ -40,6 +40,7 @@ class RouteSpec:
         target: where they go.
         claim: which claim has to be held while it is carried; empty: none.
         ordered: whether the order of the source is kept.
+        is_strict: whether it is kept also across refusals, with one delivery in flight.
         competing: whether several readers may read its source at once, where its order is not kept.
         only_present: end when what stood at the source at the beginning is moved.
         window: messages that may be delivered and not settled.
@@ -57,6 +58,7 @@ class RouteSpec:
     target: End
     claim: str = ""
     ordered: bool = True
+    is_strict: bool = False
     competing: bool = True
     only_present: bool = False
     window: int = 16_000

@@ -21,6 +21,7 @@ class TargetLink:
     Args:
         window: messages in flight at most.
         limit: deliveries in flight at first; it grows as after a refusal.
+        most: deliveries in flight that it grows to.
 
     Attributes:
         is_open: whether it stands.
@@ -30,13 +31,14 @@ class TargetLink:
         flight: the deliveries in flight.
     """
 
-    def __init__(self, window: int, limit: int) -> None:
+    def __init__(self, window: int, limit: int, most: int) -> None:
         self.is_open = False
         self.credit = 0
         self.message_bytes = 0
         self.limit = limit
         self.flight = InFlight()
         self._window = window
+        self._most = most
 
     @property
     def room(self) -> int:
@@ -66,8 +68,8 @@ class TargetLink:
 
     def grow(self, count: int) -> None:
         """The target accepted deliveries."""
-        if self.limit < self._window:
-            self.limit = min(self._window, self.limit + count)
+        if self.limit < self._most:
+            self.limit = min(self._most, self.limit + count)
 
     def lost(self) -> None:
         """The connection is gone."""

@@ -64,6 +64,7 @@ def audit(
     detection_ms: Mapping[str, int] | None = None,
     selects: Selects | None = None,
     ordered: bool = True,
+    by_session: bool = False,
     mark: str = "",
     former_marks: Sequence[str] = (),
     shared: bool | Collection[str] = False,
@@ -88,6 +89,7 @@ def audit(
         detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
         selects: which of the messages that publishers sent are replicated; None: all.
         ordered: whether the task promises order.
+        by_session: whether that is an order within each session.
         mark: the property that the task's rule sets on copies.
         former_marks: those that it has set before.
         shared: whether applications consume the audited subscriptions, or which of them.
@@ -123,6 +125,7 @@ def audit(
             is_log=alias in (logs or {}),
             forwards=forwarded.get(alias, ""),
             is_table=endpoint.is_table,
+            by_session=by_session,
         )
         for alias, endpoint in subscriptions.items()
     }

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class Arrivals:
         numbers: sequence numbers at the origin.
         digests: of their content.
         ends_ms: when the life of each ends; 0 where it does not.
-        lanes: partition of the member in which each stands.
+        lanes: what each keeps its order in: the partition of the member in which it stands, or its session.
         first_pass: how many of them the first reading found.
     """
 
@@ -48,7 +49,7 @@ class Arrivals:
         self.numbers: array[int] = array("q")
         self.digests: array[int] = array("Q")
         self.ends_ms: array[int] = array("q")
-        self.lanes: array[int] = array("i")
+        self.lanes: array[int] = array("Q")
         self.first_pass = 0
 
 
@@ -97,6 +98,7 @@ class Audited:
         is_log: whether it is a log, e.g. a topic of Kafka.
         forwards: the origin whose messages the namespace itself forwards here, under the numbers that they have there; else empty.
         is_table: whether it is a table, which has the origin's numbers and none of its own.
+        by_session: whether messages keep their order within their session, and no other.
         first_pass: whether this is the first reading.
         numbering: of what was read.
         arrivals: by the origin's alias.
@@ -117,6 +119,7 @@ class Audited:
     is_log: bool = False
     forwards: str = ""
     is_table: bool = False
+    by_session: bool = False
     first_pass: bool = True
     numbering: Numbering = field(default_factory=Numbering)
     arrivals: dict[str, Arrivals] = field(default_factory=dict)
@@ -150,7 +153,7 @@ class Audited:
             made_id = f"{alias}/{identity.entity}/{identity.number}" if alias else ""
             arrivals.digests.append(content_digest(message, self.marks, made_id))
             arrivals.ends_ms.append(standing(message).expires_at_ms)
-            arrivals.lanes.append(identity.sequence >> FRAGMENT_BITS)
+            arrivals.lanes.append(_session_lane(message) if self.by_session else identity.sequence >> FRAGMENT_BITS)
             arrivals.first_pass += self.first_pass
             return
         number, fragment = identity.number, identity.number >> FRAGMENT_BITS
@@ -230,3 +233,11 @@ class Audited:
 def _ttl_ms(message: bytes) -> int:
     """The time to live that the message bears; 0 where it bears none."""
     return section.decode_header(message, section.locate(message).header).ttl_ms or 0
+
+
+def _session_lane(message: bytes) -> int:
+    """A number of the message's session; 0 where it has none."""
+    session_id = section.decode_properties(message, section.locate(message).properties).get("group_id")
+    if not isinstance(session_id, str):
+        return 0
+    return int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=8).digest(), "big")

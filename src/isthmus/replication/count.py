@@ -91,7 +91,9 @@ COUNTS = (
     Count("lost", Verdict.FAULTY, "found nowhere"),
     Count("duplicated", Verdict.FAULTY, "further copies of one message, also at its own member"),
     Count(
-        "out_of_order", Verdict.FAULTY, "copies behind a later one of the same origin; no fault with `ordering: none`"
+        "out_of_order",
+        Verdict.FAULTY,
+        "copies behind a later one of the same origin, with `ordering: session` of the same session; no fault with `ordering: none`",
     ),
 )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.replication.reach import namespace_options
 from isthmus.topology.model import TABLE, Federation, Route
+from isthmus.topology.pattern.ordering import SESSIONS_AT_ONCE
 
 __all__ = ["claim_key", "route_spec"]
 
@@ -38,7 +39,8 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         source=End(source.kind, source.alias, namespace_options(source) | read(route)),
         target=_spool(route) if route.target.is_table else _end(route, federation),
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
-        ordered=options.ordering == "ordered",
+        ordered=options.ordering != "none",
+        is_strict=options.ordering == "strict",
         # A log's partitions go to the members of its group, and a route is one; what stands at the beginning is one reader's to count.
         competing=not (source.is_log or only_present),
         only_present=only_present,
@@ -63,7 +65,9 @@ def _spool(route: Route) -> End:
 
 
 def _source(route: Route) -> dict[str, str]:
-    return {"entity": route.source.entity, "lock_seconds": str(route.options.lock_duration_ms / 1000)}
+    options = route.options
+    found = {"entity": route.source.entity, "lock_seconds": str(options.lock_duration_ms / 1000)}
+    return found | ({"sessions": str(SESSIONS_AT_ONCE)} if options.ordering == "session" else {})
 
 
 def _log_source(route: Route) -> dict[str, str]:

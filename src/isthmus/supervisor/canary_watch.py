@@ -163,13 +163,15 @@ class CanaryWatch:
 
     def _message(self, route: Route, number: int) -> bytes:
         body = {"route": route.name, "number": number, "sent_at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        session = {"group_id": CANARY} if route.options.ordering == "session" else {}
         return section.encode_message(
             json.dumps(body).encode(),
             header=section.Header(durable=True, ttl_ms=_TTL_MS),
             properties={
                 "message_id": f"{CANARY}-{self._run}-{route.name}-{number}",
                 "content_type": "application/json",
-            },
+            }
+            | session,
             application_properties={CANARY: route.name, _NUMBER: number, _RUN: self._run},
         )
 

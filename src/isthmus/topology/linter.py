@@ -19,6 +19,7 @@ from isthmus.topology.kind import KINDS
 from isthmus.topology.mailbox import check_full
 from isthmus.topology.model import Federation, NamespaceRef, Route, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAKE_LOGS
+from isthmus.topology.pattern.ordering import check_sessions
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
@@ -68,6 +69,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         folded.setdefault(task.name.lower(), task.name)
         _check_kinds(task, federation, document)
         PATTERNS[task.pattern].check(task, federation, document)
+        check_sessions(task, federation, document)
     if not document.faults:
         document.faults += contradictions(federation)
     if not document.faults:

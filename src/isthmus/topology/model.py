@@ -235,7 +235,8 @@ class RouteOptions:
     """What a route honours while it moves messages.
 
     Attributes:
-        ordering: `ordered` keeps the source's order (one partition); `none` is the fastest.
+        ordering: `ordered` keeps the source's order (one partition), `session` that of each session, `strict` the source's also where
+            the target refuses messages; `none` is the fastest.
         start: `now` moves what is sent after the source subscription was made.
         mark: the application property that stops copies from going round; empty where the pattern needs none.
         mark_is_number: whether it holds the number 1; else the copy's MessageId.

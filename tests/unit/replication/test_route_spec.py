@@ -77,3 +77,21 @@ def test_an_unordered_route_is_spread_over_the_readers_unless_what_stands_is_to_
     federation = read(TEXT.replace("topic: flights", f"topic: flights, ordering: {ordering}"))
     (spec, _) = (route_spec(each, federation, only_present=only_present) for each in routes(federation))
     assert spec.is_spread == is_spread
+
+
+@pytest.mark.parametrize(
+    ("ordering", "ordered", "is_strict", "sessions"),
+    [
+        ("ordered", True, False, None),
+        ("session", True, False, "32"),
+        ("strict", True, True, None),
+        ("none", False, False, None),
+    ],
+)
+def test_an_order_is_passed_on_as_it_is_kept(
+    ordering: str, ordered: bool, is_strict: bool, sessions: str | None
+) -> None:
+    federation = read(TEXT.replace("topic: flights", f"topic: flights, ordering: {ordering}"))
+    spec = route_spec(routes(federation)[0], federation)
+    assert (spec.ordered, spec.is_strict, spec.source.options.get("sessions")) == (ordered, is_strict, sessions)
+    assert RouteSpec.from_json(spec.to_json()) == spec

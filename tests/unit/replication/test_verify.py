@@ -120,11 +120,15 @@ def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> No
     assert {(flow.witness.entity, flow.origin_is_consumed) for flow in chosen} == {("f/Subscriptions/boards", True)}
 
 
-@pytest.mark.parametrize(("task", "ordered"), [("topic: f", True), ("topic: f, ordering: none", False)])
+@pytest.mark.parametrize(
+    ("ordering", "ordered", "by_session"),
+    [("ordered", True, False), ("strict", True, False), ("session", True, True), ("none", False, False)],
+)
 def test_order_is_expected_where_the_task_promises_it(
-    monkeypatch: pytest.MonkeyPatch, task: str, ordered: bool
+    monkeypatch: pytest.MonkeyPatch, ordering: str, ordered: bool, by_session: bool
 ) -> None:
-    assert asked(monkeypatch, task)["ordered"] is ordered
+    told = asked(monkeypatch, f"topic: f, ordering: {ordering}")
+    assert (told["ordered"], told["by_session"]) == (ordered, by_session)
 
 
 def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:

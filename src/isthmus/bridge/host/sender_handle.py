@@ -110,6 +110,7 @@ class TargetHandle:
             DeliverySettings(
                 window=spec.in_flight,
                 envelope_messages=spec.envelope_messages,
+                is_strict=spec.is_strict,
                 block_refused=spec.block_refused,
                 timeout_seconds=spec.target_seconds,
                 delay_seconds=_delay_seconds,

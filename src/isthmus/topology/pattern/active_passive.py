@@ -24,6 +24,7 @@ from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
 from isthmus.topology.pattern.duplicate import DETECTION_WINDOW_MS, DUPLICATE_DETECTION, DUPLICATES, read_duplicates
 from isthmus.topology.pattern.entity import read_entity
 from isthmus.topology.pattern.mark import default_mark
+from isthmus.topology.pattern.ordering import in_sessions, partitioned
 from isthmus.topology.pattern.replication import (
     FILTER,
     LOCK_DURATION,
@@ -216,8 +217,9 @@ class ActivePassive:
     def wanted(self, task: ActivePassiveTask) -> Iterator[tuple[str, TopicState]]:
         primary, secondary = task.members
         rule = replication_rule(task.mark, task.filter, is_number=task.mark_is_number)
+        name = replication_subscription(task.name, secondary)
         replication = replace(
-            replication_state(replication_subscription(task.name, secondary), rule, task.lock_duration_ms),
+            replication_state(name, rule, task.lock_duration_ms, requires_session=in_sessions(task.ordering)),
             default_ttl_ms=task.window_ms,
             dead_letters_expired=False,
         )
@@ -227,7 +229,7 @@ class ActivePassive:
             initial_size_megabytes=task.topic_size_gb * 1024,
             duplicate_detection_ms=task.duplicate_detection_ms,
             keyless_detection_ms=DETECTION_WINDOW_MS if task.duplicates == "origin" else None,
-            partitioned=False if task.ordering == "ordered" else None,
+            partitioned=partitioned(task.ordering),
         )
         yield primary, replace(topic, subscriptions=(*task.subscriptions, replication))
         yield secondary, topic

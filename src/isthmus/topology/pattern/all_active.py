@@ -28,6 +28,7 @@ from isthmus.topology.pattern.mixed_member import (
     plain_options,
     read_at,
 )
+from isthmus.topology.pattern.ordering import in_sessions, partitioned
 from isthmus.topology.pattern.replication import (
     FILTER,
     LOCK_DURATION,
@@ -227,7 +228,12 @@ class AllActive:
                 yield source, member_state(task, source)
                 continue
             replication = tuple(
-                replication_state(replication_subscription(task.name, target), task.rule, task.lock_duration_ms)
+                replication_state(
+                    replication_subscription(task.name, target),
+                    task.rule,
+                    task.lock_duration_ms,
+                    requires_session=in_sessions(task.ordering),
+                )
                 for target in task.members
                 if target != source
             )
@@ -239,7 +245,7 @@ class AllActive:
                     initial_size_megabytes=task.topic_size_gb * 1024,
                     duplicate_detection_ms=task.duplicate_detection_ms,
                     keyless_detection_ms=DETECTION_WINDOW_MS if task.duplicates == "origin" else None,
-                    partitioned=False if task.ordering == "ordered" else None,
+                    partitioned=partitioned(task.ordering),
                 ),
             )
 

@@ -31,10 +31,11 @@ COMMON = (
     Setting(
         name="ordering",
         kind=Kind.CHOICE,
-        choices=("ordered", "none"),
-        planned=("session",),
+        choices=("ordered", "session", "strict", "none"),
         default="ordered",
-        description="`ordered` keeps the order of the source, also across crashes; `none` is the fastest.",
+        description="`ordered` keeps the order of the source, also across crashes. `session` reads an entity that requires sessions, and keeps "
+        "SessionId and the order within each session. `strict` is `ordered` also where the target refuses messages: one delivery, of as "
+        "many messages as an envelope takes, is under way at a time. `none` is the fastest.",
         example="ordered",
     ),
     Setting(

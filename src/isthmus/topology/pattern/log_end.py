@@ -117,7 +117,9 @@ def replication_subscription(task: str, target: str) -> str:
     return f"isthmus.{task}.{target}"
 
 
-def source_subscription(task: str, target: str, condition: str, lock_duration_ms: int) -> SubscriptionState:
+def source_subscription(
+    task: str, target: str, condition: str, lock_duration_ms: int, *, requires_session: bool = False
+) -> SubscriptionState:
     """The subscription of a topic that feeds the route."""
     return SubscriptionState(
         name=replication_subscription(task, target),
@@ -125,6 +127,6 @@ def source_subscription(task: str, target: str, condition: str, lock_duration_ms
         lock_duration_ms=lock_duration_ms,
         max_delivery_count=_MAX_DELIVERY_COUNT,
         auto_delete_on_idle_ms=INFINITE_MS,
-        requires_session=False,
+        requires_session=requires_session,
         forward_to="",
     )

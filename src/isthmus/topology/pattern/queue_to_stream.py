@@ -26,6 +26,7 @@ from isthmus.topology.pattern.log_end import (
     replication_subscription,
     source_subscription,
 )
+from isthmus.topology.pattern.ordering import in_sessions
 from isthmus.topology.rule_check import check_filter
 from isthmus.topology.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, Spec
 from isthmus.topology.state import LogState, QueueState, TopicState, WantedState
@@ -220,10 +221,16 @@ class QueueToStream:
     def wanted(self, task: QueueToStreamTask) -> Iterator[tuple[str, WantedState]]:
         source = task.entity
         if task.is_topic:
-            own = source_subscription(task.name, task.stream.alias, task.filter, task.lock_duration_ms)
+            own = source_subscription(
+                task.name,
+                task.stream.alias,
+                task.filter,
+                task.lock_duration_ms,
+                requires_session=in_sessions(task.ordering),
+            )
             yield source.alias, TopicState(name=source.entity, subscriptions=(own,))
         else:
-            yield source.alias, QueueState(name=source.entity, requires_session=False)
+            yield source.alias, QueueState(name=source.entity, requires_session=in_sessions(task.ordering))
         yield (
             task.stream.alias,
             LogState(

@@ -95,7 +95,9 @@ def replication_rule(mark: str, condition: str = "", action: str = "", *, is_num
     return RuleState(RULE, mark_filter(mark, condition, is_number=is_number), "; ".join(actions))
 
 
-def replication_state(name: str, rule: RuleState, lock_duration_ms: int) -> SubscriptionState:
+def replication_state(
+    name: str, rule: RuleState, lock_duration_ms: int, *, requires_session: bool = False
+) -> SubscriptionState:
     """A replication subscription as it must stand."""
     return SubscriptionState(
         name=name,
@@ -103,7 +105,7 @@ def replication_state(name: str, rule: RuleState, lock_duration_ms: int) -> Subs
         lock_duration_ms=lock_duration_ms,
         max_delivery_count=MAX_DELIVERY_COUNT,
         auto_delete_on_idle_ms=INFINITE_MS,
-        requires_session=False,
+        requires_session=requires_session,
         forward_to="",
     )
 

@@ -30,6 +30,7 @@ from isthmus.topology.model import (
 )
 from isthmus.topology.pattern.base import COMMON_PLANNED
 from isthmus.topology.pattern.log_end import PARTITIONS, REPLICATION, check_kind, check_stream, common, entity
+from isthmus.topology.pattern.ordering import partitioned
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import (
     GroupState,
@@ -307,7 +308,7 @@ class StreamToQueue:
                     name=target.entity,
                     duplicate_detection_ms=task.detection_ms or None,
                     requires_session=task.sessions or None,
-                    partitioned=False if task.ordering == "ordered" else None,
+                    partitioned=partitioned(task.ordering),
                 ),
             )
             return
@@ -318,7 +319,7 @@ class StreamToQueue:
                 name=target.entity,
                 subscriptions=(kept,) if task.subscription else (),
                 duplicate_detection_ms=task.detection_ms or None,
-                partitioned=False if task.ordering == "ordered" else None,
+                partitioned=partitioned(task.ordering),
             ),
         )
 

@@ -53,6 +53,13 @@ SUBSCRIPTION_SPEC = Spec(
             description="SQL action of the same rule; needs a filter.",
             example="\"SET priority = 'high'\"",
         ),
+        Setting(
+            name="sessions",
+            kind=Kind.BOOLEAN,
+            description="Whether the subscription requires sessions; fixed when it is created. Without it: not, and one that stands is left "
+            "as it is.",
+            example="true",
+        ),
     ),
 )
 
@@ -120,7 +127,8 @@ def read_task_subscriptions(values: Values, document: Document) -> tuple[Subscri
             f"the name {AUDIT} is that of the subscription that isthmus verify reads, and no application",
             f"write subscription: {CONSUMERS}",
         )
-    return (SubscriptionState(name=values["subscription"]),)
+    requires_session = True if values["ordering"] == "session" else None
+    return (SubscriptionState(name=values["subscription"], requires_session=requires_session),)
 
 
 def audited(
@@ -159,10 +167,11 @@ def _named(node: object, document: Document) -> Iterator[tuple[SubscriptionState
             document.fault(document.place(key), wrong.message, wrong.hint)
             continue
         rules: tuple[RuleState, ...] | None = None
+        requires_session: bool | None = None
         if value is not None and not document.is_empty(value):
             values = document.settings(value, SUBSCRIPTION_SPEC, f"subscription {name}")
-            rules = _rules(values, document)
-        yield SubscriptionState(name=name, rules=rules), document.place(key)
+            rules, requires_session = _rules(values, document), values["sessions"]
+        yield SubscriptionState(name=name, rules=rules, requires_session=requires_session), document.place(key)
 
 
 def _rules(values: Values, document: Document) -> tuple[RuleState, ...] | None:

@@ -23,6 +23,7 @@ from isthmus.topology.document import Document, suggest
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.duplicate import DETECTION_WINDOW_MS
 from isthmus.topology.pattern.mark import default_mark
+from isthmus.topology.pattern.ordering import in_sessions, partitioned
 from isthmus.topology.pattern.replication import (
     MAX_DELIVERY_COUNT,
     RULE,
@@ -309,20 +310,17 @@ def _check_emptied(task: TransferTask, federation: Federation, document: Documen
             )
 
 
-def _partitioned(task: TransferTask) -> bool | None:
-    return False if task.ordering == "ordered" else None
-
-
 def _source(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, EntityState]]:
     alias, name = transfer.source.alias, transfer.source.entity
     feed: tuple[SubscriptionState, ...] = ()
     if transfer.feed:
         fed = replication_subscription(task.name, transfer.feed)
-        feed = (replication_state(fed, transfer.rule(), task.lock_duration_ms),)
+        is_in_sessions = in_sessions(task.ordering)
+        feed = (replication_state(fed, transfer.rule(), task.lock_duration_ms, requires_session=is_in_sessions),)
     read: dict[str, Any] = {
         "lock_duration_ms": task.lock_duration_ms,
         "max_delivery_count": MAX_DELIVERY_COUNT,
-        "requires_session": False,
+        "requires_session": in_sessions(task.ordering),
         "forward_to": "",
     }
     if transfer.is_topic:
@@ -333,10 +331,12 @@ def _source(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, Entit
         yield alias, _topic(task, transfer.through, feed)
         yield (
             alias,
-            QueueState(name=name, requires_session=False, forward_to=transfer.through, partitioned=_partitioned(task)),
+            QueueState(
+                name=name, requires_session=False, forward_to=transfer.through, partitioned=partitioned(task.ordering)
+            ),
         )
     else:
-        yield alias, QueueState(name=name, partitioned=_partitioned(task), **read)
+        yield alias, QueueState(name=name, partitioned=partitioned(task.ordering), **read)
 
 
 def _topic(task: TransferTask, name: str, subscriptions: tuple[SubscriptionState, ...]) -> TopicState:
@@ -344,7 +344,7 @@ def _topic(task: TransferTask, name: str, subscriptions: tuple[SubscriptionState
         name=name,
         subscriptions=subscriptions,
         initial_size_megabytes=task.topic_size_gb * 1024,
-        partitioned=_partitioned(task),
+        partitioned=partitioned(task.ordering),
     )
 
 
@@ -357,7 +357,8 @@ def _target(task: TransferTask, transfer: Transfer) -> EntityState:
         return replace(_topic(task, transfer.target.entity, task.subscriptions), **detection)
     return QueueState(
         name=transfer.target.entity,
+        requires_session=True if in_sessions(task.ordering) else None,
         initial_size_megabytes=task.topic_size_gb * 1024,
-        partitioned=_partitioned(task),
+        partitioned=partitioned(task.ordering),
         **detection,
     )

@@ -11,6 +11,7 @@ from isthmus.bridge.port import Capabilities, Source, SourcePool, Target, Target
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.servicebus.port.option import read_source, read_target
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.connectors.servicebus.port.session.source import SessionSource
 from isthmus.connectors.servicebus.port.source import ServiceBusSource
 from isthmus.connectors.servicebus.port.target import ServiceBusTarget
 from isthmus.connectors.servicebus.refusal import refusal_of
@@ -30,7 +31,10 @@ class ServiceBusSources(ConnectionPool):
         Raises:
             ConfigError: an option is of no use.
         """
-        return ServiceBusSource(self, key, read_source(options), ordered=ordered, only_present=only_present)
+        read = read_source(options)
+        if read.sessions:
+            return SessionSource(self, key, read, only_present=only_present)
+        return ServiceBusSource(self, key, read, ordered=ordered, only_present=only_present)
 
 
 class ServiceBusTargets(ConnectionPool):

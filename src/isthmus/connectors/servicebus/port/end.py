@@ -189,9 +189,17 @@ class _Marked:
 class MarkedReceiver(_Marked, Receiver):
     """A receiver that marks its end."""
 
-    def __init__(self, mark: Callable[[], None], client: Client, path: str, terms: LinkTerms | None = None) -> None:
+    def __init__(
+        self,
+        mark: Callable[[], None],
+        client: Client,
+        path: str,
+        terms: LinkTerms | None = None,
+        *,
+        in_session: bool = False,
+    ) -> None:
         self._mark = mark
-        super().__init__(client, path, terms=terms)
+        super().__init__(client, path, terms=terms, in_session=in_session)
 
 
 class MarkedSender(_Marked, Sender):

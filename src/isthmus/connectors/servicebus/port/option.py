@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus.connectors.servicebus.option import (
@@ -24,10 +25,10 @@ from isthmus.connectors.servicebus.option import (
 from isthmus.connectors.spec import Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
-__all__ = ["SOURCE", "TARGET", "read_source", "read_target"]
+__all__ = ["SOURCE", "TARGET", "PortSourceOptions", "read_source", "read_target"]
 
 _PLACE = ("connection", "host", "identity", "ca_file", "transport_type", "entity")
-_SOURCE = (*_PLACE, "lock_seconds")
+_SOURCE = (*_PLACE, "lock_seconds", "sessions")
 _TARGET = (
     *_PLACE,
     "origin",
@@ -41,22 +42,38 @@ _TARGET = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PortSourceOptions(SourceOptions):
+    """Options of a source on the port."""
+
+    sessions: int = field(
+        default=0,
+        metadata={
+            "setting": {
+                "description": "The entity requires sessions, and so many are held at once at most; 0: it has none.",
+                "minimum": 0,
+                "maximum": 500,
+            }
+        },
+    )
+
+
 def _part(whole: Spec, title: str, names: tuple[str, ...]) -> Spec:
     return Spec(title, whole.description, tuple(each for each in whole.settings if each.name in names))
 
 
-SOURCE = _part(spec_of(SourceOptions), "servicebus source", _SOURCE)
+SOURCE = _part(spec_of(PortSourceOptions), "servicebus source", _SOURCE)
 TARGET = _part(spec_of(SinkOptions), "servicebus target", _TARGET)
 
 
-def read_source(options: Mapping[str, str]) -> SourceOptions:
+def read_source(options: Mapping[str, str]) -> PortSourceOptions:
     """The options of a source.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    values = _values(SOURCE, SourceOptions, options)
-    made = SourceOptions(**values)
+    values = _values(SOURCE, PortSourceOptions, options)
+    made = PortSourceOptions(**values)
     _check(SOURCE, list(place_faults(made)))
     return made
 

@@ -29,12 +29,16 @@ _BY_LOOK = -1
 class Present:
     """What one source had at its first opening.
 
+    Args:
+        in_order: whether deliveries come in the order of their sequence numbers, so that the last one tells the end; else only a look does.
+
     Attributes:
         is_over: whether everything has been delivered.
         held: the sequence number of a message that somebody else holds; 0 where none is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_order: bool = True) -> None:
+        self._in_order = in_order
         self.is_over = False
         self.held = 0
         self._first: Look[dict[int, int]] | None = None
@@ -51,7 +55,7 @@ class Present:
             if self._first.result is None:
                 return self._first
             self._lasts = self._first.result
-            self._left = set(self._lasts)
+            self._left = set(self._lasts) if self._in_order else {_BY_LOOK}
             self.is_over = not self._lasts
         self._check_at = now + IDLE_SECONDS
         return None

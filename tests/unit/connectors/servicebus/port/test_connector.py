@@ -14,6 +14,8 @@ from isthmus.connectors.servicebus.port.connection import SharedConnection, peer
 from isthmus.connectors.servicebus.port.credential import BackgroundCredential
 from isthmus.connectors.servicebus.port.dialer import THREADS, Dialer
 from isthmus.connectors.servicebus.port.option import read_source, read_target
+from isthmus.connectors.servicebus.port.session.source import SessionSource
+from isthmus.connectors.servicebus.port.source import ServiceBusSource
 from isthmus.errors import ConfigError, ConnectionLostError, InvalidArgumentError
 from isthmus.transport import Client, Token
 from isthmus.transport.credential import TokenError
@@ -40,6 +42,15 @@ def test_what_only_the_data_source_needs_is_passed_over() -> None:
         PLACE | {"origin": "east/orders", "origin_connection": "env:EAST", "refused": "block", "mark": "m"}
     )
     assert (made.origin, made.origin_connection, made.mark) == ("east/orders", "", "m")
+
+
+def test_an_entity_with_sessions_has_a_source_of_its_own() -> None:
+    sources = connector("servicebus").sources()
+    assert isinstance(sources.source(1, PLACE | {"sessions": "4"}), SessionSource)
+    assert isinstance(sources.source(2, PLACE | {"sessions": "0"}), ServiceBusSource)
+    with pytest.raises(ConfigError, match="sessions"):
+        sources.source(3, PLACE | {"sessions": "501"})
+    sources.close()
 
 
 def test_copies_need_a_target_that_has_answered() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 from isthmus.connectors.servicebus.port.present import IDLE_SECONDS, Present
 
 
-def opened(entity: Any, now: float = 0.0) -> Present:
-    present = Present()
+def opened(entity: Any, now: float = 0.0, *, in_order: bool = True) -> Present:
+    present = Present(in_order=in_order)
     look = present.begin(now)
     assert look is not None
     entity.serve(look)
@@ -71,3 +71,15 @@ def test_every_fragment_has_to_be_reached(entity_of: Any) -> None:
     assert not present.is_over
     present.given([7], 1.0)
     assert present.is_over
+
+
+def test_where_deliveries_have_no_order_the_last_one_tells_nothing_i2(entity_of: Any) -> None:
+    present = opened(entity_of([3, 4, 5]), in_order=False)
+    present.given([5], 1.0)
+    assert not present.is_over
+    look = present.check(1.0 + IDLE_SECONDS, 0, is_idle=True)
+    assert look is not None
+    entity_of([]).serve(look)
+    present.looked(3.0)
+    assert present.is_over
+    assert opened(entity_of([]), in_order=False).is_over

@@ -1,0 +1,1 @@
+"""Sources that require sessions: several session links under one route."""

@@ -1,0 +1,114 @@
+"""One session link of a source.
+
+What it is: the receiver of one session, or the request for the next free one, and the renewal of its lock. What it is not: the
+decision which sessions are held (`turn`), or the account of what they delivered (`account`).
+Spec: docs/explanation/protocol.md, Sessions.
+
+Invariants:
+    I1. A lock is renewed from when the session is granted until the link is closed, every third of its duration.
+    I2. At most one renewal is under way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from isthmus.connectors.servicebus.port.end import MarkedReceiver
+from isthmus.connectors.servicebus.port.session.turn import HeldSession
+from isthmus.errors import IsthmusError, LockLostError, OperationTimeoutError
+from isthmus.transport import Client, Management, Reply
+
+__all__ = ["SessionLink"]
+
+# A namespace answers a request for the next session within a minute, whether there is one or not.
+REQUEST_SECONDS = 90.0
+ANSWER_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+
+
+class SessionLink:
+    """A link.
+
+    Args:
+        number: what the account knows it by.
+        mark: called when something comes.
+        client: the connection.
+        path: the entity.
+        now: monotonic seconds.
+
+    Attributes:
+        receiver: of the session.
+        held: the session as turns are decided; None while it is only asked for.
+        fault: why the lock is lost, though the link is not told yet.
+    """
+
+    def __init__(self, number: int, mark: Callable[[], None], client: Client, path: str, now: float) -> None:
+        self.number = number
+        self.receiver = MarkedReceiver(mark, client, path, in_session=True)
+        self.held: HeldSession | None = None
+        self.fault: IsthmusError | None = None
+        self._mark = mark
+        self._asked_until = now + REQUEST_SECONDS
+        self._renewed_at = math.inf
+        self._not_before = -math.inf
+        self._reply: Reply | None = None
+        self._reply_by = math.inf
+
+    @property
+    def session_id(self) -> str:
+        """Which session it holds."""
+        return self.receiver.session_id or ""
+
+    @property
+    def error(self) -> IsthmusError | None:
+        """Why it is of no use any more."""
+        return self.receiver.error or self.fault
+
+    def granted(self, now: float) -> None:
+        """The session is held from now on."""
+        self.held = HeldSession(since=now, quiet_since=now)
+        self._asked_until, self._renewed_at = math.inf, now
+
+    def check_time(self, now: float) -> None:
+        """Gives up a request that nobody answers."""
+        if now >= self._asked_until:
+            self.fault = OperationTimeoutError(f"'{self.receiver.path}': no answer to the request for a session")
+
+    def renew(self, now: float, lock_seconds: float, management: Callable[[], Management]) -> None:
+        """Renews the lock if that is due, and takes the answer.
+
+        Raises:
+            IsthmusError: the source refused for good, or gave no answer.
+        """
+        reply = self._reply
+        if reply is not None and reply.done:
+            self._reply, self._reply_by = None, math.inf
+            if reply.error is None:
+                self._renewed_at = now
+            elif isinstance(reply.error, LockLostError):
+                self._renewed_at, self.fault = math.inf, reply.error
+                self._mark()
+            elif reply.error.retryable:
+                self._not_before = now + RETRY_SECONDS
+            else:
+                raise reply.error
+        elif reply is not None and now >= self._reply_by:
+            raise OperationTimeoutError(f"'{self.receiver.path}/$management': no answer within {ANSWER_SECONDS:g} s")
+        elif reply is None and now >= self._renewal_due(lock_seconds):
+            self._reply = management().start("renew-session-lock", {"session-id": self.session_id})
+            self._reply_by = now + ANSWER_SECONDS
+            self._reply.when_done(self._mark)
+
+    def deadline(self, lock_seconds: float) -> float:
+        """When `check_time` or `renew` has something to do though nothing came."""
+        due = self._renewal_due(lock_seconds) if self._reply is None else self._reply_by
+        return min(self._asked_until, due)
+
+    def _renewal_due(self, lock_seconds: float) -> float:
+        return max(self._renewed_at + lock_seconds / 3, self._not_before)
+
+    def close(self) -> None:
+        """Detaches, which gives the session back with all that is locked in it."""
+        if self.receiver.client.error is None:
+            self.receiver.close()

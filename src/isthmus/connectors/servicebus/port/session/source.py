@@ -1,0 +1,377 @@
+"""A source entity that requires sessions, on the port.
+
+What it is: several session links from one queue or subscription under one route: sessions taken as they become free, credit shared
+among them, deliveries in the order of each session, settlement, renewal of the sessions' locks. What it is not: the decisions which
+session is held for how long (`turn`), and what becomes of a message whose session was lost (`account`).
+
+Order. A session has one holder at a time, and its link delivers in the session's order. A session is given back only when everything
+that it delivered is settled, so that its next holder goes on behind that. When its lock is lost, what was in flight comes again over
+its next link: the owner still has it and does not hand it on twice, and what follows comes behind it.
+
+A session that another receiver holds is not offered; the others go on.
+
+Invariants:
+    I1. The credit of all links together never exceeds what the owner has granted and not been given.
+    I2. Messages of one session are given in the session's order; between sessions there is none.
+    I3. The loss of one session ends neither the source nor another session.
+    I4. With `only_present` nothing is given that came after the first opening.
+    I5. `close` gives back every session and every message that is not settled.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from isthmus.amqp.performative import Released
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.servicebus.disposition import outcome_of
+from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
+from isthmus.connectors.servicebus.port.connection import peer_of
+from isthmus.connectors.servicebus.port.end import End, Step
+from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
+from isthmus.connectors.servicebus.port.node import Node
+from isthmus.connectors.servicebus.port.option import PortSourceOptions
+from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.connectors.servicebus.port.present import Present
+from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
+from isthmus.connectors.servicebus.port.session.link import SessionLink
+from isthmus.connectors.servicebus.port.session.turn import QUIET_SECONDS, HeldSession, SessionTurns, shares
+from isthmus.connectors.servicebus.refusal import may_pass
+from isthmus.connectors.servicebus.sequence import UNREADABLE, sequences_of
+from isthmus.errors import (
+    ConnectionLostError,
+    IsthmusError,
+    LockLostError,
+    OperationTimeoutError,
+    ProtocolError,
+    ServerBusyError,
+)
+from isthmus.transport import Client
+from isthmus.transport.receiver import Deliveries
+
+__all__ = ["SessionSource"]
+
+# Before another session is asked for, after a request failed for a reason that passes.
+RETRY_SECONDS = 0.5
+# AMQP sessions beside one for each Service Bus session: those of the management node, and of links that are being ended.
+_SPARE_AMQP_SESSIONS = 2
+# What ends one session, or the request for one, and nothing else.
+_OF_ONE_SESSION = (LockLostError, OperationTimeoutError, ServerBusyError, ConnectionLostError)
+_LAST_POSITION = (1 << 64) - 1
+
+
+class SessionSource(End):
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to, and how many sessions it may hold.
+        only_present: give only what stands when it is opened first.
+    """
+
+    def __init__(self, pool: ConnectionPool, key: int, options: PortSourceOptions, *, only_present: bool) -> None:
+        amqp_sessions = options.sessions + _SPARE_AMQP_SESSIONS
+        super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=amqp_sessions)
+        self._clock = ArrivalClock(options.lock_seconds)
+        self._has_learned = False
+        self._node = Node(self.path, self.mark)
+        self._present = Present(in_order=False) if only_present else None
+        self._has_told_end = False
+        self._credit = OwnerCredit()
+        self._turns = SessionTurns(options.sessions)
+        self._account = SessionAccount()
+        self._links: dict[int, SessionLink] = {}  # served longest ago first
+        self._last_number = 0
+
+    # ---- the port
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """The wall time of the namespace minus monotonic time, in ms; None while it is not known."""
+        return self._clock.offset_ms
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call; renews locks that are due."""
+        events: list[SourceEvent] = []
+        self.check_time(now)
+        client = self.client
+        if client is not None and self.fault is None and self.step in (Step.ATTACHING, Step.ATTACHED):
+            try:
+                self._work(client, events, now)
+            except IsthmusError as error:
+                self.fail(error)
+        if self.fault is not None:
+            self._lost(self.fault, events, now)
+        if self._credit.draining and self._is_drained():
+            events.append(Drained())
+            self._credit.drained()
+            self._refill(now)
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the sockets are silent."""
+        due = self.step_deadline(now)
+        if self.step in (Step.ATTACHING, Step.ATTACHED):
+            due = min(due, self._node.deadline())
+        if self.step is not Step.ATTACHED:
+            return due
+        lock_seconds = self._clock.renewal_seconds
+        due = min([due, *(link.deadline(lock_seconds) for link in self._links.values())])
+        due = min(due, self._turns.deadline(self._held(), self._capacity))
+        return min(due, self._present.deadline()) if self._present is not None else due
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._credit.grant(credit)
+        self._refill(time.monotonic())
+        self.mark()
+
+    def drain(self) -> None:
+        """Takes the credit back."""
+        self._credit.drain()
+        for link in self._held_links():
+            link.receiver.drain()
+        self.mark()
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        state = None
+        if disposition is not None:
+            state = outcome_of(disposition.kind, disposition.reason, disposition.description)
+        self._settle(first, last, state, completes=state is None)
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back."""
+        self._settle(first, last, Released(), completes=False)
+
+    def close(self) -> None:
+        """Ends it: its sessions are free at once, and what was locked in them is available again."""
+        self.pool.unmark(self.key)
+        self.release(0, _LAST_POSITION)
+        self._end_links(time.monotonic())
+        self.disconnect(time.monotonic())
+
+    @property
+    def has_left(self) -> bool:
+        """Whether another source may open: it may at once, as it gets a session only when this one has given it back."""
+        return True
+
+    # ---- the links
+
+    def attach(self, client: Client) -> None:
+        """Begins: links follow as sessions are asked for."""
+        self.mark()
+
+    def _work(self, client: Client, events: list[SourceEvent], now: float) -> None:
+        for _ in self._node.advance(now, client):
+            if self._present is not None:
+                self._present.looked(now)
+        if self.step is Step.ATTACHING:
+            look = self._present.begin(now) if self._present is not None else None
+            self._node.run(look)
+            if look is not None:
+                return
+            self.attached()
+            events.append(SourceOpened(client.namespace_id))
+        for link in list(self._links.values()):
+            # First: what a lost link settled last is known by then, should it come again over another.
+            link.check_time(now)
+            if link.error is not None:
+                self._link_lost(link, link.error, now)
+        for link in list(self._links.values()):
+            self._serve(link, events, now)
+        self._check_present(events, now)
+        self._give_back(now)
+        self._ask(client, now)
+        lock_seconds = self._clock.renewal_seconds
+        for link in self._held_links():
+            link.renew(now, lock_seconds, lambda: self._node.management(client))
+        self._refill(now)
+
+    def _serve(self, link: SessionLink, events: list[SourceEvent], now: float) -> None:
+        receiver = link.receiver
+        if link.held is None:
+            if not receiver.attached:
+                return
+            link.granted(now)
+            self._turns.granted()
+        for run in receiver.take():
+            self._arrived(link, run, events, now)
+        self._update(link)
+
+    def _arrived(self, link: SessionLink, run: Deliveries, events: list[SourceEvent], now: float) -> None:
+        held = link.held
+        assert held is not None
+        try:
+            sequences = sequences_of(run.payloads)
+        except UNREADABLE as error:
+            raise ProtocolError(f"'{self.path}': a delivery cannot be read: {error}") from None
+        self._clock.read(run.payloads, now)
+        if not self._has_learned:
+            self._has_learned = True
+            self._clock.learn(run.payloads[0])
+        held.quiet_since = now
+        for first, part in self._present_parts(link, run.first_id, sequences, run.payloads):
+            positions, payloads, again = self._account.admit(link.number, first, *part, now)
+            for span in again:
+                self._dispose(span, None)
+            if positions:
+                self._credit.given(len(positions))
+                if self._present is not None:
+                    self._present.given(positions, now)
+                events.append(Arrived(positions, payloads))
+
+    def _present_parts(
+        self, link: SessionLink, first_id: int, sequences: Sequence[int], payloads: Sequence[bytes]
+    ) -> list[tuple[int, tuple[Sequence[int], Sequence[bytes]]]]:
+        """What of a run belongs to what stood, by the first delivery id; the rest goes back."""
+        belong = self._present.belong(sequences) if self._present is not None else True
+        if belong is True:
+            return [(first_id, (sequences, payloads))]
+        # Its next message is a later one: it is given back, and others are asked for a little later, lest it comes again at once.
+        if link.held is not None and not link.held.is_leaving:
+            link.held.is_leaving = True
+            link.receiver.drain()
+            self._turns.refused(time.monotonic(), QUIET_SECONDS)
+        parts: list[tuple[int, tuple[Sequence[int], Sequence[bytes]]]] = []
+        for at in range(len(payloads)):
+            if belong and belong[at]:
+                parts.append((first_id + at, (sequences[at : at + 1], payloads[at : at + 1])))
+            else:
+                self._dispose(Span(link.number, first_id + at, first_id + at), Released())
+        return parts
+
+    def _link_lost(self, link: SessionLink, error: IsthmusError, now: float) -> None:
+        """I3: a session is lost, or a request for one failed.
+
+        Raises:
+            IsthmusError: nothing of the source can be read any more.
+        """
+        if link.receiver.client.error is not None or not isinstance(error, _OF_ONE_SESSION):
+            raise error
+        del self._links[link.number]
+        self._account.link_lost(link.number, now)
+        is_over = link.held is None and isinstance(error, OperationTimeoutError)  # there was no free session in time
+        self._turns.refused(now, 0.0 if is_over else RETRY_SECONDS)
+        link.close()
+
+    def _give_back(self, now: float) -> None:
+        """Gives back sessions whose turn is over."""
+        leaving = self._turns.leaving(self._held(), self._capacity, now)
+        for link in self._held_links():
+            held = link.held
+            assert held is not None
+            if any(each is held for each in leaving):
+                held.is_leaving = True
+                link.receiver.drain()
+            self._update(link)
+            if held.may_close and not link.receiver.arrived:
+                del self._links[link.number]
+                self._account.link_closed(link.number, now)
+                link.close()
+
+    def _ask(self, client: Client, now: float) -> None:
+        """Asks for sessions."""
+        if self._present is not None and self._present.is_over:
+            return
+        held = len(self._held())
+        for _ in range(self._turns.requests(held, len(self._links) - held, self._capacity, now)):
+            self._last_number += 1
+            self._links[self._last_number] = SessionLink(self._last_number, self.mark, client, self.path, now)
+
+    def _check_present(self, events: list[SourceEvent], now: float) -> None:
+        present = self._present
+        if present is None or self._has_told_end:
+            return
+        if not present.is_over:
+            is_idle = not self._account.unsettled and not self._credit.draining and self._credit.left > 0
+            self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
+        if present.is_over:
+            self._has_told_end = True
+            events.append(Exhausted())
+
+    # ---- credit
+
+    @property
+    def _capacity(self) -> int:
+        """Messages that may be under way, as the owner grants credit now."""
+        return self._credit.left + self._account.unsettled
+
+    def _held_links(self) -> list[SessionLink]:
+        return [link for link in self._links.values() if link.held is not None]
+
+    def _held(self) -> list[HeldSession]:
+        return [link.held for link in self._links.values() if link.held is not None]
+
+    def _update(self, link: SessionLink) -> None:
+        """What turns are decided by."""
+        if link.held is not None:
+            link.held.credit = link.receiver.credit
+            link.held.unsettled = self._account.unsettled_of(link.number)
+
+    def _refill(self, now: float) -> None:
+        """Shares what the owner has granted and not been given."""
+        if self.step is not Step.ATTACHED or self.fault is not None or self._credit.draining:
+            return
+        if self._present is not None and self._present.is_over:
+            return
+        links = self._held_links()
+        for link in links:
+            self._update(link)
+        on_the_way = sum(len(run.tags) for link in links for run in link.receiver.arrived)
+        held = [link.held for link in links if link.held is not None]
+        for link, share in zip(links, shares(held, self._credit.left - on_the_way, self._turns.most), strict=True):
+            if share and link.held is not None and link.error is None:
+                if not link.receiver.credit:
+                    link.held.quiet_since = now
+                link.receiver.grant(share)
+                link.held.credit = share
+                self._links[link.number] = self._links.pop(link.number)
+        self._clock.credit(sum(link.receiver.credit for link in links), now)
+
+    def _is_drained(self) -> bool:
+        if self.step is not Step.ATTACHED:
+            return True
+        return all(not link.receiver.credit and not link.receiver.arrived for link in self._held_links())
+
+    # ---- settling
+
+    def _settle(self, first: int, last: int, state: Any, *, completes: bool) -> None:
+        spans = self._account.settle(first, last, time.monotonic(), completes=completes)
+        for span in spans:
+            self._dispose(span, state)
+        if any(link.held is not None and link.held.is_leaving for link in self._links.values()):
+            self.mark()
+
+    def _dispose(self, span: Span, state: Any) -> None:
+        link = self._links.get(span.link)
+        if link is not None and link.receiver.client.error is None:
+            link.receiver.dispose(span.first_id & MASK32, span.last_id & MASK32, state)
+
+    # ---- the end of the connection
+
+    def _lost(self, error: IsthmusError, events: list[SourceEvent], now: float) -> None:
+        is_fatal = not may_pass(error)
+        self._end_links(now)
+        if is_fatal:
+            self._account.forget()
+        self.disconnect(now)
+        if self._credit.draining:
+            events.append(Drained())
+        self._credit = OwnerCredit()
+        events.append(SourceLost(str(error), is_fatal))
+
+    def _end_links(self, now: float) -> None:
+        self._node.link_lost()
+        if self._present is not None:
+            self._present.link_lost()
+        links, self._links = list(self._links.values()), {}
+        self._account.connection_lost(now)
+        for link in links:
+            link.close()
+        self._turns.refused(-math.inf)

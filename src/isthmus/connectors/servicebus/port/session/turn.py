@@ -1,0 +1,136 @@
+"""Which sessions a source takes, how much each may send, and when it gives one back so that others get their turn.
+
+What it is: the decisions, from how many sessions are held and what each has done lately. What it is not: links, locks, or the order
+in which the source's system gives free sessions out.
+
+A source asks for the next free session as long as it may hold one more, so while such a request waits, nobody else does: every session
+that has messages is held, here or elsewhere. When the source holds as many as it may, others may wait: then a session that has nothing
+to send is given back at once, and the one that has been held longest after its turn.
+
+Invariants:
+    I1. No more sessions are held and asked for than the limit, which is never more than the messages that may be under way.
+    I2. While the limit is reached, no session is held for ever: one at a time is given back when its turn is over, those that
+        have nothing to send at once.
+    I3. The shares of all sessions together do not exceed the credit, and a session that had none before is served first.
+    I4. A session with messages under way is not given back: its order ends with its lock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["QUIET_SECONDS", "HeldSession", "SessionTurns", "shares"]
+
+# A request that waits costs the source's system an attach a minute, one that is missing a round trip for each session.
+MOST_REQUESTS = 8
+# A session that sent nothing for so long, though it may, is given back: while others may wait, and otherwise.
+QUIET_SECONDS = 0.05
+IDLE_SECONDS = 10.0
+# How long a session is held while others may wait.
+TURN_SECONDS = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class HeldSession:
+    """A session that the source holds.
+
+    Attributes:
+        since: when it was taken.
+        quiet_since: when it last sent something, or was given credit after it had none.
+        credit: what it may still send.
+        unsettled: its messages that are not settled.
+        is_leaving: whether it is being given back.
+    """
+
+    since: float
+    quiet_since: float
+    credit: int = 0
+    unsettled: int = 0
+    is_leaving: bool = False
+
+    @property
+    def may_close(self) -> bool:
+        """Whether it can be given back now (I4)."""
+        return self.is_leaving and not self.credit and not self.unsettled
+
+
+class SessionTurns:
+    """The turns of one source.
+
+    Args:
+        most: sessions that it may hold.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._requests = 1
+        self._not_before = -math.inf
+
+    def limit(self, capacity: int) -> int:
+        """How many sessions may be held; `capacity`: messages that may be under way."""
+        return min(self.most, max(0, capacity))
+
+    def requests(self, held: int, pending: int, capacity: int, now: float) -> int:
+        """How many more sessions to ask for."""
+        if now < self._not_before:
+            return 0
+        self._not_before = -math.inf
+        return max(0, min(self._requests, self.limit(capacity) - held) - pending)
+
+    def granted(self) -> None:
+        """A session came: more may be free."""
+        self._requests = min(MOST_REQUESTS, self._requests * 2)
+
+    def refused(self, now: float, delay_seconds: float = 0.0) -> None:
+        """None was free, or none is given now."""
+        self._requests = 1
+        self._not_before = now + delay_seconds
+
+    def leaving(self, held: Sequence[HeldSession], capacity: int, now: float) -> list[HeldSession]:
+        """The sessions to give back from now on."""
+        is_full = len(held) >= self.limit(capacity)
+        quiet = now - (QUIET_SECONDS if is_full else IDLE_SECONDS)
+        found = [each for each in held if not each.is_leaving and _is_idle(each) and each.quiet_since <= quiet]
+        if is_full and not found and not any(each.is_leaving for each in held):
+            oldest = min(held, key=lambda each: each.since, default=None)
+            if oldest is not None and oldest.since <= now - TURN_SECONDS:
+                found.append(oldest)
+        return found
+
+    def deadline(self, held: Sequence[HeldSession], capacity: int) -> float:
+        """When to ask `leaving` and `requests` again though nothing happened."""
+        is_full = len(held) >= self.limit(capacity)
+        due = self._not_before if self._not_before > -math.inf else math.inf
+        after = QUIET_SECONDS if is_full else IDLE_SECONDS
+        due = min([due, *(each.quiet_since + after for each in held if not each.is_leaving and _is_idle(each))])
+        if is_full and held and not any(each.is_leaving for each in held):
+            due = min(due, min(each.since for each in held) + TURN_SECONDS)
+        return due
+
+
+def _is_idle(session: HeldSession) -> bool:
+    return session.credit > 0 and not session.unsettled
+
+
+def shares(held: Sequence[HeldSession], credit: int, most: int) -> list[int]:
+    """The credit to set for each session, in their order; 0: leave it as it is.
+
+    Args:
+        held: in the order in which they are to be served (I3).
+        credit: messages that the owner takes, those on their way included.
+        most: sessions that may share it.
+    """
+    spare = credit - sum(each.credit for each in held)
+    share = max(1, credit // max(1, most))
+    found = []
+    for each in held:
+        wanted = 0
+        if not each.is_leaving and 2 * each.credit <= share and each.credit < share:
+            wanted = min(share, each.credit + spare)
+        if wanted <= each.credit:
+            wanted = 0
+        spare -= wanted - each.credit if wanted else 0
+        found.append(wanted)
+    return found

@@ -1,0 +1,108 @@
+"""Which sessions are held, by the limits, the time, and what each does."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.connectors.servicebus.port.session.turn import (
+    IDLE_SECONDS,
+    MOST_REQUESTS,
+    QUIET_SECONDS,
+    TURN_SECONDS,
+    HeldSession,
+    SessionTurns,
+    shares,
+)
+
+
+def session(since: float = 0.0, quiet_since: float = 0.0, credit: int = 10, unsettled: int = 0) -> HeldSession:
+    return HeldSession(since, quiet_since, credit, unsettled)
+
+
+def test_requests_grow_while_sessions_come_and_are_few_while_none_does_i1() -> None:
+    turns = SessionTurns(32)
+    asked = []
+    for held in range(6):
+        asked.append(turns.requests(held, 0, 1000, 0.0))
+        turns.granted()
+    assert asked == [1, 2, 4, MOST_REQUESTS, MOST_REQUESTS, MOST_REQUESTS]
+    turns.refused(0.0)
+    assert turns.requests(6, 0, 1000, 0.0) == 1
+    assert turns.requests(6, 1, 1000, 0.0) == 0
+
+
+def test_no_more_are_asked_for_than_may_be_held_i1() -> None:
+    turns = SessionTurns(32)
+    for _ in range(6):
+        turns.granted()
+    assert turns.requests(30, 0, 1000, 0.0) == 2
+    assert turns.requests(32, 0, 1000, 0.0) == 0
+    assert turns.requests(1, 0, 2, 0.0) == 1  # as after deaths, when few messages may be under way
+    assert turns.requests(0, 0, 0, 0.0) == 0  # nothing is locked while nothing may come
+
+
+def test_a_request_that_failed_is_made_again_after_a_while() -> None:
+    turns = SessionTurns(32)
+    turns.refused(1.0, 0.5)
+    assert turns.requests(0, 0, 100, 1.4) == 0
+    assert turns.deadline([], 100) == 1.5
+    assert turns.requests(0, 0, 100, 1.5) == 1
+
+
+def test_an_idle_session_leaves_at_once_where_others_may_wait_and_late_where_none_does_i2() -> None:
+    turns, held = SessionTurns(2), [session(), session(unsettled=1)]
+    assert turns.leaving(held, 100, QUIET_SECONDS) == held[:1]
+    assert turns.leaving(held[:1], 100, QUIET_SECONDS) == []
+    assert turns.leaving(held[:1], 100, IDLE_SECONDS) == held[:1]
+    assert turns.deadline(held[:1], 100) == IDLE_SECONDS
+    assert turns.deadline(held, 100) == QUIET_SECONDS
+
+
+def test_a_session_without_credit_is_not_idle() -> None:
+    turns = SessionTurns(1)
+    assert turns.leaving([session(credit=0)], 100, TURN_SECONDS / 2) == []
+
+
+def test_busy_sessions_leave_one_at_a_time_the_one_that_is_held_longest_first_i2() -> None:
+    turns = SessionTurns(2)
+    held = [session(since=1.0, unsettled=5), session(since=0.5, unsettled=5)]
+    assert turns.leaving(held, 100, TURN_SECONDS) == []
+    assert turns.deadline(held, 100) == 0.5 + TURN_SECONDS
+    assert turns.leaving(held, 100, 4.0) == [held[1]]
+    held[1].is_leaving = True
+    assert turns.leaving(held, 100, 5.0) == []
+    assert turns.deadline(held, 100) == math.inf
+    assert turns.leaving(held[:1], 100, 50.0) == []  # there is room: nobody waits
+
+
+def test_only_what_has_nothing_under_way_is_given_back_i4() -> None:
+    leaving = HeldSession(0.0, 0.0, credit=1, unsettled=1, is_leaving=True)
+    assert not leaving.may_close
+    leaving.credit = 0
+    assert not leaving.may_close
+    leaving.unsettled = 0
+    assert leaving.may_close
+    leaving.is_leaving = False
+    assert not leaving.may_close
+
+
+def test_credit_is_shared_and_who_has_none_is_served_first_i3() -> None:
+    held = [session(credit=0), session(credit=0), session(credit=2)]
+    assert shares(held, 4, 32) == [1, 1, 0]
+    assert shares(held, 3, 32) == [1, 0, 0]
+    assert shares(held, 320, 32) == [10, 10, 10]
+    assert shares([session(credit=6)], 320, 32) == [0]  # most of its share is left
+    held[0].is_leaving = True
+    assert shares(held, 320, 32) == [0, 10, 10]
+
+
+@given(st.lists(st.integers(0, 50), max_size=20), st.integers(0, 300), st.integers(1, 40))
+def test_shares_never_exceed_the_credit_i3(left: list[int], credit: int, most: int) -> None:
+    held = [session(credit=each) for each in left]
+    found = shares(held, credit, most)
+    total = sum(max(share, each) for share, each in zip(found, left, strict=True))
+    assert total <= max(credit, sum(left))
+    assert all(share == 0 or share > each for share, each in zip(found, left, strict=True))
