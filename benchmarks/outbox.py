@@ -22,7 +22,7 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from isthmus.client import DurableSender, ReplicatedSender
-from isthmus.client.parcel import Parcel
+from isthmus.client.send.parcel import Parcel
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 BODY = b"x" * 1024

@@ -27,10 +27,10 @@ from typing import Any
 
 from isthmus.bench.process import Account
 from isthmus.bridge.route_spec import End, RouteSpec
-from isthmus.connectors.rabbitmq import property as props
-from isthmus.connectors.rabbitmq import wire
-from isthmus.connectors.rabbitmq.property import Properties, Record
-from isthmus.connectors.rabbitmq.wire import M
+from isthmus.connectors.rabbitmq.protocol import property as props
+from isthmus.connectors.rabbitmq.protocol import wire
+from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
+from isthmus.connectors.rabbitmq.protocol.wire import M
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

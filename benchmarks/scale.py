@@ -18,8 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from isthmus.amqp import section
-from isthmus.operations.statistics import ask_statistics
-from isthmus.operations.target import Target, find_target
+from isthmus.operations.server.statistics import ask_statistics
+from isthmus.operations.server.target import Target, find_target
 from isthmus.testing.namespace import namespace
 from isthmus.transport import Client, Receiver, Sender
 

@@ -22,7 +22,7 @@ from isthmus.connectors.kafka.spark.option import READ, WRITE
 from isthmus.connectors.rabbitmq import option as rabbitmq
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
 from isthmus.connectors.spec import Kind, Setting, Spec
-from isthmus.topology.reference_page import reference_page
+from isthmus.topology.file.reference_page import reference_page
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edits are lost. -->"

@@ -12,7 +12,7 @@ from typing import Any, Self
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from fault_client import connected
-from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.testing.namespace import NamespaceProcess, NamespaceStartError
 from isthmus.transport import Management, Sender
 

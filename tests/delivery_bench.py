@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from isthmus.bridge.delivery import Delivery
+from isthmus.bridge.delivery.delivery import Delivery
+from isthmus.bridge.delivery.settings import DeliverySettings
 from isthmus.bridge.delivery_event import (
     Dispose,
     Disposition,
@@ -25,7 +26,6 @@ from isthmus.bridge.delivery_event import (
     Settle,
     Tick,
 )
-from isthmus.bridge.delivery_settings import DeliverySettings
 from isthmus.bridge.refusal import Refusal, RefusalKind
 
 __all__ = ["BAD", "BUSY", "GONE", "MISSING", "NO_OUTCOME", "ODD", "Bench", "Verdict", "bench", "message", "number_of"]

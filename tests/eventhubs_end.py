@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.amqp import section
-from isthmus.connectors.eventhubs.address import Begin
-from isthmus.connectors.eventhubs.checkpoint import GroupKey
-from isthmus.connectors.eventhubs.folder_store import FolderStore
-from isthmus.connectors.eventhubs.look import HubLook
-from isthmus.connectors.eventhubs.partition_link import PartitionLink
-from isthmus.connectors.kafka.record import DEAD_LETTER_REASON
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey
+from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.link import PartitionLink
+from isthmus.connectors.eventhubs.partition.look import HubLook
+from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_REASON
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.errors import IsthmusError

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from isthmus.bridge.host.reader import ReaderHost
-from isthmus.bridge.host.reader_item import LeaseName
-from isthmus.bridge.host.sender import SenderHost
+from isthmus.bridge.host.reader.item import LeaseName
+from isthmus.bridge.host.reader.reader import ReaderHost
+from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.outflow import Outflow

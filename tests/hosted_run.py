@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from isthmus.bridge.host.reader import ReaderHost
-from isthmus.bridge.host.reader_item import LeaseName
-from isthmus.bridge.host.sender import SenderHost
+from isthmus.bridge.host.reader.item import LeaseName
+from isthmus.bridge.host.reader.reader import ReaderHost
+from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.outflow import Outflow
 from isthmus.bridge.spark.stage import open_stage
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.shuffle.start import route_specs, spool_folder
+from isthmus.topology.file.source import load
 from isthmus.topology.route import routes
-from isthmus.topology.source import load
 
 __all__ = ["HostedRun"]
 

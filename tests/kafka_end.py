@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from isthmus.connectors.kafka.mapping import Record, to_message, to_record
+from isthmus.connectors.kafka.mapping.mapping import Record, to_message, to_record
 from isthmus.testing.bridge.message import key_of, message, number_of
 from isthmus.testing.bridge.pair import Ability
 from isthmus.testing.proxy import Proxy

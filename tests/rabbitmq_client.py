@@ -10,9 +10,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Self
 
-from isthmus.connectors.rabbitmq import table, wire
-from isthmus.connectors.rabbitmq.property import Record
-from isthmus.connectors.rabbitmq.wire import M
+from isthmus.connectors.rabbitmq.protocol import table, wire
+from isthmus.connectors.rabbitmq.protocol.property import Record
+from isthmus.connectors.rabbitmq.protocol.wire import M
 from rabbitmq_server import PASSWORD, USER
 
 __all__ = ["RabbitClient"]

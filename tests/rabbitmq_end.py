@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from isthmus.connectors.rabbitmq import property as props
-from isthmus.connectors.rabbitmq import table
 from isthmus.connectors.rabbitmq.dead_letter import REASON_HEADER
-from isthmus.connectors.rabbitmq.mapping import to_message
-from isthmus.connectors.rabbitmq.outward import to_record
-from isthmus.connectors.rabbitmq.property import Record
+from isthmus.connectors.rabbitmq.mapping.mapping import to_message
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
+from isthmus.connectors.rabbitmq.protocol import property as props
+from isthmus.connectors.rabbitmq.protocol import table
+from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.testing.bridge.message import key_of, message
 from isthmus.testing.bridge.pair import Ability
 from isthmus.testing.proxy import Proxy

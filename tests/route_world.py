@@ -1,7 +1,7 @@
 """One route in a world without threads, sockets or clocks: both machines, both channels, a source and a target, all by one seed.
 
-The machines and their shells are the real ones (`isthmus.bridge.lease`, `isthmus.bridge.host.sender_handle`,
-`isthmus.bridge.settle_account`); time passes only as the world says. Whatever the schedule, it checks:
+The machines and their shells are the real ones (`isthmus.bridge.lease.lease`, `isthmus.bridge.host.sender.handle`,
+`isthmus.bridge.delivery.settle_account`); time passes only as the world says. Whatever the schedule, it checks:
     - nothing is completed at the source before the target has accepted it, and only what cannot be sent is dead-lettered;
     - the source never has more out than its credit, nor is given credit while it may not be read;
     - without a refusal the target has the messages in the order of the source;
@@ -20,21 +20,21 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from isthmus.bridge import lease_event as e
-from isthmus.bridge.byte_budget import ByteBudget
-from isthmus.bridge.crash_search import Plan
+from isthmus.bridge.delivery.settle_account import SettleAccount
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
-from isthmus.bridge.fence import Fence
+from isthmus.bridge.flow.byte_budget import ByteBudget
 from isthmus.bridge.frame import Kind, unpack_json, unpack_runs
-from isthmus.bridge.host import sender_handle
-from isthmus.bridge.host.sender_error import ClaimUnconfirmedError
-from isthmus.bridge.host.sender_handle import TargetHandle
-from isthmus.bridge.host.sender_rows import Part
-from isthmus.bridge.lease import RouteLease
+from isthmus.bridge.host.sender import handle as sender_handle
+from isthmus.bridge.host.sender.error import ClaimUnconfirmedError
+from isthmus.bridge.host.sender.handle import TargetHandle
+from isthmus.bridge.host.sender.rows import Part
+from isthmus.bridge.lease import event as e
+from isthmus.bridge.lease.crash_search import Plan
+from isthmus.bridge.lease.fence import Fence
+from isthmus.bridge.lease.lease import RouteLease
 from isthmus.bridge.port import Arrived, Copies, Drained, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import End, RouteSpec
-from isthmus.bridge.settle_account import SettleAccount
 
 __all__ = ["World"]
 
@@ -368,7 +368,7 @@ class World:
                 if of == handle:
                     self.tell(event)  # type: ignore[arg-type]
 
-    # ---- the sink, as `isthmus.bridge.host.sender` goes about it; `Reports` of its handles
+    # ---- the sink, as `isthmus.bridge.host.sender.sender` goes about it; `Reports` of its handles
 
     def ready(self, handle: int) -> None:
         self._say(handle, e.TargetReady())

@@ -38,7 +38,7 @@ BARE = "ISTHMUS_TEST_BARE"
 """Set in the environment of a node: its Python has everything but isthmus."""
 _ABOUT = """
 import json, pyspark
-from isthmus.replication.java import find_java
+from isthmus.replication.spark.java import find_java
 print(json.dumps({"spark_home": pyspark.__path__[0], "java": find_java().environment}))
 """
 _LEFT_OUT = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "config-*")
@@ -137,7 +137,7 @@ class Node:
 
 
 def _is_daemon(words: Sequence[str]) -> bool:
-    return "isthmus.replication.worker_daemon" in words
+    return "isthmus.replication.spark.worker_daemon" in words
 
 
 class Cluster:

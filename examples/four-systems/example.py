@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
 
-from isthmus.connectors.rabbitmq.mapping import to_message
+from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.demo.example import Example
 from isthmus.errors import ConfigError, Fault
 from isthmus.testing.namespace import NamespaceProcess

@@ -23,7 +23,7 @@ import matrix_record
 from isthmus.demo.application import Worker
 from isthmus.demo.script import Work
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.route import routes
 from matrix_fault import FAULTS, ROUND_TRIP, Fault, Stage

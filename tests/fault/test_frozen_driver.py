@@ -1,7 +1,7 @@
 """A driver that is frozen keeps nothing moving beyond its claim, and does no harm when it goes on.
 
 The Java process and the Python workers of a frozen driver run on. The leases end by themselves before the claim can be taken
-by another run (`isthmus.bridge.fence`); the other run moves what waits; the one that was frozen finds its claim lost.
+by another run (`isthmus.bridge.lease.fence`); the other run moves what waits; the one that was frozen finds its claim lost.
 """
 
 from __future__ import annotations

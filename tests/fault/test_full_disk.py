@@ -13,7 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusError
 
-from isthmus.operations.health import ask_health
+from isthmus.operations.server.health import ask_health
 from isthmus.testing.namespace import namespace
 
 LIMIT_BYTES = 3 << 20

@@ -13,8 +13,8 @@ import pytest
 
 from fault_client import connected, make_message
 from hosted_lease import queue_route
-from isthmus.bridge.host.reader import ReaderHost
-from isthmus.bridge.host.reader_item import LeaseName, Rows
+from isthmus.bridge.host.reader.item import LeaseName, Rows
+from isthmus.bridge.host.reader.reader import ReaderHost
 from isthmus.testing.namespace import namespace
 from isthmus.transport import Sender
 from reader_peer import FakeSink
@@ -23,7 +23,7 @@ CONFIG = "queues: {big: {max_message_size_in_kilobytes: 102400, lock_duration: 5
 MIB = 1 << 20
 BOUND = 6 * MIB
 LARGE = 4 * MIB
-# What comes while credit is being taken back is kept up to twice the bound (`isthmus.bridge.source_flow`).
+# What comes while credit is being taken back is kept up to twice the bound (`isthmus.bridge.flow.source_flow`).
 MOST = 2 * BOUND
 QUIET_SECONDS = 2.0
 

@@ -21,7 +21,7 @@ import pytest
 from federation_check import check_moved
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.model import Route
 from isthmus.topology.route import routes

@@ -27,8 +27,8 @@ from isthmus.amqp.performative import Modified, Rejected
 from isthmus.amqp.section import encode_message
 from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.errors import IsthmusError
-from isthmus.operations.statistics import ask_statistics
-from isthmus.operations.target import find_target
+from isthmus.operations.server.statistics import ask_statistics
+from isthmus.operations.server.target import find_target
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Receiver, Sender
 

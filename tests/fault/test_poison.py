@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.amqp import section
-from isthmus.bridge.crash_search import SET_ASIDE_REASON
+from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON
 from isthmus.replication.reach import Reach
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology.model import Endpoint
@@ -46,7 +46,7 @@ def poison_reader(module):
     module._Held.take = taken
 
 POISONED = {
-    "isthmus.connectors.servicebus.message_rewriter": poison_sink,
+    "isthmus.connectors.servicebus.message.message_rewriter": poison_sink,
     "isthmus.bridge.spark.outflow": poison_reader,
 }
 

@@ -25,7 +25,7 @@ from isthmus.amqp.performative import Target
 from isthmus.amqp.types import Symbol
 from isthmus.cli.app import main
 from isthmus.connectors.queuestorage.mapping import to_text
-from isthmus.connectors.rabbitmq.outward import to_record
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.testing.bridge.message import message

@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from fault_client import connected, make_message
 from isthmus.errors import IsthmusError
-from isthmus.operations.health import ask_health
+from isthmus.operations.server.health import ask_health
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender
 

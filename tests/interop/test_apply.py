@@ -19,11 +19,11 @@ from isthmus.cli.app import create_app
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.claim import ClaimKeeper
+from isthmus.supervisor.claim.claim import ClaimKeeper
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import Federation, Plan, plan, read, routes
-from isthmus.topology.pattern.mark import mark_filter
-from isthmus.topology.source import load
+from isthmus.topology.file.source import load
+from isthmus.topology.pattern.part.mark import mark_filter
 
 REPLICATION = "isthmus.flights.jfk"
 MARKED = ", mark: replication"

@@ -10,14 +10,14 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from isthmus.connectors.servicebus.administration import ServiceBusAdministration
+from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import EntityState, Federation, NamespaceRef, QueueState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.planning.finding import Findings
 from isthmus.topology.planning.order import ordered
 from isthmus.topology.planning.queue import plan_queue
 from isthmus.topology.planning.topic import plan_topic
-from isthmus.topology.reference import SecretReference
 
 HOUR_MS = 3_600_000
 WANTED: tuple[EntityState, ...] = (

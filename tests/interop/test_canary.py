@@ -13,15 +13,15 @@ from hosted_lease import carried
 from isthmus.connectors.administration import Administrations
 from isthmus.operations.look import messages
 from isthmus.operations.message import read
+from isthmus.replication.query.sighting import Sighting
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
-from isthmus.replication.sighting import Sighting
-from isthmus.supervisor.canary_watch import CanaryWatch
 from isthmus.supervisor.condition import Condition, Phase
+from isthmus.supervisor.watch.canary_watch import CanaryWatch
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology import plan
-from isthmus.topology.change import Change
 from isthmus.topology.model import Endpoint, Route
+from isthmus.topology.planning.change import Change
 from isthmus.topology.route import routes
 from isthmus.topology.state import RuleState
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.claim import Claim, ClaimKeeper
+from isthmus.supervisor.claim.claim import Claim, ClaimKeeper
 from isthmus.supervisor.supervisor import ClaimState
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.claim import claim_endpoint

@@ -10,8 +10,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
 from hosted_lease import carry, queue_route
-from isthmus.bridge.delivery_settings import DeliverySettings
-from isthmus.bridge.host import sender_handle
+from isthmus.bridge.delivery.settings import DeliverySettings
+from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 CONFIG = """

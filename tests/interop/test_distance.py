@@ -10,7 +10,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.bench.load import connect
 from isthmus.bridge.delivery_event import Send
-from isthmus.bridge.host.sender import SenderHost
+from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.servicebus.port.target import ServiceBusTarget
 from isthmus.testing.namespace import NamespaceProcess, namespace

@@ -9,8 +9,14 @@ from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from azure.storage.blob import ContainerClient
 
 from azurite_server import KEY, AzuriteServer, azurite
-from isthmus.connectors.eventhubs.blob_store import BlobStore
-from isthmus.connectors.eventhubs.checkpoint import Checkpoint, CheckpointError, CheckpointStore, GroupKey, open_store
+from isthmus.connectors.eventhubs.checkpoint.blob_store import BlobStore
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointStore,
+    GroupKey,
+    open_store,
+)
 from isthmus.connectors.eventhubs.option import read_hub
 
 KEY_OF_GROUP = GroupKey("ns-1", "Contoso.servicebus.windows.net", "Flights", "$Default")

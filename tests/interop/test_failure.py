@@ -12,8 +12,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from client_region import Region, region
 from isthmus.client import Failure, classify
 from isthmus.client.endpoint import Endpoint
-from isthmus.client.lane import Attempt, Lane
-from isthmus.client.parcel import Parcel
+from isthmus.client.send.lane import Attempt, Lane
+from isthmus.client.send.parcel import Parcel
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

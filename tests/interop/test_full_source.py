@@ -16,8 +16,8 @@ from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.standing import SpoolsStanding
-from isthmus.supervisor.drop_watch import DropWatch
-from isthmus.supervisor.fill import Fill, FillWatch
+from isthmus.supervisor.watch.drop_watch import DropWatch
+from isthmus.supervisor.watch.fill import Fill, FillWatch
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology import plan
 from isthmus.topology.model import Endpoint
@@ -139,8 +139,8 @@ def test_nothing_waits_at_the_source_while_the_target_is_away_and_nothing_is_los
 
 
 def test_a_mailbox_that_is_given_up_is_named_with_what_waits_in_it(federation: FederationProcess) -> None:
-    from isthmus.topology.orphan import find_orphans
-    from isthmus.topology.source import load
+    from isthmus.topology.file.source import load
+    from isthmus.topology.planning.orphan import find_orphans
 
     file = federation.folder / "without.yaml"
     file.write_text(federation.file.read_text().replace(", mailbox: true, when_full: drop", ""))

@@ -17,10 +17,10 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Timestamp
 from isthmus.connectors.administration import Administrations
-from isthmus.connectors.servicebus.message_rewriter import VISITED, Mark, MessageRewriter, Refused
+from isthmus.connectors.servicebus.message.message_rewriter import VISITED, Mark, MessageRewriter, Refused
 from isthmus.message import DUPLICATE_KEYS, name
 from isthmus.replication.reach import Reach
-from isthmus.replication.verify import verify
+from isthmus.replication.verification.verify import verify
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import Federation, plan, read

@@ -21,8 +21,8 @@ from isthmus.connectors.servicebus.connection_string import ConnectionStringErro
 from isthmus.replication.route_spec import route_spec
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import plan
+from isthmus.topology.file.source import load
 from isthmus.topology.route import routes
-from isthmus.topology.source import load
 from kafka_join import join, route, wait
 
 CONFIG = """

@@ -20,13 +20,13 @@ from isthmus.connectors.kafka.spark.writing import Writing
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
-from isthmus.replication.verify import verify
-from isthmus.supervisor.watch import BacklogLook
+from isthmus.replication.verification.verify import verify
+from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import plan
+from isthmus.topology.file.source import load
 from isthmus.topology.model import Federation
 from isthmus.topology.route import routes
-from isthmus.topology.source import load
 from kafka_broker import KafkaBroker, broker
 from kafka_join import consumed, join, publish, wait
 

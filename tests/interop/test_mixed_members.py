@@ -20,15 +20,15 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.demo.application import publish
 from isthmus.demo.consumer import stamp
 from isthmus.errors import IsthmusError
-from isthmus.replication.count import Verdict
 from isthmus.replication.reach import Reach
-from isthmus.replication.verify import verify
-from isthmus.supervisor.watch import BacklogLook
+from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.verify import verify
+from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import plan
+from isthmus.topology.file.source import load
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
-from isthmus.topology.source import load
 
 MEMBERS = ("ewr", "hub", "iad")
 MESSAGES = 200

@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.broker.backup import back_up_stopped
-from isthmus.operations.backup import back_up_anyhow
+from isthmus.operations.server.backup import back_up_anyhow
 from isthmus.testing.namespace import namespace
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.preflight import preflight
+from isthmus.supervisor.examination.preflight import preflight
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology import read
+from isthmus.topology.file.source import load
 from isthmus.topology.route import routes
-from isthmus.topology.source import load
 
 
 @pytest.fixture(name="federation", scope="module")

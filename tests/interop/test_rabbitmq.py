@@ -22,17 +22,17 @@ from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Ou
 from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.administration import Administrations
-from isthmus.connectors.rabbitmq import property as props
-from isthmus.connectors.rabbitmq import table
 from isthmus.connectors.rabbitmq.dead_letter import REASON_HEADER
-from isthmus.connectors.rabbitmq.mapping import to_message
-from isthmus.connectors.rabbitmq.outward import to_record
-from isthmus.connectors.rabbitmq.property import Properties, Record
+from isthmus.connectors.rabbitmq.mapping.mapping import to_message
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
+from isthmus.connectors.rabbitmq.protocol import property as props
+from isthmus.connectors.rabbitmq.protocol import table
+from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
 from isthmus.connectors.rabbitmq.system import SYSTEM
 from isthmus.errors import ConfigError, EntityNotFoundError
 from isthmus.testing.bridge.message import key_of, message
 from isthmus.topology import plan, read
-from isthmus.topology.source import load
+from isthmus.topology.file.source import load
 from rabbitmq_client import RabbitClient
 from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server
 

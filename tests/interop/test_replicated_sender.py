@@ -296,12 +296,12 @@ async def test_messages_are_scheduled_at_both(make: Make, west: Region, east: Re
 
 
 def _primary() -> Any:
-    from isthmus.client.replication import Side
+    from isthmus.client.send.replication import Side
 
     return Side.PRIMARY
 
 
 def _secondary() -> Any:
-    from isthmus.client.replication import Side
+    from isthmus.client.send.replication import Side
 
     return Side.SECONDARY

@@ -26,7 +26,7 @@ from isthmus.connectors.ledger.connector import with_ledger
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.spool.reader import SpoolReader
-from isthmus.replication.ledger_table import collect
+from isthmus.replication.ledger.table import collect
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.transport import Sender
 

@@ -12,16 +12,16 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Rejected
 from isthmus.connectors.administration import Administrations, open_administration
-from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
-from isthmus.replication.count import Verdict
-from isthmus.replication.identity import identify
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.replication.reach import Reach
-from isthmus.replication.verify import verify
+from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.identity import identify
+from isthmus.replication.verification.verify import verify
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology import TopicState, plan
+from isthmus.topology.file.source import load
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
-from isthmus.topology.source import load
 from isthmus.transport import Receiver, Sender
 
 COUNT = 25

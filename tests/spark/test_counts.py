@@ -10,9 +10,9 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol, Timestamp
-from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.survey import survey
+from isthmus.supervisor.watch.survey import survey
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.java import find_java
+from isthmus.replication.spark.java import find_java
 from isthmus.replication.spark_session import create_spark_session
 
 pytestmark = pytest.mark.spark
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 JOB = """
 import os, sys
 from pathlib import Path
-from isthmus.replication.java import find_java
+from isthmus.replication.spark.java import find_java
 from isthmus.replication.spark_session import create_spark_session
 NAMES = ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
 before = [os.environ.get(name) for name in NAMES]

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from isthmus.amqp import section
 from isthmus.bench.load import connect
-from isthmus.bridge.crash_search import Plan
-from isthmus.bridge.host.control_server import ControlServer
+from isthmus.bridge.host.control.server import ControlServer
+from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.testing.namespace import NamespaceProcess, namespace

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from isthmus.cli.app import create_app
 from isthmus.connectors.administration import Administrations
-from isthmus.replication.verify import verify
+from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.status import read_status
-from isthmus.supervisor.survey import survey
+from isthmus.supervisor.watch.survey import survey
 from isthmus.testing.federation import RunProcess
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import plan
-from isthmus.topology.source import load
+from isthmus.topology.file.source import load
 from kafka_broker import PASSWORD, USER, KafkaBroker, broker
 from kafka_join import consumed, publish, wait
 

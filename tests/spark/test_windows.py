@@ -27,7 +27,7 @@ from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings
 from isthmus.replication.spark_session import create_spark_session
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.supervisor.status import read_status
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.model import Endpoint

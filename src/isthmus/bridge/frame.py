@@ -24,7 +24,7 @@ Sink to reader:
     STATS    JSON {"process", "routes": {handle: {counts of the delivery machine, "blocked_by", "last_set_aside"}}}
     ERROR    JSON {"error", "died"}: the sink as a whole failed; `died`: a step of the query did, or a worker was killed
     END      end of input; everything that came is settled, disposed of, or of closed handles
-Reader to driver (after the handshake of `isthmus.bridge.host.control_client`):
+Reader to driver (after the handshake of `isthmus.bridge.host.control.client`):
     LEASE    JSON {"query", "lease", "slot", "process"}: a lease begins; ASSIGN answers
     REPORT   JSON {"routes": {name: RouteReport}, "asked", "processes": [pid]}: what changed, once a second at most or at once where
              it matters; `asked` numbers a question for how long claims are held, 0: none
@@ -36,7 +36,7 @@ Driver to reader:
              lasts as long as the data source was told
     ADD      JSON RouteSpec, with "plan" beside its fields: carry this one too
     REMOVE   JSON {"name", "why"}: end it in good order, then report ENDED for it
-    PLAN     JSON {"name", "window", "span", "set_aside", "deaths"} (`isthmus.bridge.crash_search`)
+    PLAN     JSON {"name", "window", "span", "set_aside", "deaths"} (`isthmus.bridge.lease.crash_search`)
     GRANT    JSON {"asked", "claims": {claim: seconds}}: how much longer each claim is held
     STOP     text: end the lease in good order
     LOOKED   JSON {"stopping": bool}: the answer to LOOK; while true no lease may start

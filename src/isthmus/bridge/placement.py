@@ -2,7 +2,7 @@
 
 What it is: pure; counts and the time in, moves out. A new route goes to the slot with the least to do. Every few seconds the rates of all
 routes are observed, and where one slot has much more to do than another, one route moves. What it is not: how a route moves
-(`isthmus.bridge.host.control_account`), or the routes that every slot carries.
+(`isthmus.bridge.host.control.account`), or the routes that every slot carries.
 
 Invariants:
     I1. A route has one slot at a time.

@@ -76,7 +76,7 @@ from isthmus.entities import (
     SessionQueue,
     Topic,
 )
-from isthmus.entities.transfer import Transfer
+from isthmus.entities.transaction.transfer import Transfer
 from isthmus.errors import (
     InvalidArgumentError,
     IsthmusError,

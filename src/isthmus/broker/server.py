@@ -48,7 +48,7 @@ from isthmus.broker.security.own_host import OwnHosts
 from isthmus.broker.zone import ZoneFiles, check_zones, close_zoned, open_zoned
 from isthmus.clock import SystemClock
 from isthmus.entities import BlobFiles, Engine, FragmentStores, Journal, Limits
-from isthmus.entities.description import AuthorizationRule
+from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal, make_private, narrow_files
 

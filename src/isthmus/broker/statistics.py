@@ -22,7 +22,7 @@ from isthmus.broker.namespace import Namespace
 from isthmus.broker.zone import ZoneRow
 from isthmus.entities import AnyPartitioned, PartitionedQueueBase, PartitionedSessionQueue, Queue, SessionQueue
 from isthmus.entities.hub import EventHub
-from isthmus.entities.intake import Intake
+from isthmus.entities.queue.intake import Intake
 
 __all__ = ["EntityRow", "NamespaceRow", "as_dict", "entity_rows", "namespace_row"]
 

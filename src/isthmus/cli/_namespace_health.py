@@ -1,6 +1,6 @@
 """`isthmus namespace health`: whether a namespace on this machine is ready.
 
-What it is: options, output and exit code. What it is not: the question (`isthmus.operations.health`).
+What it is: options, output and exit code. What it is not: the question (`isthmus.operations.server.health`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _health(
 
     Exit code 1 if it is not: its disk refuses changes, it is starting or stopping, or nothing answers.
     """
-    from isthmus.operations.health import wait_ready
+    from isthmus.operations.server.health import wait_ready
 
     found = wait_ready(data, wait)
     if json_output:

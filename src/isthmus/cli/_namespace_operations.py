@@ -44,7 +44,7 @@ def _stats(
     from rich.console import Console
     from rich.live import Live
 
-    from isthmus.operations.statistics import ask_statistics, rates
+    from isthmus.operations.server.statistics import ask_statistics, rates
 
     target = target_of(connection, alias, federation, data, ca_file)
     before = ask_statistics(target)
@@ -107,7 +107,7 @@ def _backup(
 
     Everything acknowledged before the call is in it. To restore, serve from a copy of the folder.
     """
-    from isthmus.operations.backup import back_up_anyhow
+    from isthmus.operations.server.backup import back_up_anyhow
 
     began = time.monotonic()
     running = back_up_anyhow(data, folder)

@@ -14,7 +14,7 @@ from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import IsthmusError
 from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology import Change, Federation, NamespaceState
-from isthmus.topology.orphan import Orphan, claims_at, removal
+from isthmus.topology.planning.orphan import Orphan, claims_at, removal
 
 __all__ = ["Removal", "claims_of", "print_others", "remove_orphans"]
 
@@ -98,7 +98,7 @@ def claims_of(federation: Federation) -> Claims:
     """Holds claims at a federation's namespaces."""
 
     def hold(wanted: Sequence[tuple[str, str]]) -> AbstractContextManager[None]:
-        from isthmus.supervisor.removal_claim import held_claims
+        from isthmus.supervisor.claim.removal import held_claims
 
         return held_claims(federation, wanted)
 

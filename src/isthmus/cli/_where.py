@@ -16,7 +16,7 @@ import typer
 
 from isthmus.cli._candidate import aliases, entities
 from isthmus.errors import EntityNotFoundError, IsthmusError
-from isthmus.topology.source import DEFAULT_FILE
+from isthmus.topology.file.source import DEFAULT_FILE
 
 __all__ = [
     "DEFAULT_FILE",
@@ -90,7 +90,7 @@ def address_of(connection: str, alias: str, federation: str, data: Path | None, 
 
 
 def target_of(connection: str, alias: str, federation: str, data: Path | None, ca_file: str) -> Any:
-    """How that namespace is asked (`isthmus.operations.target.Target`).
+    """How that namespace is asked (`isthmus.operations.server.target.Target`).
 
     Raises:
         IsthmusError: as for `address_of`.

@@ -14,8 +14,8 @@ from isthmus.cli.plan import change_table, print_plan, refuse
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.topology import Change, plan
-from isthmus.topology.orphan import Orphan, find_orphans, of_tasks
-from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.planning.orphan import Orphan, find_orphans, of_tasks
 
 __all__ = ["register"]
 

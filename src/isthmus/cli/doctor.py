@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.file.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
 
@@ -29,8 +29,8 @@ def run(
 
     Nothing is received, sent or changed. Exit code 0: nothing keeps a run from starting. 1: something does.
     """
-    from isthmus.supervisor.doctor import examine
-    from isthmus.supervisor.examination import Verdict, worst
+    from isthmus.supervisor.examination.doctor import examine
+    from isthmus.supervisor.examination.examination import Verdict, worst
     from isthmus.supervisor.fitting_table import FittingTable
 
     findings = examine(load(file))

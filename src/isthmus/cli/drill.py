@@ -89,7 +89,7 @@ def _with_operator(settings: DrillPlan, file: str, name: str, subscription: str)
     from isthmus.demo.drill import Drill
     from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.status import read_status, state_folder
-    from isthmus.topology.source import load
+    from isthmus.topology.file.source import load
 
     federation = load(file)
     found = federation.tasks.get(name)

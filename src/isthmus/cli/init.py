@@ -12,10 +12,10 @@ from rich.table import Table
 
 from isthmus.cli._candidate import patterns
 from isthmus.errors import InvalidArgumentError
-from isthmus.topology.document import suggest
+from isthmus.topology.file.document import suggest
+from isthmus.topology.file.source import DEFAULT_FILE
+from isthmus.topology.file.starter import starter
 from isthmus.topology.pattern import PATTERNS, PLANNED
-from isthmus.topology.source import DEFAULT_FILE
-from isthmus.topology.starter import starter
 
 __all__ = ["register"]
 

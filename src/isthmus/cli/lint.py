@@ -11,8 +11,8 @@ import typer
 from isthmus.errors import ConfigError, Fault
 from isthmus.topology import lint, read
 from isthmus.topology.duplicate import federation_notes
+from isthmus.topology.file.source import DEFAULT_FILE, file_faults, load_text
 from isthmus.topology.linter import warnings
-from isthmus.topology.source import DEFAULT_FILE, file_faults, load_text
 
 __all__ = ["register"]
 

@@ -79,8 +79,8 @@ def _drain(
 
     Where another process delivers it already, this waits until nothing is left.
     """
-    from isthmus.client.durable_sender import DurableSender
     from isthmus.client.outbox.store import status
+    from isthmus.client.send.durable_sender import DurableSender
 
     entity = _entity(path)
     before = status(path)

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.topology.duration import parse_ms
-from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.file.duration import parse_ms
+from isthmus.topology.file.source import DEFAULT_FILE, load
 
 if TYPE_CHECKING:
     from isthmus.pairing.pair_session import PairSession

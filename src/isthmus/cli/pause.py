@@ -33,8 +33,8 @@ def run(
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.pause import PauseFile
+    from isthmus.topology.file.source import load
     from isthmus.topology.route import routes
-    from isthmus.topology.source import load
 
     folder = state_of(file, task, state)
     if not routes(load(file), task):
@@ -54,7 +54,7 @@ def state_of(file: str, task: str, state: Path | None) -> Path:
     """
     from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.status import state_folder
-    from isthmus.topology.source import load
+    from isthmus.topology.file.source import load
 
     federation = load(file)
     if task not in federation.tasks:

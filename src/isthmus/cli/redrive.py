@@ -57,8 +57,8 @@ def run(
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.redrive import Choice
     from isthmus.replication.reach import Reach
+    from isthmus.topology.file.source import load
     from isthmus.topology.redrive import redrives
-    from isthmus.topology.source import load
 
     if yes and dry_run:
         raise InvalidArgumentError("write one of --yes and --dry-run")

@@ -13,8 +13,8 @@ from isthmus.cli._removal import claims_of, remove_orphans
 from isthmus.cli.plan import refuse
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import ConfigError
-from isthmus.topology.orphan import find_orphans, named
-from isthmus.topology.source import load
+from isthmus.topology.file.source import load
+from isthmus.topology.planning.orphan import find_orphans, named
 
 __all__ = ["register"]
 

@@ -56,9 +56,9 @@ def run(
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.replay import Replay, Replayed, chosen, parse_moment, replay
     from isthmus.replication.reach import Reach
+    from isthmus.topology.file.source import load
     from isthmus.topology.model import Endpoint
     from isthmus.topology.pattern.archive import ArchiveTask
-    from isthmus.topology.source import load
 
     federation = load(file)
     declared = federation.tasks.get(task)
@@ -111,7 +111,7 @@ def _refuse_detection(namespace: object, entity: str) -> None:
     """Refuse a target that would drop messages for their MessageIds."""
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.detection import find_detection
-    from isthmus.operations.target import find_target
+    from isthmus.operations.server.target import find_target
     from isthmus.topology.model import NamespaceRef
 
     assert isinstance(namespace, NamespaceRef)

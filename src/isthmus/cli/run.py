@@ -18,8 +18,8 @@ from isthmus.cli._candidate import tasks
 from isthmus.cli.hang_up import HangUp
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.extra import require
-from isthmus.topology.setting import SettingError
-from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.file.setting import SettingError
+from isthmus.topology.file.source import DEFAULT_FILE, load
 from isthmus.topology.spark import parse_master
 
 __all__ = ["register"]

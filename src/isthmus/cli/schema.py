@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.topology.schema import federation_schema
+from isthmus.topology.file.schema import federation_schema
 
 __all__ = ["register"]
 

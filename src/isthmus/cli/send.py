@@ -136,7 +136,7 @@ def _property(written: str) -> tuple[str, Any]:
 
 
 def _ttl(text: str) -> int | None:
-    from isthmus.topology.duration import parse_ms
+    from isthmus.topology.file.duration import parse_ms
 
     if not text:
         return None

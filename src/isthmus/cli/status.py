@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.file.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
 
@@ -37,7 +37,7 @@ def run(
     fails, may not start, or is run elsewhere. With --watch the code is that of the last status.
     """
     from isthmus.supervisor.status import state_folder
-    from isthmus.supervisor.survey import survey
+    from isthmus.supervisor.watch.survey import survey
 
     federation = load(file)
     folder = state or state_folder(file)

@@ -13,10 +13,10 @@ from rich.text import Text
 from isthmus.cli._candidate import tasks
 from isthmus.errors import ConfigError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.supervisor.fitting_table import FittingTable
-from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.file.source import DEFAULT_FILE, load
 
 if TYPE_CHECKING:
-    from isthmus.replication.reconcile import Reconciliation
+    from isthmus.replication.verification.reconcile import Reconciliation
 
 __all__ = ["register"]
 
@@ -54,8 +54,8 @@ def run(
     new, doubled, out of order, or other than its original. 3: the reading cannot tell, e.g. because messages were consumed
     from the subscription that it reads, or a namespace cannot be reached.
     """
-    from isthmus.replication.count import Verdict
-    from isthmus.replication.verify import verify
+    from isthmus.replication.verification.count import Verdict
+    from isthmus.replication.verification.verify import verify
     from isthmus.supervisor.status import state_folder
 
     federation = load(file)
@@ -99,7 +99,7 @@ def _told(task: str, error: IsthmusError) -> str:
 
 
 def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
-    from isthmus.replication.count import Verdict
+    from isthmus.replication.verification.count import Verdict
 
     console = Console(soft_wrap=True)
     for result in told:
@@ -137,7 +137,7 @@ _ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", 
 
 
 def _table(result: dict[str, Any]) -> FittingTable:
-    from isthmus.replication.count import COUNTS
+    from isthmus.replication.verification.count import COUNTS
 
     title = f"task {result['task']}"
     compared = result["comparisons"]

@@ -16,7 +16,6 @@ from isthmus.extra import require
 
 if TYPE_CHECKING:
     from isthmus.client.circuit import Circuit
-    from isthmus.client.durable_sender import DurableSender, EntityForbiddenError
     from isthmus.client.endpoint import Endpoint
     from isthmus.client.failover_receiver import FailoverReceiver
     from isthmus.client.failure import Failure, classify
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
     from isthmus.client.relay.message import RelayRequest, RelayResponse
     from isthmus.client.relay.pair import RelayRefusedError, RelayUnavailableError
     from isthmus.client.replicated_receiver import ReplicatedReceiver
-    from isthmus.client.replicated_sender import ReplicatedSender
-    from isthmus.client.replication import RegionsUnavailableError, SendResult
+    from isthmus.client.send.durable_sender import DurableSender, EntityForbiddenError
+    from isthmus.client.send.replicated_sender import ReplicatedSender
+    from isthmus.client.send.replication import RegionsUnavailableError, SendResult
 
 __all__ = [
     "BlockingRelayConnection",
@@ -57,9 +57,9 @@ _MODULES = {
     "FailoverReceiver": "isthmus.client.failover_receiver",
     "ReplicatedReceiver": "isthmus.client.replicated_receiver",
     "Circuit": "isthmus.client.circuit",
-    "DurableSender": "isthmus.client.durable_sender",
+    "DurableSender": "isthmus.client.send.durable_sender",
     "Endpoint": "isthmus.client.endpoint",
-    "EntityForbiddenError": "isthmus.client.durable_sender",
+    "EntityForbiddenError": "isthmus.client.send.durable_sender",
     "Failure": "isthmus.client.failure",
     "OutboxFullError": "isthmus.client.outbox.store",
     "BlockingRelayConnection": "isthmus.client.relay.blocking",
@@ -69,9 +69,9 @@ _MODULES = {
     "RelayRequester": "isthmus.client.relay.blocking",
     "RelayResponse": "isthmus.client.relay.message",
     "RelayUnavailableError": "isthmus.client.relay.pair",
-    "RegionsUnavailableError": "isthmus.client.replication",
-    "ReplicatedSender": "isthmus.client.replicated_sender",
-    "SendResult": "isthmus.client.replication",
+    "RegionsUnavailableError": "isthmus.client.send.replication",
+    "ReplicatedSender": "isthmus.client.send.replicated_sender",
+    "SendResult": "isthmus.client.send.replication",
     "classify": "isthmus.client.failure",
     "republish": "isthmus.client.identity",
     "unique_message_id": "isthmus.client.identity",

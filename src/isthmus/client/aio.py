@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from isthmus.extra import require
 
 if TYPE_CHECKING:
-    from isthmus.client.durable_sender import AsyncDurableSender as DurableSender
     from isthmus.client.failover_receiver_async import FailoverReceiver
     from isthmus.client.identity import republish, unique_message_id
     from isthmus.client.relay.listener import RelayListener
     from isthmus.client.relay.message import RelayConnection
     from isthmus.client.relay.requester import RelayRequester
     from isthmus.client.replicated_receiver_async import ReplicatedReceiver
-    from isthmus.client.replicated_sender import AsyncReplicatedSender as ReplicatedSender
+    from isthmus.client.send.durable_sender import AsyncDurableSender as DurableSender
+    from isthmus.client.send.replicated_sender import AsyncReplicatedSender as ReplicatedSender
 
 __all__ = [
     "DurableSender",
@@ -34,13 +34,13 @@ __all__ = [
 
 # Name here → module, and the name there.
 _MODULES = {
-    "DurableSender": ("isthmus.client.durable_sender", "AsyncDurableSender"),
+    "DurableSender": ("isthmus.client.send.durable_sender", "AsyncDurableSender"),
     "FailoverReceiver": ("isthmus.client.failover_receiver_async", "FailoverReceiver"),
     "RelayConnection": ("isthmus.client.relay.message", "RelayConnection"),
     "RelayListener": ("isthmus.client.relay.listener", "RelayListener"),
     "RelayRequester": ("isthmus.client.relay.requester", "RelayRequester"),
     "ReplicatedReceiver": ("isthmus.client.replicated_receiver_async", "ReplicatedReceiver"),
-    "ReplicatedSender": ("isthmus.client.replicated_sender", "AsyncReplicatedSender"),
+    "ReplicatedSender": ("isthmus.client.send.replicated_sender", "AsyncReplicatedSender"),
     "republish": ("isthmus.client.identity", "republish"),
     "unique_message_id": ("isthmus.client.identity", "unique_message_id"),
 }

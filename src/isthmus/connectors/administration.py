@@ -2,7 +2,7 @@
 
 What it is: the protocol that each system's administration fulfils, and the work over all namespaces of a federation:
 observe all of them before anything is changed, then make a plan's changes in order. What it is not: what to change
-(`isthmus.topology.planner`) or how one system does it (`isthmus.connectors.servicebus.administration`).
+(`isthmus.topology.planning.planner`) or how one system does it (`isthmus.connectors.servicebus.administration.administration`).
 
 Invariants:
     I1. Nothing is changed unless every namespace that a task uses has answered; all that did not are named at once.
@@ -23,8 +23,8 @@ from isthmus.connectors.secret import scrub
 from isthmus.connectors.system import system_of
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, wanted
-from isthmus.topology.log_planner import wanted_logs
-from isthmus.topology.plain_planner import wanted_plain
+from isthmus.topology.planning.log_planner import wanted_logs
+from isthmus.topology.planning.plain_planner import wanted_plain
 from isthmus.topology.state import WantedState
 
 __all__ = [
@@ -171,7 +171,7 @@ def open_administration(namespace: NamespaceRef) -> Administration:
     """
     if not namespace.is_service_bus:
         return system_of(namespace.kind).administration(namespace)
-    from isthmus.connectors.servicebus.administration import ServiceBusAdministration
+    from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
 
     return ServiceBusAdministration.open(namespace)
 

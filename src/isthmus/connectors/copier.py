@@ -15,7 +15,7 @@ from typing import Any
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Copies
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.spec import Kind, Setting
 from isthmus.message.copy_policy import CopyPolicy
 

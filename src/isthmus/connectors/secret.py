@@ -1,6 +1,6 @@
 """Secrets, resolved.
 
-What it is: the resolution of references (`isthmus.topology.reference`) in the process that connects, the type that holds
+What it is: the resolution of references (`isthmus.topology.file.reference`) in the process that connects, the type that holds
 a resolved secret, and the scrubbing of texts. What it is not: a store; nothing is cached, so that a rotated secret is
 seen at the next connection.
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from isthmus.extra import require
-from isthmus.topology.reference import SecretError, SecretReference
+from isthmus.topology.file.reference import SecretError, SecretReference
 
 __all__ = ["Secret", "SecretError", "SecretReference", "SecretUnavailableError", "resolve", "scrub"]
 

@@ -2,7 +2,7 @@
 
 What it is: the reading of a connector's options (Spark's are strings, with keys of any case) by the same `Spec` and
 `Setting` declarations by which the federation file is read, and the scrubbing of their secrets. What it is not: the
-declarations' kinds and checks (`isthmus.topology.setting`), or any one connector's.
+declarations' kinds and checks (`isthmus.topology.file.setting`), or any one connector's.
 
 Invariants:
     I1. Every wrong option is named at once.
@@ -16,9 +16,9 @@ from typing import Any
 
 from isthmus.connectors.secret import HIDDEN, scrub
 from isthmus.errors import ConfigError, Fault
-from isthmus.topology.document import suggest
-from isthmus.topology.reference import SecretError, SecretReference
-from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+from isthmus.topology.file.document import suggest
+from isthmus.topology.file.reference import SecretError, SecretReference
+from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["Kind", "Setting", "SettingError", "Spec", "parse_options", "shown"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isthmus.connectors.administration import AdministrationError, EntitySize
-from isthmus.topology.change import Change
+from isthmus.topology.planning.change import Change
 from isthmus.topology.state import NamespaceState, PlainState, WantedState
 
 __all__ = ["StandingAdministration"]

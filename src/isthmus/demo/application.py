@@ -20,7 +20,7 @@ from isthmus.errors import IsthmusError
 from isthmus.operations.copy_target import CopyTarget, Kept, TargetGoneError
 from isthmus.replication.reach import Reach, namespace_options
 from isthmus.topology.model import Endpoint, Federation
-from isthmus.topology.plain_planner import wanted_plain
+from isthmus.topology.planning.plain_planner import wanted_plain
 from isthmus.transport import Receiver, Sender
 
 __all__ = ["Worker", "publish"]

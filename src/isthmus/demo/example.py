@@ -45,21 +45,21 @@ from isthmus.demo.consumer import stamp
 from isthmus.demo.script import Publication, Script, messages_of, read_script
 from isthmus.demo.stamped import Stamped
 from isthmus.errors import ConfigError, Fault, IsthmusError, OperationTimeoutError
-from isthmus.replication.count import Verdict
 from isthmus.replication.reach import Reach
-from isthmus.replication.reconcile import Reconciliation
-from isthmus.replication.verify import verify
+from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.run import RunOptions, run_federation
 from isthmus.supervisor.supervisor import Settings
-from isthmus.supervisor.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import plan
+from isthmus.topology.file.reference import SecretReference
+from isthmus.topology.file.source import load, load_text
 from isthmus.topology.model import Federation, Flow, NamespaceRef
 from isthmus.topology.pattern.archive import ArchiveTask
-from isthmus.topology.reference import SecretReference
 from isthmus.topology.route import flows as declared_flows
 from isthmus.topology.route import routes
-from isthmus.topology.source import load, load_text
 
 __all__ = ["Example", "main"]
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from isthmus.demo.consumer import stamp
-from isthmus.replication.audit import audit
 from isthmus.replication.reach import Reach
-from isthmus.replication.reconcile import compare
-from isthmus.replication.verify import PATIENCE_SECONDS
+from isthmus.replication.verification.audit import audit
+from isthmus.replication.verification.reconcile import compare
+from isthmus.replication.verification.verify import PATIENCE_SECONDS
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
 

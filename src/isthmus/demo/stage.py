@@ -15,8 +15,8 @@ from isthmus.connectors.administration import Administrations
 from isthmus.demo.flight import ORIGINS
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import lint, plan
+from isthmus.topology.file.source import load
 from isthmus.topology.model import Federation
-from isthmus.topology.source import load
 
 __all__ = ["AUDIT", "BOARDS", "TASK", "TOPIC", "Stage"]
 

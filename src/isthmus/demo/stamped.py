@@ -15,10 +15,10 @@ from collections.abc import Collection, Iterable, Iterator
 
 from isthmus.connectors.servicebus.head import standing
 from isthmus.demo.consumer import stamp
-from isthmus.entities.parse import HeadCache, split
-from isthmus.entities.view import MessageView
-from isthmus.replication.passage import Peek, PeekOpener
-from isthmus.replication.reconcile import Comparison, compare
+from isthmus.entities.record.parse import HeadCache, split
+from isthmus.entities.record.view import MessageView
+from isthmus.replication.verification.passage import Peek, PeekOpener
+from isthmus.replication.verification.reconcile import Comparison, compare
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.topology.model import Endpoint, Flow
 

@@ -7,9 +7,7 @@ What it is not: AMQP links, tokens, HTTP (the broker), nor the store (`isthmus.s
 
 from __future__ import annotations
 
-from isthmus.entities.blob import Blob, BlobFiles, BlobReader, Blobs, BlobWriter, Large, Payload
-from isthmus.entities.copy import Copy
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
     AuthorizationRule,
@@ -29,6 +27,8 @@ from isthmus.entities.description import (
     TopicDescription,
     TrueFilter,
 )
+from isthmus.entities.catalog.limit import Limits
+from isthmus.entities.catalog.runtime import Runtime
 from isthmus.entities.engine import Commit, Engine
 from isthmus.entities.error import (
     InvalidMessageError,
@@ -43,15 +43,15 @@ from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedQueueBa
 from isthmus.entities.fragment.store import FragmentStore, FragmentStores
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.fragment.transfer import PartitionedTransfer
-from isthmus.entities.journal import Batch, Journal
-from isthmus.entities.limit import Limits
-from isthmus.entities.lock import Acquired
-from isthmus.entities.queue import Queue
-from isthmus.entities.runtime import Runtime
-from isthmus.entities.session_hold import Hold
-from isthmus.entities.session_queue import SessionQueue
-from isthmus.entities.topic import Topic
-from isthmus.entities.transaction import Transaction
+from isthmus.entities.queue.lock import Acquired
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.record.copy import Copy
+from isthmus.entities.session.hold import Hold
+from isthmus.entities.session.queue import SessionQueue
+from isthmus.entities.storage.blob import Blob, BlobFiles, BlobReader, Blobs, BlobWriter, Large, Payload
+from isthmus.entities.storage.journal import Batch, Journal
+from isthmus.entities.topic.topic import Topic
+from isthmus.entities.transaction.transaction import Transaction
 
 __all__ = [
     "DEFAULT_RULE_NAME",

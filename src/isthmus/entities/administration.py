@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isthmus.entities.catalog import Entry, check_name, parse_address
-from isthmus.entities.description import (
+from isthmus.entities.catalog.catalog import Entry, check_name, parse_address
+from isthmus.entities.catalog.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
     CorrelationFilter,
@@ -27,9 +27,9 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.catalog.tier import Tier
 from isthmus.entities.registry import HeldQueue, HeldSubscription, HeldTopic, Registry, described, rule_of
-from isthmus.entities.selection import compile_rule
-from isthmus.entities.tier import Tier
+from isthmus.entities.topic.selection import compile_rule
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["Administration"]

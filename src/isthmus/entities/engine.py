@@ -24,35 +24,35 @@ from typing import TYPE_CHECKING
 
 from isthmus.clock import Clock, monotonic_ms
 from isthmus.entities.administration import Administration
-from isthmus.entities.blob import BlobFiles, Blobs
-from isthmus.entities.calendar import BUCKET_MS
-from isthmus.entities.catalog import Entry
-from isthmus.entities.description import (
+from isthmus.entities.catalog.catalog import Entry
+from isthmus.entities.catalog.description import (
     INFINITE_MS,
     CorrelationFilter,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.catalog.limit import Limits
+from isthmus.entities.catalog.runtime import Runtime
 from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
 from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.fragment.transfer import PartitionedTransfer
-from isthmus.entities.intake import Intake
-from isthmus.entities.journal import Journal
-from isthmus.entities.key import IDENTITY
-from isthmus.entities.limit import Limits
-from isthmus.entities.onward import Target
-from isthmus.entities.queue import Queue
+from isthmus.entities.queue.calendar import BUCKET_MS
+from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.onward import Target
+from isthmus.entities.queue.queue import Queue
 from isthmus.entities.registry import described, rule_of
-from isthmus.entities.runtime import Runtime
-from isthmus.entities.session import Session
-from isthmus.entities.staging import Callback, Commit, Failure
-from isthmus.entities.topic import Topic
-from isthmus.entities.transaction import Transaction
-from isthmus.entities.transfer import Transfer
+from isthmus.entities.session.session import Session
+from isthmus.entities.storage.blob import BlobFiles, Blobs
+from isthmus.entities.storage.journal import Journal
+from isthmus.entities.storage.key import IDENTITY
+from isthmus.entities.storage.staging import Callback, Commit, Failure
+from isthmus.entities.topic.topic import Topic
+from isthmus.entities.transaction.transaction import Transaction
+from isthmus.entities.transaction.transfer import Transfer
 from isthmus.errors import NotAllowedError, StoreError
 
 if TYPE_CHECKING:

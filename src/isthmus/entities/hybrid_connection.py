@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from isthmus.clock import Clock
-from isthmus.entities.catalog import check_name
-from isthmus.entities.description import AuthorizationRule, EntityStatus, dump, load
-from isthmus.entities.key_name import KeyNames
-from isthmus.entities.limit import Limits
-from isthmus.entities.staging import Staging
+from isthmus.entities.catalog.catalog import check_name
+from isthmus.entities.catalog.description import AuthorizationRule, EntityStatus, dump, load
+from isthmus.entities.catalog.key_name import KeyNames
+from isthmus.entities.catalog.limit import Limits
+from isthmus.entities.storage.staging import Staging
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["HybridConnectionDescription", "HybridConnectionRow", "HybridConnections"]

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from isthmus.clock import Clock
-from isthmus.entities.blob import BlobFiles
-from isthmus.entities.catalog import Entry, catalog_key, parse_address, unpack_entry
-from isthmus.entities.description import (
+from isthmus.entities.catalog.catalog import Entry, catalog_key, parse_address, unpack_entry
+from isthmus.entities.catalog.description import (
     INFINITE_MS,
     Description,
     EntityStatus,
@@ -29,6 +28,8 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.catalog.key_name import KeyNames
+from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.handover import Handover, Outbox
@@ -37,18 +38,17 @@ from isthmus.entities.fragment.queue import PartitionedQueueBase
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
-from isthmus.entities.intake import Context, Intake
-from isthmus.entities.journal import Journal
-from isthmus.entities.key import CATALOG, COUNTER, after, state_key
-from isthmus.entities.key_name import KeyNames
-from isthmus.entities.limit import Limits
-from isthmus.entities.onward import Onward
-from isthmus.entities.queue import Queue
-from isthmus.entities.selection import CompiledRules
-from isthmus.entities.session_queue import SessionQueue
-from isthmus.entities.staging import Staging
-from isthmus.entities.topic import Topic
-from isthmus.entities.upgrade import ensure_format
+from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.queue.onward import Onward
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.session.queue import SessionQueue
+from isthmus.entities.storage.blob import BlobFiles
+from isthmus.entities.storage.journal import Journal
+from isthmus.entities.storage.key import CATALOG, COUNTER, after, state_key
+from isthmus.entities.storage.staging import Staging
+from isthmus.entities.storage.upgrade import ensure_format
+from isthmus.entities.topic.selection import CompiledRules
+from isthmus.entities.topic.topic import Topic
 from isthmus.errors import EntityNotFoundError, StoreError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from isthmus.broker.security.keyring import KEY_FILE, Keyring
 from isthmus.clock import SystemClock
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
-from isthmus.connectors.servicebus.administration_client import (
+from isthmus.connectors.servicebus.administration.client import (
     CA_FILE_VARIABLE,
     OpenClient,
     ca_file,
@@ -34,10 +34,10 @@ from isthmus.connectors.servicebus.connection_string import (
     ConnectionStringError,
 )
 from isthmus.errors import InvalidArgumentError
-from isthmus.operations.target import HTTPS_PORT, Target, http_root
+from isthmus.operations.server.target import HTTPS_PORT, Target, http_root
 from isthmus.topology import NamespaceRef
-from isthmus.topology.document import suggest
-from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.file.document import suggest
+from isthmus.topology.file.source import DEFAULT_FILE, load
 from isthmus.transport import Endpoint, IdentityCredential
 
 __all__ = ["CONNECTION_VARIABLE", "Address", "find_address"]

@@ -18,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from isthmus.entities.amend import with_message_id
-from isthmus.entities.parse import HeadCache, split
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
+from isthmus.entities.record.amend import with_message_id
+from isthmus.entities.record.parse import HeadCache, split
 from isthmus.operations.deliver import deliver
 from isthmus.operations.look import Census, Progress, messages
 from isthmus.operations.message import STATES, sent_again, sequence_of, state_of

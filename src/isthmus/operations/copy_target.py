@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.host.poll_set import PollSet
-from isthmus.bridge.host.target_pools import TargetPools
+from isthmus.bridge.host.sender.target_pools import TargetPools
 from isthmus.bridge.port import Connector
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import RouteSpec

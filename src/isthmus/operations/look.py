@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from isthmus.connectors.servicebus.head import pages
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
 from isthmus.operations.message import sequence_of, state_of
 from isthmus.transport import Client, Management
 

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
-from isthmus.entities.amend import annotations_section, with_annotation, with_properties
-from isthmus.entities.parse import HeadCache, split
-from isthmus.entities.record import Parts
-from isthmus.entities.view import MessageView, changed
+from isthmus.entities.record.amend import annotations_section, with_annotation, with_properties
+from isthmus.entities.record.parse import HeadCache, split
+from isthmus.entities.record.record import Parts
+from isthmus.entities.record.view import MessageView, changed
 from isthmus.message.name import ENQUEUE_SEQUENCE
 from isthmus.operations.time_filter import parse_operator_filter
 from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from isthmus.amqp.types import Array, Long, UInt
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, NotAllowedError
 from isthmus.operations.look import Census, Progress, messages
 from isthmus.operations.message import sequence_of, session_of, state_of

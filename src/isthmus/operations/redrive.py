@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from isthmus.amqp import section
-from isthmus.entities.amend import with_properties
-from isthmus.entities.parse import HeadCache, split
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
+from isthmus.entities.record.amend import with_properties
+from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import IsthmusError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import CopyTarget, Sent
@@ -32,7 +32,7 @@ from isthmus.operations.sweep import Taken, sweep
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.step.base import NamedStep, guarded
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.opener import open_message_steps
 from isthmus.topology.model import Federation
 from isthmus.topology.redrive import Redrive

@@ -24,8 +24,8 @@ from typing import Any
 
 from isthmus.connectors.servicebus.row import UNREADABLE_BODY
 from isthmus.connectors.spool.row import restore
-from isthmus.entities.amend import with_message_id, with_properties
-from isthmus.entities.parse import HeadCache, split
+from isthmus.entities.record.amend import with_message_id, with_properties
+from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message.name import OWN_PROPERTIES, RULE_NAME
 from isthmus.operations.deliver import deliver

@@ -18,9 +18,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from isthmus.entities.amend import with_message_id, with_properties
-from isthmus.entities.record import Parts
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
+from isthmus.entities.record.amend import with_message_id, with_properties
+from isthmus.entities.record.record import Parts
 from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations.deliver import deliver
 from isthmus.operations.look import Progress

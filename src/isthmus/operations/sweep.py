@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Released
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
 from isthmus.operations.message import sequence_of
 from isthmus.transport import Client, Management, Receiver
 

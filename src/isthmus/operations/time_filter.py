@@ -14,9 +14,20 @@ from datetime import datetime, timedelta
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.rules import Filter, parse_filter
-from isthmus.rules.conversion import parse_datetime, parse_timespan
+from isthmus.rules.evaluation.conversion import parse_datetime, parse_timespan
+from isthmus.rules.syntax.tree import (
+    And,
+    Comparison,
+    Constant,
+    Expression,
+    Not,
+    Or,
+    Parameter,
+    Predicate,
+    Property,
+    render,
+)
 from isthmus.rules.system import SYSTEM_PROPERTIES
-from isthmus.rules.tree import And, Comparison, Constant, Expression, Not, Or, Parameter, Predicate, Property, render
 from isthmus.rules.value import Kind
 
 __all__ = ["parse_operator_filter"]

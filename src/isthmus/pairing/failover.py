@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from isthmus.connectors.servicebus.pair_member import Counts
+from isthmus.connectors.servicebus.administration.pair_member import Counts
 from isthmus.errors import IsthmusError
 from isthmus.pairing.mover import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
@@ -40,7 +40,7 @@ _GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})
 
 
 class Member(Protocol):
-    """What a fail-over asks of a namespace (`isthmus.connectors.servicebus.pair_member`)."""
+    """What a fail-over asks of a namespace (`isthmus.connectors.servicebus.administration.pair_member`)."""
 
     alias: str
 

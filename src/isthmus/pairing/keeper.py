@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from isthmus.connectors.servicebus.pair_member import HoldsMessagesError, PairMember
+from isthmus.connectors.servicebus.administration.pair_member import HoldsMessagesError, PairMember
 from isthmus.errors import IsthmusError
 from isthmus.pairing.failover import statuses_of
 from isthmus.pairing.state import Fence, PairState, key_of

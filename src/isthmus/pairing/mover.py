@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from isthmus.amqp import section
-from isthmus.entities.parse import HeadCache, split
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
+from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import LockLostError
 from isthmus.message import name as names
 from isthmus.operations.deliver import deliver

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from isthmus.connectors.secret import resolve
+from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.connectors.servicebus.connection_string import ConnectionString
-from isthmus.connectors.servicebus.pair_member import PairMember
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias_proxy import Lead
 from isthmus.pairing.failover import Failover

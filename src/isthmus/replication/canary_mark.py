@@ -1,6 +1,6 @@
 """How a canary is told from an application's message.
 
-What it is: one look at a message's properties. What it is not: who sends canaries (`isthmus.supervisor.canary_watch`).
+What it is: one look at a message's properties. What it is not: who sends canaries (`isthmus.supervisor.watch.canary_watch`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A route of a federation as the processes that carry it are told of it.
 
 What it is: a pure mapping from the topology's route to the bridge's description of a route. What it is not: the query that
-carries it (`isthmus.replication.shared_run`), nor the options' meaning, which the connectors declare.
+carries it (`isthmus.replication.query.shared_run`), nor the options' meaning, which the connectors declare.
 
 Invariants:
     I1. Options hold references to secrets, never secrets.

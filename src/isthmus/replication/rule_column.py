@@ -34,8 +34,8 @@ from isthmus.replication.rule_operator import (
     signed_cell,
 )
 from isthmus.rules import CorrelationFilter, DictView, FalseFilter, Filter, FilterError, TrueFilter, Value
-from isthmus.rules.closure import compile_expression, compile_predicate
-from isthmus.rules.tree import (
+from isthmus.rules.evaluation.closure import compile_expression, compile_predicate
+from isthmus.rules.syntax.tree import (
     And,
     Arithmetic,
     Comparison,

@@ -20,7 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from isthmus.replication.rule_cell import Cell, Part, either
-from isthmus.rules.like import ANY_ONE, ANY_RUN, like_parts
+from isthmus.rules.evaluation.like import ANY_ONE, ANY_RUN, like_parts
 from isthmus.rules.value import COMPARISONS, LONG_MIN, Kind
 
 __all__ = [

@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 
 from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.java import Java, find_java
-from isthmus.replication.numpy_converter import spare_numpy
-from isthmus.replication.worker_environment import make_shareable
+from isthmus.replication.spark.java import Java, find_java
+from isthmus.replication.spark.numpy_converter import spare_numpy
+from isthmus.replication.spark.worker_environment import make_shareable
 
 __all__ = ["LOG_FILE", "STDERR_FILE", "create_spark_session"]
 
@@ -126,7 +126,7 @@ def create_spark_session(
         "spark.sql.shuffle.partitions": str(max(1, os.cpu_count() or 1)),
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-        "spark.python.daemon.module": "isthmus.replication.worker_daemon",
+        "spark.python.daemon.module": "isthmus.replication.spark.worker_daemon",
         "spark.redaction.regex": _SECRET_NAMES,
         "spark.redaction.string.regex": _SECRET_TEXTS,
         "spark.sql.redaction.options.regex": _SECRET_NAMES,

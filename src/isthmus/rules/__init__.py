@@ -7,9 +7,9 @@ back end, a Spark Column, is `isthmus.replication.rule_column`; both are held to
 The language is described in docs/reference/rules.md.
 """
 
-from isthmus.rules.action import REMOVED, Assignment, Changes, Removed
-from isthmus.rules.correlation import CorrelationFilter
 from isthmus.rules.error import FilterError, RuleSyntaxError
+from isthmus.rules.evaluation.action import REMOVED, Assignment, Changes, Removed
+from isthmus.rules.evaluation.correlation import CorrelationFilter
 from isthmus.rules.rule import (
     Action,
     FalseFilter,

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from isthmus.errors import ConfigError, Fault
-from isthmus.rules.conversion import show_datetime
+from isthmus.rules.evaluation.conversion import show_datetime
 from isthmus.rules.system import SYSTEM_PROPERTIES, canonical_name, closest_name
 from isthmus.rules.value import LONG_MAX, LONG_MIN, Kind, Value, kind_of
 

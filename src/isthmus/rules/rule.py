@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 from isthmus.errors import Fault
-from isthmus.rules.action import Changes, compile_action
-from isthmus.rules.closure import compile_predicate
 from isthmus.rules.error import RuleSyntaxError
-from isthmus.rules.parser import parse_predicate
-from isthmus.rules.statement import parse_statements
-from isthmus.rules.tree import Predicate, Statement
+from isthmus.rules.evaluation.action import Changes, compile_action
+from isthmus.rules.evaluation.closure import compile_predicate
+from isthmus.rules.syntax.parser import parse_predicate
+from isthmus.rules.syntax.statement import parse_statements
+from isthmus.rules.syntax.tree import Predicate, Statement
 from isthmus.rules.value import Value, kind_of, plain
 from isthmus.rules.view import View
 

@@ -1,7 +1,7 @@
 """Bodies of large messages as files, one each.
 
 What it is: `isthmus.entities.BlobFiles` in a folder: written from the front to the end, synced, then only read, and
-removed. What it is not: who refers to a body (`isthmus.entities.blob`), nor a part of the ordered store: a body that went
+removed. What it is not: who refers to a body (`isthmus.entities.storage.blob`), nor a part of the ordered store: a body that went
 through its log and its tables would be written three times, each time with the interpreter held or the writers stalled.
 
 Invariants:

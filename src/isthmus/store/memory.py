@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from isthmus.entities.journal import Batch
+from isthmus.entities.storage.journal import Batch
 from isthmus.errors import StoreError
 
 __all__ = ["MemoryBatch", "MemoryJournal"]

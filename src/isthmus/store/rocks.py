@@ -1,7 +1,7 @@
 """The journal on RocksDB: a write-ahead log for durability, an ordered table for reading back.
 
 What it is: options measured for a broker's load (written once, read once in order, deleted from the front) and the
-translation of errors. What it is not: a layout of keys (`isthmus.entities.key`).
+translation of errors. What it is not: a layout of keys (`isthmus.entities.storage.key`).
 
 Invariants:
     I1. `write` does not sync; `sync` does, with the interpreter released, so that it may run in a thread.
@@ -28,7 +28,7 @@ from typing import Any
 
 import rocksdict
 
-from isthmus.entities.journal import Batch
+from isthmus.entities.storage.journal import Batch
 from isthmus.errors import StoreError
 from isthmus.store.log_in_use import LogInUse
 from isthmus.store.open_files import open_files_limit

@@ -20,8 +20,8 @@ import math
 from collections import deque
 from enum import StrEnum
 
-from isthmus.replication.sighting import Sighting, SpoolView
-from isthmus.replication.tally import Counts
+from isthmus.replication.query.sighting import Sighting, SpoolView
+from isthmus.replication.query.tally import Counts
 
 __all__ = ["Condition", "Phase"]
 

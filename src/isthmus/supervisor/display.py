@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from isthmus.supervisor.fill import Fill
 from isthmus.supervisor.fitting_table import FittingTable
+from isthmus.supervisor.watch.fill import Fill
 
 __all__ = ["fill_lines", "route_table"]
 

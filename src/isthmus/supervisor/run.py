@@ -9,7 +9,7 @@ Invariants:
     I2. A claim whose holder ran on this machine and has ended, or that carries no name, is waited for, not refused at once: its
         lock expires.
     I3. Claims are given up only after every route has stopped.
-    I5. Two runs never share a state folder (`isthmus.supervisor.folder_lock`).
+    I5. Two runs never share a state folder (`isthmus.supervisor.claim.folder_lock`).
     I4. A fault that only the operator can fix ends the run before anything is started, with all such faults at once.
 """
 
@@ -28,25 +28,25 @@ from typing import Any
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.start import ArchiveStarter, check_archives
-from isthmus.replication.checkpoint_check import check_checkpoints
-from isthmus.replication.ledger import LedgerWatch, check_ledgers, noted
+from isthmus.replication.ledger.ledger import LedgerWatch, check_ledgers, noted
+from isthmus.replication.query.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
-from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
 from isthmus.replication.shuffle.start import SpoolStarter, check_spools, route_specs, spool_folder, stranded
-from isthmus.replication.spark_gone import SparkGoneError, calling_spark
+from isthmus.replication.spark.checkpoint_check import check_checkpoints
+from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
-from isthmus.supervisor.canary_watch import CanaryWatch
-from isthmus.supervisor.claim import ClaimKeeper, TaskClaimedError
-from isthmus.supervisor.drop_watch import DropWatch
-from isthmus.supervisor.fill import Fill, FillWatch
-from isthmus.supervisor.folder_lock import held_folder
+from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
+from isthmus.supervisor.claim.folder_lock import held_folder
+from isthmus.supervisor.examination.preflight import preflight
 from isthmus.supervisor.pause import PauseFile
-from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.supervisor import Settings, Supervisor
-from isthmus.supervisor.watch import BacklogWatch
+from isthmus.supervisor.watch.canary_watch import CanaryWatch
+from isthmus.supervisor.watch.drop_watch import DropWatch
+from isthmus.supervisor.watch.fill import Fill, FillWatch
+from isthmus.supervisor.watch.watch import BacklogWatch
 from isthmus.topology.claim import CLAIM_LOCK_MS
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes

@@ -1,13 +1,13 @@
 """A route that was started, as the supervisor sees it.
 
-What it is: what the supervisor asks of whatever runs a route. What it is not: that (`isthmus.replication.shared_route`).
+What it is: what the supervisor asks of whatever runs a route. What it is not: that (`isthmus.replication.query.shared_route`).
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from isthmus.replication.sighting import Sighting
+from isthmus.replication.query.sighting import Sighting
 
 __all__ = ["RunningRoute"]
 

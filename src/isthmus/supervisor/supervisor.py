@@ -28,9 +28,9 @@ from dataclasses import dataclass, replace
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.secret import scrub
 from isthmus.errors import IsthmusError
-from isthmus.replication.sighting import Backlog, Sighting
-from isthmus.replication.spark_gone import SparkGoneError
-from isthmus.supervisor.claim_view import Claims, ClaimState, ClaimView, NoClaims
+from isthmus.replication.query.sighting import Backlog, Sighting
+from isthmus.replication.spark.gone import SparkGoneError
+from isthmus.supervisor.claim.view import Claims, ClaimState, ClaimView, NoClaims
 from isthmus.supervisor.condition import Condition, Phase
 from isthmus.supervisor.running_route import RunningRoute
 from isthmus.supervisor.settings import Settings

@@ -23,7 +23,7 @@ from isthmus.topology import (
     TopicState,
     WantedState,
 )
-from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.state import DEFAULT_RULE
 
 __all__ = ["FakeAdministration", "fake_opener"]

@@ -25,17 +25,17 @@ from isthmus.amqp import section
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
-from isthmus.replication.reconcile import Reconciliation
-from isthmus.replication.verify import verify
+from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.status import read_status
-from isthmus.supervisor.watch import BacklogLook
+from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.testing.proxy import Proxy
 from isthmus.topology import plan
+from isthmus.topology.file.reference import SecretReference
+from isthmus.topology.file.source import load
 from isthmus.topology.model import Endpoint, Federation
-from isthmus.topology.reference import SecretReference
 from isthmus.topology.route import routes
-from isthmus.topology.source import load
 from isthmus.transport import Sender
 
 __all__ = ["FederationProcess", "RunProcess", "WaitError"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 
-from isthmus.entities.journal import Journal
+from isthmus.entities.storage.journal import Journal
 from isthmus.errors import StoreError
 
 __all__ = ["JournalConformance"]

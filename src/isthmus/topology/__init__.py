@@ -13,10 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isthmus.topology.change import Change, Plan
     from isthmus.topology.linter import lint, read
     from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route, RouteOptions, Task
-    from isthmus.topology.planner import plan
+    from isthmus.topology.planning.change import Change, Plan
+    from isthmus.topology.planning.planner import plan
     from isthmus.topology.planning.wanted import wanted, wanted_topics
     from isthmus.topology.route import routes
     from isthmus.topology.state import (
@@ -54,10 +54,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "change": ("Change", "Plan"),
+    "planning.change": ("Change", "Plan"),
     "linter": ("lint", "read"),
     "model": ("Endpoint", "Federation", "NamespaceRef", "Route", "RouteOptions", "Task"),
-    "planner": ("plan",),
+    "planning.planner": ("plan",),
     "planning.wanted": ("wanted", "wanted_topics"),
     "route": ("routes",),
     "state": (

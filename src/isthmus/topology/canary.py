@@ -4,7 +4,7 @@ What it is: the setting `canary`, the rules that keep canaries apart, and the ch
 a route reads from, and bears the route's name in the property `isthmus-canary`. Of all subscriptions only the route's own selects it, by a
 rule of its own; at the target only the subscription `isthmus.TASK.canary` selects the copy. Every other subscription of both topics has
 `[isthmus-canary] IS NULL` in its rules: those that the file declares get it from `plan`, and one that the file does not declare is a fault
-of the plan if it would take canaries. What it is not: the sending and the receiving (`isthmus.supervisor.canary_watch`).
+of the plan if it would take canaries. What it is not: the sending and the receiving (`isthmus.supervisor.watch.canary_watch`).
 
 Invariants:
     I1. No message that is not a canary is selected otherwise than without canaries.
@@ -19,11 +19,11 @@ from dataclasses import replace
 
 from isthmus.message.name import CANARY, ORIGIN
 from isthmus.rules import DictView, FilterError, RuleSyntaxError, parse_filter
-from isthmus.topology.document import Document
-from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.model import Federation, Route, Task
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.pattern.replication import check_subscription_name, replication_subscription
+from isthmus.topology.pattern.part.replication import check_subscription_name, replication_subscription
 from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import EntityState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.step.order import is_frame_step

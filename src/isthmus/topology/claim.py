@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.model import Endpoint, Task
 from isthmus.topology.state import RuleState, SubscriptionState, TopicState
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.topology.reference import SecretReference
-from isthmus.topology.setting import Kind, Setting
+from isthmus.topology.file.reference import SecretReference
+from isthmus.topology.file.setting import Kind, Setting
 
 __all__ = ["IDENTITIES", "IDENTITY", "IDENTITY_SETTINGS", "IdentityReference", "identity_faults"]
 

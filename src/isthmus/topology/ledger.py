@@ -1,6 +1,6 @@
 """The setting `ledger`: an account of every message that the routes of a task move.
 
-What it is: the setting and its reading. What it is not: the account (`isthmus.connectors.ledger`, `isthmus.replication.ledger`).
+What it is: the setting and its reading. What it is not: the account (`isthmus.connectors.ledger`, `isthmus.replication.ledger.ledger`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isthmus.topology.document import Document
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.setting import Kind, Setting, Spec
 
 __all__ = ["LEDGER", "LedgerOptions", "read_ledger"]
 

@@ -1,7 +1,7 @@
 """All that is wrong with a federation file, at once.
 
-What it is: the checks across the parts of a file, after `isthmus.topology.reader` has read each part. What it is not:
-anything that needs a namespace to answer; that is `isthmus.topology.planner`.
+What it is: the checks across the parts of a file, after `isthmus.topology.file.reader` has read each part. What it is not:
+anything that needs a namespace to answer; that is `isthmus.topology.planning.planner`.
 
 Invariants:
     I1. For any text, `lint` returns; it never raises.
@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from isthmus.errors import Fault
 from isthmus.topology.canary import check_canaries
-from isthmus.topology.document import Document
-from isthmus.topology.edge import cycle_faults
-from isthmus.topology.forwarding import hop_faults
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.reader import read_model
+from isthmus.topology.graph.edge import cycle_faults
+from isthmus.topology.graph.forwarding import hop_faults
 from isthmus.topology.kind import KINDS
 from isthmus.topology.mailbox import check_full
 from isthmus.topology.model import Federation, NamespaceRef, Route, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAKE_LOGS
 from isthmus.topology.pattern.ordering import check_sessions
 from isthmus.topology.planning.wanted import contradictions
-from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
 from isthmus.topology.step import may_set_aside, shuffles

@@ -3,7 +3,7 @@
 What it is: the two settings, the entities and routes of a task with mailboxes, and their checks. What a subscription has forwarded counts
 against the size of the queue, and no longer against that of the topic. A message keeps the topic's sequence number and enqueued time beside
 those of the queue (Microsoft Learn, "Chaining Service Bus entities with autoforwarding"), so that copies are known as before. What it is not:
-the deletion of messages from a mailbox that is full (`isthmus.supervisor.drop_watch`).
+the deletion of messages from a mailbox that is full (`isthmus.supervisor.watch.drop_watch`).
 
 Invariants:
     I1. A mailbox has the name of its subscription, and the subscription's settings that count for a reader.
@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from isthmus.topology.document import Document
-from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.model import Endpoint, Federation, Route, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.state import EntityState, QueueState, SubscriptionState, TopicState

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
-from isthmus.topology.document import Place
+from isthmus.topology.file.document import Place
+from isthmus.topology.file.reference import SecretReference
+from isthmus.topology.file.setting import Kind
 from isthmus.topology.identity import IdentityReference
 from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.ledger import LedgerOptions
 from isthmus.topology.pair.declaration import Pair
-from isthmus.topology.reference import SecretReference
-from isthmus.topology.setting import Kind
 from isthmus.topology.spark import SparkSettings
 from isthmus.topology.step import StepDeclaration, anchored
 

@@ -2,7 +2,7 @@
 
 What it is: the setting `rate`, its text and what it says at a time of day. One text for the file, for the processes that carry a route,
 and for people: ``100/s 08:00-18:00, 500/s``. The first part that holds at a time counts; where none holds there is no limit. Hours are in
-UTC. What it is not: the keeping of the limit (`isthmus.bridge.rate_limit`).
+UTC. What it is not: the keeping of the limit (`isthmus.bridge.flow.rate_limit`).
 
 Invariants:
     I1. `Rate.parse(rate.to_text()) == rate`.
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from isthmus.topology.document import Document
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.setting import Kind, Setting, Spec
 
 __all__ = ["DAY_SECONDS", "RATE", "RATE_PART", "Rate", "RatePart", "read_rate"]
 

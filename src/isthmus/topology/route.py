@@ -11,7 +11,7 @@ from dataclasses import replace
 from isthmus.topology.mailbox import rerouted
 from isthmus.topology.model import Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.pattern.mixed_member import unmarked_only
+from isthmus.topology.pattern.part.mixed_member import unmarked_only
 from isthmus.topology.step import StepDeclaration, changes, may_drop
 
 __all__ = ["flows", "routes"]

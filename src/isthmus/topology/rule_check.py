@@ -10,9 +10,9 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.rules import Filter, RuleSyntaxError, parse_action
-from isthmus.rules.analysis import needs_property, never_matches
-from isthmus.rules.tree import Comparison, In, Like, Node, Not, Predicate, children
-from isthmus.topology.document import Document, Place
+from isthmus.rules.analysis.analysis import needs_property, never_matches
+from isthmus.rules.syntax.tree import Comparison, In, Like, Node, Not, Predicate, children
+from isthmus.topology.file.document import Document, Place
 
 __all__ = ["check_action", "check_filter", "check_joined"]
 

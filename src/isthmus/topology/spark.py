@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isthmus.topology.document import Document, Place
-from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+from isthmus.topology.file.document import Document, Place
+from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 
 __all__ = [
     "CONTROL_SPEC",

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from conformance_waiver import WAIVERS, reason
-from isthmus.bridge import lease_state
-from isthmus.bridge.delivery_settings import DeliverySettings
-from isthmus.bridge.host import sender_handle
+from isthmus.bridge.delivery.settings import DeliverySettings
+from isthmus.bridge.host.sender import handle as sender_handle
+from isthmus.bridge.lease import state as lease_state
 from isthmus.testing.bridge.bench import Bench
 from isthmus.testing.bridge.pair import Ability, MemoryPair
 from isthmus.testing.bridge.scenario import SCENARIOS

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from isthmus.bridge import lease_state
-from isthmus.bridge.delivery_settings import DeliverySettings
-from isthmus.bridge.host import sender_handle
+from isthmus.bridge.delivery.settings import DeliverySettings
+from isthmus.bridge.host.sender import handle as sender_handle
+from isthmus.bridge.lease import state as lease_state
 from isthmus.testing.bridge.bench import Bench
 from isthmus.testing.bridge.fault import Step
 from isthmus.testing.bridge.pair import MemoryPair

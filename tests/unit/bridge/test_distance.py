@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from isthmus.bridge.delivery import Delivery
+from isthmus.bridge.delivery.delivery import Delivery
+from isthmus.bridge.delivery.settings import DeliverySettings
 from isthmus.bridge.delivery_event import Granted, HandedOver, Opened, Outcome, Send, Settle, Tick
-from isthmus.bridge.delivery_settings import DeliverySettings
 
 CREDIT = 1000
 CAPACITY = 44_000.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from isthmus.bridge import lease_event as e
-from isthmus.bridge.host import sender_handle
+from isthmus.bridge.host.sender import handle as sender_handle
+from isthmus.bridge.lease import event as e
 from route_world import World, short_delay
 
 QUICK = 50

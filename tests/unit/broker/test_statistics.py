@@ -9,7 +9,7 @@ from isthmus.amqp import section
 from isthmus.broker.exposition import entity_text, is_quiet, namespace_text
 from isthmus.broker.statistics import EntityRow, entity_rows, namespace_row
 from isthmus.entities import QueueDescription
-from isthmus.entities.description import EntityStatus
+from isthmus.entities.catalog.description import EntityStatus
 
 LINE = re.compile(
     r'(?:# (?:HELP|TYPE) \w+ .+|(\w+)(?:\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\})? [0-9.e+]+)'

@@ -18,7 +18,7 @@ from isthmus.amqp import section
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.entities import Engine, Limits, QueueDescription, TransactionRolledBackError, TransactionTimeoutError
 from isthmus.entities.error import UnknownTransactionError
-from isthmus.entities.transaction import Ending
+from isthmus.entities.transaction.transaction import Ending
 from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, QuotaExceededError, StoreError
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock

@@ -15,12 +15,12 @@ from isthmus.cli.app import main
 from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
-from isthmus.replication import verify as verify_module
-from isthmus.replication.reading import Reading
-from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.replication.verification import verify as verify_module
+from isthmus.replication.verification.reading import Reading
+from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.supervisor import run as run_module
-from isthmus.supervisor import survey as survey_module
 from isthmus.supervisor.run import RunOptions, TaskClaimedError
+from isthmus.supervisor.watch import survey as survey_module
 from isthmus.topology.model import Federation
 
 TEXT = """

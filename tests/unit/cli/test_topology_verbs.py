@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import isthmus.connectors.administration
 from isthmus.cli.app import create_app
 from isthmus.connectors.administration import AdministrationError
-from isthmus.supervisor.claim import TaskClaimedError
+from isthmus.supervisor.claim.claim import TaskClaimedError
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import NamespaceRef, NamespaceState, TopicState, lint
 
@@ -221,7 +221,7 @@ def shrunk(
     assert call("apply")[0] == 0
     (folder / "isthmus.yaml").write_text(THREE.replace("jfk, lga]", "jfk]"))
     namespaces["ewr"].messages["flights/Subscriptions/isthmus.flights.lga"] = 1234
-    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", lambda *_: nullcontext())
+    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", lambda *_: nullcontext())
     return namespaces
 
 
@@ -314,7 +314,7 @@ def test_nothing_is_deleted_under_a_run_that_holds_the_claim(
         asked.extend(wanted)
         raise TaskClaimedError("flights", "lga", "process 7 on here")
 
-    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", held)
+    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", held)
     for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "lga", "--yes")):
         code, answer = call_json(*arguments)
         assert (code, answer["ok"], answer["error"]["code"], answer["removed"]) == (1, False, "task-claimed", None)
@@ -338,7 +338,7 @@ def test_what_another_file_with_this_task_still_moves_is_not_deleted_under_its_r
         asked.extend(wanted)
         raise TaskClaimedError("flights", "ewr", "process 7 on here")
 
-    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", held)
+    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", held)
     code, answer = call_json("apply", "--prune", "--yes")
     assert [row["path"] for row in answer["orphans"]] == ["flights/Subscriptions/isthmus.flights.lga"]
     assert (code, answer["error"]["code"], answer["removed"]) == (1, "task-claimed", None)

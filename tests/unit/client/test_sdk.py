@@ -9,7 +9,7 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
 
 from isthmus.client import sdk
-from isthmus.client.parcel import Parcel
+from isthmus.client.send.parcel import Parcel
 
 STRING = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
 

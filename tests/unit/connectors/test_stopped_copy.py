@@ -1,7 +1,7 @@
 """A copy comes back from every system as the copy that it is: its task stops it there, whatever the message was.
 
 A member of an all-active task that has no rules gets its copies back as if they were messages. They are told by the mark and by a
-provenance that fits MessageId and body (`isthmus.connectors.servicebus.message_copy`): what a system changes of either would be taken for a
+provenance that fits MessageId and body (`isthmus.connectors.servicebus.message.message_copy`): what a system changes of either would be taken for a
 new message, and go on to every other member.
 """
 
@@ -17,11 +17,11 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.types import Symbol, Timestamp, ULong
 from isthmus.connectors.amqp.mapping import with_header
 from isthmus.connectors.eventhubs.mapping import EventReader, to_event
-from isthmus.connectors.kafka import mapping as kafka
-from isthmus.connectors.kafka.message_id import MessageIds
-from isthmus.connectors.rabbitmq import mapping as rabbitmq
-from isthmus.connectors.rabbitmq.outward import to_record
-from isthmus.connectors.servicebus.message_rewriter import COPIED, VISITED, Mark, MessageRewriter, Refused
+from isthmus.connectors.kafka.mapping import mapping as kafka
+from isthmus.connectors.kafka.mapping.message_id import MessageIds
+from isthmus.connectors.rabbitmq.mapping import mapping as rabbitmq
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
+from isthmus.connectors.servicebus.message.message_rewriter import COPIED, VISITED, Mark, MessageRewriter, Refused
 
 NOW_MS = 1_700_000_000_000
 MARK = Mark("isthmus-flights-a1b2c3")

@@ -19,7 +19,7 @@ WORLDS = 100
 def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics copy little at a time, so that messages wait to be copied when something fails."""
     for name, value in {"SENT_UNITS": 3, "TURN_UNITS": 2, "TURNS": 2}.items():
-        monkeypatch.setattr(f"isthmus.entities.fan_out.{name}", value)
+        monkeypatch.setattr(f"isthmus.entities.topic.fan_out.{name}", value)
 
 
 @pytest.mark.parametrize(

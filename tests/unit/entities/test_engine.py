@@ -25,8 +25,8 @@ from isthmus.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.description import DateTime, Duration, dump, load
-from isthmus.entities.key import FORMAT, state_key
+from isthmus.entities.catalog.description import DateTime, Duration, dump, load
+from isthmus.entities.storage.key import FORMAT, state_key
 from isthmus.errors import (
     EntityExistsError,
     EntityNotFoundError,
@@ -631,7 +631,7 @@ def test_a_store_of_another_format_is_refused(namespace: Any) -> None:
 def test_whatever_a_power_cut_leaves_is_consistent(kept: int) -> None:
     """Journal I1, Queue I5: any prefix of the batches is a state in which counts, cursors and messages agree."""
     from isthmus.entities import Engine
-    from isthmus.entities.key import MESSAGE, message_key, numbered_span
+    from isthmus.entities.storage.key import MESSAGE, message_key, numbered_span
     from isthmus.store import MemoryJournal
     from isthmus.testing.clock import ManualClock
 

@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.entities.run import RunSet
+from isthmus.entities.queue.run import RunSet
 from isthmus.operations import redrive
 from isthmus.operations.copy_target import Sent
 from isthmus.operations.redrive import Choice

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from isthmus.connectors.servicebus.pair_member import Counts
+from isthmus.connectors.servicebus.administration.pair_member import Counts
 from isthmus.pairing.failover import Failover, NotEmptyError, is_movable, stop_layers
 from isthmus.pairing.mover import Moved
 from isthmus.pairing.state import PairState, Phase

@@ -97,7 +97,7 @@ def test_the_wheel_holds_everything_that_runs(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         files = {info.filename: info for info in archive.infolist()}
-    launcher = files["isthmus/replication/launcher/bin/java"]
+    launcher = files["isthmus/replication/spark/launcher/bin/java"]
     assert (launcher.external_attr >> 16) & stat.S_IXUSR
     assert "isthmus/replication/log4j2.properties" in files
     assert "isthmus/py.typed" in files

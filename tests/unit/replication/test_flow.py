@@ -11,12 +11,12 @@ from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
 from isthmus.message import digest
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
-from isthmus.replication.audit import audit
-from isthmus.replication.count import Verdict
-from isthmus.replication.identity import Members, identify
-from isthmus.replication.reconcile import Reconciliation
-from isthmus.replication.unkept import numbered
-from isthmus.replication.verify import ground_of
+from isthmus.replication.verification.audit import audit
+from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.identity import Members, identify
+from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.unkept import numbered
+from isthmus.replication.verification.verify import ground_of
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Flow, Route
 

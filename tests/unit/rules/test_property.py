@@ -14,15 +14,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from isthmus.rules import DictView, Filter, FilterError, RuleSyntaxError, like, parse_action, parse_filter
-from isthmus.rules.analysis import needs_property, never_matches, properties
-from isthmus.rules.closure import compile_predicate
+from isthmus.rules import DictView, Filter, FilterError, RuleSyntaxError, parse_action, parse_filter
+from isthmus.rules.analysis.analysis import needs_property, never_matches, properties
 from isthmus.rules.document import parse_value, show_value
-from isthmus.rules.like import compile_like, like_parts
-from isthmus.rules.parser import parse_predicate
-from isthmus.rules.system import SYSTEM_PROPERTIES
-from isthmus.rules.token import KEYWORDS
-from isthmus.rules.tree import (
+from isthmus.rules.evaluation import like
+from isthmus.rules.evaluation.closure import compile_predicate
+from isthmus.rules.evaluation.like import compile_like, like_parts
+from isthmus.rules.syntax.parser import parse_predicate
+from isthmus.rules.syntax.token import KEYWORDS
+from isthmus.rules.syntax.tree import (
     And,
     Arithmetic,
     Comparison,
@@ -39,6 +39,7 @@ from isthmus.rules.tree import (
     Unary,
     render,
 )
+from isthmus.rules.system import SYSTEM_PROPERTIES
 from isthmus.rules.value import COMPARISONS, LONG_MAX, LONG_MIN, all_of, any_of, arithmetic, compare, negated
 
 NAMES = ("a", "b", "Color", "a b", "x]y", "AND", "größe", '"q"')

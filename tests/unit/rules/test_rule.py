@@ -22,7 +22,7 @@ from isthmus.rules import (
     parse_action,
     parse_filter,
 )
-from isthmus.rules.conversion import parse_timespan, show_timespan
+from isthmus.rules.evaluation.conversion import parse_timespan, show_timespan
 from isthmus.rules.value import LONG_MAX
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isthmus.replication.sighting import Sighting
-from isthmus.replication.tally import Counts
+from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.tally import Counts
 from isthmus.supervisor.condition import MOVING_SECONDS, Condition, Phase
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.replication.sighting import Sighting
-from isthmus.replication.tally import Counts
-from isthmus.supervisor.claim_view import ClaimState, ClaimView
+from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.tally import Counts
+from isthmus.supervisor.claim.view import ClaimState, ClaimView
 from isthmus.supervisor.condition import Phase
 from isthmus.supervisor.pause import FILE, PauseFile, PauseFileError
 from isthmus.supervisor.supervisor import Settings, Supervisor

@@ -10,8 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from isthmus.supervisor import run as run_module
-from isthmus.supervisor.claim import Holder
-from isthmus.supervisor.folder_lock import FolderInUseError, held_folder
+from isthmus.supervisor.claim.claim import Holder
+from isthmus.supervisor.claim.folder_lock import FolderInUseError, held_folder
 from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide, checkpoint_folder
 from isthmus.topology import read
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from isthmus.replication.sighting import Sighting
-from isthmus.replication.tally import Counts
+from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.tally import Counts
 from isthmus.supervisor import status as status_module
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.display import route_table

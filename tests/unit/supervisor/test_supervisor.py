@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from isthmus.replication.sighting import Sighting
-from isthmus.replication.spark_gone import SparkGoneError
-from isthmus.replication.tally import Counts
+from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.tally import Counts
+from isthmus.replication.spark.gone import SparkGoneError
 from isthmus.supervisor.condition import Phase
 from isthmus.supervisor.supervisor import ClaimState, ClaimView, Settings, Supervisor
 from isthmus.testing.clock import ManualClock

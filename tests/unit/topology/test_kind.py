@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from isthmus.connectors.kafka.option import ADMINISTRATION
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind import KAFKA, KINDS, SERVICE_BUS
 from isthmus.topology.kind.kafka import kafka_faults
 from isthmus.topology.kind.queuestorage import queue_storage_faults
-from isthmus.topology.setting import Kind, Setting
 
 PASSWORD = {"username": "u", "password": "env:P"}
 

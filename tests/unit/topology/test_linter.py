@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isthmus.errors import ConfigError
 from isthmus.topology import lint, read
-from isthmus.topology.source import load
+from isthmus.topology.file.source import load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "topology" / "faults"
 FILES = sorted(FIXTURES.glob("*.yaml"))

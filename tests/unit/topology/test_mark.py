@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.rules import DictView, parse_filter
 from isthmus.topology import read, routes
-from isthmus.topology.pattern.mark import default_mark, mark_filter
+from isthmus.topology.pattern.part.mark import default_mark, mark_filter
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:%s}\n  jfk: {connection: env:B}\n"

@@ -9,12 +9,12 @@ import pytest
 from isthmus.errors import ConfigError
 from isthmus.replication.route_spec import route_spec
 from isthmus.topology import NamespaceState, lint, plan, read, routes
+from isthmus.topology.file.reader import KIND_SETTING
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind import KINDS, NamespaceKind, Shape
 from isthmus.topology.linter import warnings
-from isthmus.topology.plain_planner import wanted_plain
-from isthmus.topology.reader import KIND_SETTING
+from isthmus.topology.planning.plain_planner import wanted_plain
 from isthmus.topology.route import flows
-from isthmus.topology.setting import Kind, Setting
 from isthmus.topology.state import PlainState
 
 HEAD = """isthmus: 1
@@ -48,7 +48,7 @@ def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(KINDS, "droppingmq", dropping)
     monkeypatch.setitem(KINDS, "plainsink", replace(mq, name="plainsink", reads=False))
-    monkeypatch.setattr("isthmus.topology.reader.KIND_SETTING", replace(KIND_SETTING, choices=tuple(KINDS)))
+    monkeypatch.setattr("isthmus.topology.file.reader.KIND_SETTING", replace(KIND_SETTING, choices=tuple(KINDS)))
 
 
 def faults(tasks: str) -> list[str]:
@@ -89,7 +89,7 @@ def test_a_copy_of_a_plain_topic_has_a_subscription_of_its_own() -> None:
 
 
 def test_a_plan_makes_what_is_missing_and_then_nothing() -> None:
-    """isthmus.topology.plain_planner, I1 and I3."""
+    """isthmus.topology.planning.plain_planner, I1 and I3."""
     federation = read(HEAD + "  t: {pattern: copy, topic: flights, source: mq, target: mq2}\n")
     empty = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("mq", "mq2")}
     made = [(each.alias, each.kind, each.path) for each in plan(federation, empty).changes]
@@ -151,7 +151,7 @@ def test_what_stands_already_is_told_where_a_subscription_is_new() -> None:
     ],
 )
 def test_what_a_plain_end_cannot_honour_is_a_fault(task: str, text: str) -> None:
-    """isthmus.topology.pattern.transfer_plain, I1."""
+    """isthmus.topology.pattern.transfer.plain, I1."""
     assert any(text in each for each in faults(f"  t: {task}\n")), faults(f"  t: {task}\n")
 
 

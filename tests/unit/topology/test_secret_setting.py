@@ -6,9 +6,9 @@ import pytest
 
 from isthmus.errors import ConfigError
 from isthmus.topology import lint, read
+from isthmus.topology.file.setting import Kind
 from isthmus.topology.kind import KINDS
 from isthmus.topology.linter import warnings
-from isthmus.topology.setting import Kind
 
 PLANTED = "hunter2-planted+secret/key=="
 CASES = [(kind.name, each.name) for kind in KINDS.values() for each in kind.settings if each.kind is Kind.REFERENCE]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isthmus.topology import lint, read
+from isthmus.topology.file.setting import SettingError
 from isthmus.topology.linter import warnings
-from isthmus.topology.setting import SettingError
 from isthmus.topology.spark import (
     REFUSED,
     ControlAddress,

@@ -3,7 +3,7 @@
 What it is: a frame is a kind (one byte), a length (uint32, little endian) and a payload; `Channel` carries frames over any
 connected stream socket. Reader and sink of a task find each other by a Unix socket in a directory that only this user may
 enter, named after the task, without an option that could leak. What it is not: what frames say (`isthmus.bridge.frame`), nor
-the connection to the driver (`control_client`, `control_server`).
+the connection to the driver (`control.client`, `control.server`).
 
 Invariants:
     I1. Writing never blocks: what the socket does not take waits here, in order (a sink that waits for the channel while

@@ -1,7 +1,7 @@
 """Messages on their way out of Spark.
 
 What it is: the taking apart of batches into runs of one route, flush rows in their places. The bytes of a run go on in one
-piece with their offsets, without a Python object per row. What it is not: Spark (`sink`), or the sending (`isthmus.bridge.host.sender`).
+piece with their offsets, without a Python object per row. What it is not: Spark (`sink`), or the sending (`isthmus.bridge.host.sender.sender`).
 
 Invariants:
     I1. Rows are handed over in their order, whatever the order of routes in a batch.
@@ -27,7 +27,7 @@ DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
 
 
 class RowSink(Protocol):
-    """What takes messages: `isthmus.bridge.host.sender.SenderHost`."""
+    """What takes messages: `isthmus.bridge.host.sender.sender.SenderHost`."""
 
     def hand_over(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from isthmus.bridge.frame import Kind, pack_json, unpack_json
 from isthmus.bridge.host.channel import Channel
-from isthmus.bridge.host.control_client import dial_control
+from isthmus.bridge.host.control.client import dial_control
 from isthmus.bridge.spark.option import ReadOptions
 from isthmus.errors import ConnectionLostError, IsthmusError
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from isthmus.bridge.host.reader_item import LeaseEnd, Rows
+from isthmus.bridge.host.reader.item import LeaseEnd, Rows
 from isthmus.bridge.spark.row import Run, batch_of, flush_batch
 
 __all__ = ["Outflow", "RowSource"]
@@ -36,7 +36,7 @@ _UNAIDED_FLUSHES = 2
 
 
 class RowSource(Protocol):
-    """What gives messages: `isthmus.bridge.host.reader.ReaderHost`."""
+    """What gives messages: `isthmus.bridge.host.reader.reader.ReaderHost`."""
 
     def take(self, until: float) -> Rows | LeaseEnd | None:
         """What comes next; None if nothing came until then (monotonic seconds)."""

@@ -2,7 +2,7 @@
 
 What it is: the streaming writer, which applies the steps that come last (`stage`), takes batches apart (`inflow`) and hands messages to
 the host of their targets. The reader of the same task says over their channel what routes there are. What it is not: the sending
-(`isthmus.bridge.host.sender`).
+(`isthmus.bridge.host.sender.sender`).
 
 Invariants:
     I1. `write` returns only after everything is acknowledged and settled and the reader said that the lease ended in good
@@ -85,7 +85,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # Here, since the process in which Spark plans the write imports this module and needs none of it.
-        from isthmus.bridge.host.sender import SenderHost
+        from isthmus.bridge.host.sender.sender import SenderHost
         from isthmus.bridge.spark.inflow import Inflow
         from isthmus.bridge.spark.stage import open_stage
 

@@ -1,7 +1,7 @@
 """The Spark data source `isthmus`: what Spark calls to read.
 
 What it is: `IsthmusDataSource` and its streaming reader. One query carries many routes: a micro-batch is a lease, which lasts an
-hour or more, and a partition is a slot, whose reader carries some of the routes. What it is not: the reading (`isthmus.bridge.host.reader`),
+hour or more, and a partition is a slot, whose reader carries some of the routes. What it is not: the reading (`isthmus.bridge.host.reader.reader`),
 the batches (`outflow`), the sink (`sink`).
 
 Which process runs what: `latestOffset` and `partitions` run in one Python process at the driver that lives as long as the
@@ -134,8 +134,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _read(options: ReadOptions, partition: SlotPartition) -> Iterator[pa.RecordBatch]:
     """Rows as they arrive; returns when the lease has ended in good order."""
     # Here, since the processes in which Spark plans import this module and need none of it.
-    from isthmus.bridge.host.reader import ReaderHost
-    from isthmus.bridge.host.reader_item import LeaseName
+    from isthmus.bridge.host.reader.item import LeaseName
+    from isthmus.bridge.host.reader.reader import ReaderHost
     from isthmus.bridge.spark.outflow import Outflow
     from isthmus.bridge.spark.stage import open_stage
 

@@ -20,13 +20,13 @@ from isthmus.broker.admin.atom import SERVICE_BUS, format_time
 from isthmus.broker.admin.document import Node, element, text_element
 from isthmus.broker.admin.setting import Setting
 from isthmus.broker.security.keyring import merge_rules
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     AuthorizationRule,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.runtime import Runtime
+from isthmus.entities.catalog.runtime import Runtime
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["INSTANCE", "read_description", "read_rules", "write_description", "write_rules"]

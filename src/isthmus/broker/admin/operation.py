@@ -26,7 +26,7 @@ from isthmus.broker.admin.request import Answer, Request, check_etag, page, stat
 from isthmus.broker.admin.rule import read_rule, write_rule
 from isthmus.clock import Clock
 from isthmus.entities import Engine
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,

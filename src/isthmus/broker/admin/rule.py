@@ -21,7 +21,7 @@ from isthmus.broker.admin.atom import SERVICE_BUS, format_time
 from isthmus.broker.admin.description import INSTANCE
 from isthmus.broker.admin.document import Node, element, text_element
 from isthmus.broker.config.duration import format_duration, parse_duration
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
     CorrelationFilter,

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from isthmus.broker.config.duration import format_duration, parse_duration
-from isthmus.entities.description import INFINITE_MS, EntityStatus
+from isthmus.entities.catalog.description import INFINITE_MS, EntityStatus
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["Codec", "Setting", "boolean", "duration", "forward", "number", "status", "text"]

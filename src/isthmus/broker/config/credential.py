@@ -18,10 +18,10 @@ import yaml
 
 from isthmus.broker.security.jwt_setting import JwtSettings
 from isthmus.broker.security.keyring import Right
-from isthmus.entities.description import AuthorizationRule
-from isthmus.topology.document import Document
-from isthmus.topology.reference import SecretError, SecretReference
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.entities.catalog.description import AuthorizationRule
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.reference import SecretError, SecretReference
+from isthmus.topology.file.setting import Kind, Setting, Spec
 
 __all__ = ["read_authorization_rules", "read_jwt"]
 

@@ -13,7 +13,7 @@ import yaml
 
 from isthmus.broker.config.layout import Layout
 from isthmus.broker.config.reader import AnyDescription, NamespaceConfig, Pairs, Reader, SubscriptionConfig, TopicConfig
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     Filter,
     QueueDescription,
     RuleDescription,
@@ -23,8 +23,8 @@ from isthmus.entities.description import (
     TopicDescription,
 )
 from isthmus.entities.hub import EventHubDescription
-from isthmus.topology.document import Document
-from isthmus.topology.setting import Kind, Spec
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.setting import Kind, Spec
 
 __all__ = ["EmulatorReader"]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from isthmus.entities.description import INFINITE_MS, EntityStatus
-from isthmus.entities.limit import Limits
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.entities.catalog.description import INFINITE_MS, EntityStatus
+from isthmus.entities.catalog.limit import Limits
+from isthmus.topology.file.setting import Kind, Setting, Spec
 
 __all__ = ["CORRELATION_FIELDS", "SETTINGS", "Layout", "field_of"]
 

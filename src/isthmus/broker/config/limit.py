@@ -2,7 +2,7 @@
 
 What it is: the limits of connections and links with the service's values as defaults, and one table of all limits that
 a file may set, those of entities included. What it is not: the limits of entities themselves
-(`isthmus.entities.limit`), nor a reader of files (`config`).
+(`isthmus.entities.catalog.limit`), nor a reader of files (`config`).
 Spec: docs/explanation/protocol.md, Connection, Tokens, Settlement, Message, Rules, Entities.
 
 Invariants:
@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from isthmus.entities import Limits
-from isthmus.entities.tier import Tier
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.entities.catalog.tier import Tier
+from isthmus.topology.file.setting import Kind, Setting, Spec
 
 __all__ = ["LIMITS", "ConnectionLimits", "limit_spec", "make_limits"]
 

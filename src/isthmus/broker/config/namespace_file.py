@@ -21,7 +21,7 @@ from isthmus.broker.config.emulator_layout import EmulatorReader
 from isthmus.broker.config.own_layout import OwnReader
 from isthmus.broker.config.reader import NamespaceConfig, SubscriptionConfig, TopicConfig
 from isthmus.errors import ConfigError, Fault
-from isthmus.topology.document import Document
+from isthmus.topology.file.document import Document
 
 __all__ = ["NamespaceConfig", "SubscriptionConfig", "TopicConfig", "load_config", "read_config"]
 

@@ -15,19 +15,19 @@ from isthmus.broker.config.credential import read_authorization_rules, read_jwt
 from isthmus.broker.config.layout import Layout
 from isthmus.broker.config.limit import LIMITS, limit_spec, make_limits
 from isthmus.broker.config.reader import NamespaceConfig, Pairs, Reader, SubscriptionConfig, TopicConfig
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     Filter,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.catalog.tier import TIERS, Tier
 from isthmus.entities.hub import EventHubDescription
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
-from isthmus.entities.tier import TIERS, Tier
 from isthmus.store.zone import COPIES
-from isthmus.topology.document import Document
-from isthmus.topology.setting import Kind
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.setting import Kind
 
 __all__ = ["OwnReader"]
 

@@ -21,7 +21,7 @@ from isthmus.broker.config.namespace_file import NamespaceConfig, SubscriptionCo
 from isthmus.broker.security.keyring import merge_rules
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, FragmentStores, Limits
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
     AuthorizationRule,

@@ -16,7 +16,7 @@ from isthmus.broker.config.layout import CORRELATION_FIELDS, SETTINGS, Layout, f
 from isthmus.broker.config.limit import ConnectionLimits
 from isthmus.broker.security.jwt_setting import JwtSettings
 from isthmus.entities import Limits
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     DEFAULT_RULE_NAME,
     AuthorizationRule,
     CorrelationFilter,
@@ -33,8 +33,8 @@ from isthmus.entities.description import (
 from isthmus.entities.hub import DEFAULT_CONSUMER_GROUP, EventHubDescription
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
 from isthmus.rules import RuleSyntaxError, parse_action, parse_filter
-from isthmus.topology.document import Document
-from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+from isthmus.topology.file.document import Document
+from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["AnyDescription", "NamespaceConfig", "Pairs", "Reader", "SubscriptionConfig", "TopicConfig"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from isthmus.amqp import Link, Transfers
 from isthmus.broker.link.incoming_link import Durable, Failed, IncomingLink
-from isthmus.entities import envelope
 from isthmus.entities.hub import EventHub, Partition
+from isthmus.entities.record import envelope
 from isthmus.errors import NotAllowedError
 
 __all__ = ["HubReceiverLink"]

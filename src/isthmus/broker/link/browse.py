@@ -21,7 +21,7 @@ from isthmus.amqp.performative import Accepted
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.sender_link import Carrier, SenderLink
 from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue
-from isthmus.entities.blob import Large
+from isthmus.entities.storage.blob import Large
 from isthmus.errors import IsthmusError
 
 __all__ = ["BrowseSenderLink"]

@@ -1,7 +1,7 @@
 """Links on which a client declares and discharges transactions, and the transactions of its connection.
 
 What it is: the coordinator of AMQP transactions for one connection. What it is not: what a transaction does
-(`isthmus.entities.transaction`), nor the links whose transfers and dispositions take part.
+(`isthmus.entities.transaction.transaction`), nor the links whose transfers and dispositions take part.
 Spec: AMQP 1.0 part 4; docs/explanation/protocol.md, Transactions.
 
 Invariants:
@@ -33,9 +33,9 @@ from isthmus.entities import (
     TransactionRolledBackError,
     TransactionTimeoutError,
 )
-from isthmus.entities.catalog import parse_address
+from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.error import UnknownTransactionError
-from isthmus.entities.transfer import Transfer
+from isthmus.entities.transaction.transfer import Transfer
 from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, QuotaExceededError
 
 __all__ = ["Coordinator", "Transactions"]

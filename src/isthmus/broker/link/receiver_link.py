@@ -21,8 +21,9 @@ from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.incoming_link import CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
 from isthmus.broker.security.keyring import Right
-from isthmus.entities import Copy, Large, Partitioned, PartitionedTransfer, Payload, Transaction, envelope
-from isthmus.entities.transaction import Destination as Examined
+from isthmus.entities import Copy, Large, Partitioned, PartitionedTransfer, Payload, Transaction
+from isthmus.entities.record import envelope
+from isthmus.entities.transaction.transaction import Destination as Examined
 from isthmus.errors import IsthmusError, MessageTooLargeError, NotAllowedError
 
 __all__ = ["BATCH_BYTES", "CREDIT", "Destination", "ReceiverLink"]
@@ -45,11 +46,11 @@ class Destination(Examined, Refusing, Protocol):
         ...
 
     def hold_room(self, size_bytes: int, /) -> None:
-        """See `isthmus.entities.intake.Intake.hold_room`."""
+        """See `isthmus.entities.queue.intake.Intake.hold_room`."""
         ...
 
     def give_back_room(self, size_bytes: int, /) -> None:
-        """See `isthmus.entities.intake.Intake.give_back_room`."""
+        """See `isthmus.entities.queue.intake.Intake.give_back_room`."""
         ...
 
 

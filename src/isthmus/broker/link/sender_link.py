@@ -36,8 +36,8 @@ from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.request import Way, text_map
 from isthmus.broker.security.keyring import Right
 from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue, Transaction
-from isthmus.entities.run import runs_of
-from isthmus.entities.transaction import Ending
+from isthmus.entities.queue.run import runs_of
+from isthmus.entities.transaction.transaction import Ending
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 
 __all__ = ["Carrier", "SenderLink", "Verdict"]

@@ -43,7 +43,7 @@ from isthmus.broker.relay.request import origin_of, relay_request, remote_of
 from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
 from isthmus.broker.security.keyring import Grant, Right
 from isthmus.broker.security.sas import canonical_path
-from isthmus.entities.description import EntityStatus
+from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
 from isthmus.errors import EntityNotFoundError, ServerBusyError, UnauthorizedError
 

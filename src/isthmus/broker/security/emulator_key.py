@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from isthmus.broker.security.keyring import ROOT_KEY_NAME
-from isthmus.entities.description import AuthorizationRule
+from isthmus.entities.catalog.description import AuthorizationRule
 
 __all__ = ["EMULATOR_KEY", "emulator_connection_string", "with_emulator_key"]
 

@@ -41,7 +41,7 @@ from isthmus.broker.security.sas import (
     parents,
 )
 from isthmus.clock import Clock
-from isthmus.entities.description import AuthorizationRule
+from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.whole_file import write_file
 

@@ -21,9 +21,9 @@ from typing import Protocol
 
 from isthmus.client.circuit import Circuit
 from isthmus.client.failure import Failure
-from isthmus.client.lane import Attempt, Lane
 from isthmus.client.outbox.backlog import Batch
-from isthmus.client.parcel import Parcel
+from isthmus.client.send.lane import Attempt, Lane
+from isthmus.client.send.parcel import Parcel
 from isthmus.errors import IsthmusError
 
 __all__ = ["Drain", "DrainState", "Source", "Step", "decide"]

@@ -1,7 +1,7 @@
 """Messages as a broker takes them.
 
 What it is: the header made anew, application properties added, and the copies of a route. What it is not: provenance or policies, which
-`isthmus.connectors.servicebus.message_rewriter` makes for every target.
+`isthmus.connectors.servicebus.message.message_rewriter` makes for every target.
 Specification: OASIS AMQP 1.0 part 3: what is for one hop alone (header, delivery annotations) is not carried on; message annotations, which
 hold what another broker or client library says of a message (`x-opt-jms-*`), and everything behind them are.
 
@@ -22,8 +22,8 @@ from isthmus.amqp.codec import CodecError, value_end
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Copies
 from isthmus.connectors.amqp.option import TargetOptions
-from isthmus.connectors.servicebus.front import MAP32
-from isthmus.connectors.servicebus.message_rewriter import MALFORMED, Mark, MessageRewriter
+from isthmus.connectors.servicebus.message.front import MAP32
+from isthmus.connectors.servicebus.message.message_rewriter import MALFORMED, Mark, MessageRewriter
 from isthmus.message import duplicate_key, made_message_id
 from isthmus.message import name as names
 from isthmus.message.copy_policy import CopyPolicy

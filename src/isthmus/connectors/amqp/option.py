@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.kind.amqp import AMQP, amqp_faults
-from isthmus.topology.reference import SecretReference
 
 __all__ = [
     "BROKER",

@@ -15,8 +15,8 @@ from isthmus.connectors.amqp.browse import QueueBrowse, broker_options
 from isthmus.connectors.amqp.peer import endpoint_of, open_client
 from isthmus.connectors.system import Peek, Waits
 from isthmus.errors import NotAllowedError
-from isthmus.topology.change import Change
 from isthmus.topology.model import NamespaceRef
+from isthmus.topology.planning.change import Change
 from isthmus.topology.state import NamespaceState, PlainState, WantedState
 from isthmus.transport import LinkTerms, Receiver, Sender
 

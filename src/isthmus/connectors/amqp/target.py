@@ -1,7 +1,7 @@
 """A queue, topic or exchange of a broker on the port.
 
 What it is: the link to one address, the copies as that broker takes them, and what it answers as events of the delivery machine. What it is
-not: what is sent when (`isthmus.bridge.delivery`).
+not: what is sent when (`isthmus.bridge.delivery.delivery`).
 Specification: OASIS AMQP 1.0, 2.6.7 (credit), 3.4 (outcomes). Accepted: the broker has it. Rejected: the message is at fault where the
 condition says so, else it is sent again. Released, modified: it is sent again.
 

@@ -1,7 +1,7 @@
 """Event hubs and consumer groups of a namespace: what stands, and the making of them.
 
 What it is: the administration that `apply` uses. A group stands where it has checkpoints: that is where its route would go on. What it is not:
-what to make (`isthmus.topology.log_planner`).
+what to make (`isthmus.topology.planning.log_planner`).
 
 Invariants:
     I1. Nothing that stands is changed; a group that has checkpoints keeps them.
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from isthmus.connectors.eventhubs.address import START_OFFSET
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
-from isthmus.connectors.eventhubs.checkpoint import Checkpoint, open_store
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, open_store
 from isthmus.connectors.eventhubs.option import HubOptions, read_hub
+from isthmus.connectors.eventhubs.partition.address import START_OFFSET
 from isthmus.errors import ConfigError, EntityNotFoundError, Fault
-from isthmus.topology.change import Change
 from isthmus.topology.model import NamespaceRef
+from isthmus.topology.planning.change import Change
 from isthmus.topology.state import GroupState, LogState, NamespaceState, WantedState
 
 __all__ = ["START_OFFSET", "EventHubsAdministration", "begin_group"]

@@ -19,11 +19,11 @@ from typing import Self
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from isthmus.connectors.eventhubs.address import Begin
-from isthmus.connectors.eventhubs.checkpoint import GroupKey
-from isthmus.connectors.eventhubs.look import HubLook, PartitionView
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey
 from isthmus.connectors.eventhubs.option import HubOptions
-from isthmus.connectors.eventhubs.partition_link import PartitionLink
+from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.link import PartitionLink
+from isthmus.connectors.eventhubs.partition.look import HubLook, PartitionView
 from isthmus.connectors.secret import scrub
 from isthmus.connectors.servicebus.connect import endpoint_of
 from isthmus.errors import (

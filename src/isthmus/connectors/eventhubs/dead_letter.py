@@ -18,7 +18,7 @@ from isthmus.amqp import codec, section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.eventhubs.mapping import to_event
-from isthmus.connectors.kafka.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
+from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.servicebus.port.end import MarkedSender
 from isthmus.errors import IsthmusError
 

@@ -28,8 +28,8 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Int, Symbol, Timestamp
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.kafka.message_id import message_id
-from isthmus.connectors.kafka.record import KAFKA_PARTITION as LOG_PARTITION
+from isthmus.connectors.kafka.mapping.message_id import message_id
+from isthmus.connectors.kafka.mapping.record import KAFKA_PARTITION as LOG_PARTITION
 from isthmus.message import name as names
 
 __all__ = ["KEYED", "Event", "EventReader", "Outgoing", "to_event"]

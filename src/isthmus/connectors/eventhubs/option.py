@@ -17,9 +17,9 @@ from isthmus.connectors.servicebus.option import SourceOptions as NamespaceOptio
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.kind.base import NamespaceKind
 from isthmus.topology.kind.eventhubs import EVENT_HUBS
-from isthmus.topology.reference import SecretReference
 
 __all__ = [
     "ADMINISTRATION",

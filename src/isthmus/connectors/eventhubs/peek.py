@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.eventhubs.address import Begin
 from isthmus.connectors.eventhubs.blocking import LOOK_SECONDS, BlockingHubs
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import HubOptions
-from isthmus.connectors.eventhubs.partition_link import PartitionLink
+from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.link import PartitionLink
 from isthmus.errors import IsthmusError
 
 __all__ = ["HubPeek", "HubPeekFrom"]

@@ -1,7 +1,7 @@
 """An event hub as a source on the port.
 
 What it is: the links to the hub's partitions over one connection, and what they give as events, within the credit. What it is not: the
-account of what was read (`reading`), where reading begins (`opening`), or checkpoints (`checkpoint_thread`). docs/how-to/use-eventhubs.md.
+account of what was read (`reading`), where reading begins (`opening`), or checkpoints (`checkpoint.thread`). docs/how-to/use-eventhubs.md.
 A little over 400 lines: all that an opening goes through stands here, in its order.
 
 An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, `SourceOpened`.
@@ -28,17 +28,17 @@ from collections.abc import Callable, Sequence
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT, Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.address import Begin
-from isthmus.connectors.eventhubs.checkpoint import Checkpoint, GroupKey, open_store
-from isthmus.connectors.eventhubs.checkpoint_thread import CheckpointThread, Loaded
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, GroupKey, open_store
+from isthmus.connectors.eventhubs.checkpoint.thread import CheckpointThread, Loaded
 from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
-from isthmus.connectors.eventhubs.look import HubLook
 from isthmus.connectors.eventhubs.mapping import EventReader
-from isthmus.connectors.eventhubs.opening import Opening, opening
 from isthmus.connectors.eventhubs.option import SourceOptions
-from isthmus.connectors.eventhubs.partition_link import PartitionLink
+from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.link import PartitionLink
+from isthmus.connectors.eventhubs.partition.look import HubLook
+from isthmus.connectors.eventhubs.partition.opening import Opening, opening
+from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
-from isthmus.connectors.eventhubs.reading import Reading
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError

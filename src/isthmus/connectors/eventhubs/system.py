@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isthmus.connectors.eventhubs.address import Begin
 from isthmus.connectors.eventhubs.administration import EventHubsAdministration
 from isthmus.connectors.eventhubs.blocking import LOOK_SECONDS, BlockingHubs
-from isthmus.connectors.eventhubs.checkpoint import open_store
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import open_store
 from isthmus.connectors.eventhubs.option import read_hub
+from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
 from isthmus.connectors.servicebus.connect import endpoint_of
 from isthmus.connectors.system import Peek, Waits

@@ -1,7 +1,7 @@
 """An event hub as a target on the port.
 
 What it is: the links to a hub and to its partitions, the copies as events, where each goes, and what the hub answers as events of the delivery
-machine. What it is not: what is sent when (`isthmus.bridge.delivery`). docs/how-to/use-eventhubs.md.
+machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`). docs/how-to/use-eventhubs.md.
 
 Order. Events that go to one place, a partition by number or a key, are sent over one link in their order. An envelope of the machine is
 divided by place: the hub stores each batch in one partition.
@@ -25,14 +25,14 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.eventhubs.address import sender_path
 from isthmus.connectors.eventhubs.flight import Flight
-from isthmus.connectors.eventhubs.look import HubLook
 from isthmus.connectors.eventhubs.mapping import Outgoing, to_event
 from isthmus.connectors.eventhubs.option import TargetOptions
+from isthmus.connectors.eventhubs.partition.address import sender_path
+from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.servicebus.error import TargetChangedError
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError

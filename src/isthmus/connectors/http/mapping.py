@@ -25,7 +25,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from isthmus.amqp import section
-from isthmus.connectors.kafka.mapping import to_message, to_record
+from isthmus.connectors.kafka.mapping.mapping import to_message, to_record
 from isthmus.connectors.wrap import cloud_event_message, envelope
 from isthmus.connectors.wrap.arrival import message_id_of
 from isthmus.connectors.wrap.note import note_of, read_note, record_of

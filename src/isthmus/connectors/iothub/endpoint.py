@@ -19,9 +19,9 @@ import hmac
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from isthmus.connectors.eventhubs.address import Begin
 from isthmus.connectors.eventhubs.option import HubOptions
-from isthmus.connectors.eventhubs.partition_link import PartitionLink
+from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.link import PartitionLink
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import (
     AMQP_PORT,

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isthmus.connectors.eventhubs.address import Begin
 from isthmus.connectors.eventhubs.administration import EventHubsAdministration
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
-from isthmus.connectors.eventhubs.checkpoint import GroupKey, open_store
-from isthmus.connectors.eventhubs.look import PartitionView
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey, open_store
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import HubOptions
-from isthmus.connectors.eventhubs.partition_link import PartitionLink
+from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.link import PartitionLink
+from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
 from isthmus.connectors.iothub.device import DEVICE_BOUND
 from isthmus.connectors.iothub.endpoint import OPEN_SECONDS, events_endpoint, hub_endpoint

@@ -1,7 +1,7 @@
 """Cloud-to-device messages of an IoT hub as a target on the port.
 
 What it is: the link to `/messages/devicebound`, the copies as messages to devices, and the hub's answers, or its feedback, as events of the
-delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery`).
+delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`).
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
@@ -24,7 +24,7 @@ from isthmus.connectors.eventhubs.flight import Flight
 from isthmus.connectors.iothub.device import DEVICE_BOUND, FEEDBACK, NoDeviceError, ToDevice, read_feedback, to_device
 from isthmus.connectors.iothub.option import IotTargetOptions
 from isthmus.connectors.iothub.pool import DevicePool
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, MarkedSender, Step
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
 from isthmus.errors import InvalidArgumentError, IsthmusError

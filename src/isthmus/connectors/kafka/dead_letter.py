@@ -21,9 +21,9 @@ from confluent_kafka import KafkaError, Producer
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.kafka.cluster import settings
-from isthmus.connectors.kafka.mapping import to_record
+from isthmus.connectors.kafka.mapping.mapping import to_record
+from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.kafka.option import SourceOptions
-from isthmus.connectors.kafka.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 
 __all__ = ["DeadLetterTopic"]
 

@@ -17,8 +17,8 @@ from typing import Self
 from isthmus.connectors.kafka.administration import KafkaAdministration
 from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.errors import EntityNotFoundError
-from isthmus.topology.change import Change
 from isthmus.topology.model import NamespaceRef
+from isthmus.topology.planning.change import Change
 from isthmus.topology.state import GroupState, LogState, NamespaceState, WantedState
 
 __all__ = ["LogAdministration"]

@@ -19,8 +19,8 @@ from isthmus.connectors.secret import resolve
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.file.reference import SecretError, SecretReference
 from isthmus.topology.kind.kafka import KAFKA, kafka_faults
-from isthmus.topology.reference import SecretError, SecretReference
 
 __all__ = [
     "ADMINISTRATION",

@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.kafka.cluster import LOOK_SECONDS, look_at
+from isthmus.connectors.kafka.consumer.record_reader import RecordReader
 from isthmus.connectors.kafka.group import errors_of, reader_settings
 from isthmus.connectors.kafka.option import read_cluster
-from isthmus.connectors.kafka.record_reader import RecordReader
 from isthmus.errors import ConnectionLostError
 
 __all__ = ["PeekFrom", "TopicPeek"]

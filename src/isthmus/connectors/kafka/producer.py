@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.kafka.cluster import TopicView, error_of, look_at, may_pass, refusal_of, settings
-from isthmus.connectors.kafka.mapping import Record
+from isthmus.connectors.kafka.mapping.mapping import Record
 from isthmus.connectors.kafka.option import TargetOptions
 from isthmus.errors import IsthmusError
 

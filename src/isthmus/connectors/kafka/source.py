@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT, Arrived, Drained, Exhausted, SourceEvent, SourceLost
 from isthmus.connectors.end_pool import EndPool
-from isthmus.connectors.kafka.consumer import ConsumerThread
+from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
 from isthmus.connectors.kafka.option import SourceOptions
 
 __all__ = ["KafkaSource"]

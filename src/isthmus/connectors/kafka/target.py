@@ -1,7 +1,7 @@
 """A topic as a target on the port.
 
 What it is: the copies as records, their order, and the cluster's answers as events of the delivery machine. What it is not: what is
-sent when (`isthmus.bridge.delivery`), or the producer (`producer`). docs/how-to/use-kafka.md.
+sent when (`isthmus.bridge.delivery.delivery`), or the producer (`producer`). docs/how-to/use-kafka.md.
 
 Order. Records of a partition are stored in the order in which they were sent. Which partition a record goes to is told by
 `partitioning`: messages of one key, or of one partition of a Kafka source, stay in their order.
@@ -23,10 +23,10 @@ from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Ou
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.end_pool import EndPool
-from isthmus.connectors.kafka.mapping import Record, to_record
+from isthmus.connectors.kafka.mapping.mapping import Record, to_record
 from isthmus.connectors.kafka.option import TargetOptions
 from isthmus.connectors.kafka.producer import ProducerThread, ranges
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
 

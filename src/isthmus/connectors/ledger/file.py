@@ -1,7 +1,7 @@
 """The files that a target appends its account to, before they become a table.
 
 What it is: appending blocks (`isthmus.connectors.spool.block`) to a file that no other process writes. What it is not: the table
-(`isthmus.replication.ledger`), which takes a file when its writer has closed it or has ended: it holds a lock until then.
+(`isthmus.replication.ledger.ledger`), which takes a file when its writer has closed it or has ended: it holds a lock until then.
 
 Invariants:
     I1. What was appended is in the file when the process is killed; a machine that loses power may lose the last moments.

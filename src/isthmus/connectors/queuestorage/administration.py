@@ -18,7 +18,7 @@ from azure.storage.queue import QueueClient
 from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
 from isthmus.connectors.queuestorage.client import identity_of, open_queue, text_of
 from isthmus.connectors.queuestorage.option import AccountOptions
-from isthmus.topology.change import Change
+from isthmus.topology.planning.change import Change
 from isthmus.topology.state import NamespaceState, PlainState, WantedState
 
 __all__ = ["QueueAdministration"]

@@ -32,8 +32,8 @@ from isthmus.connectors.rabbitmq.probe import Probe
 from isthmus.connectors.rabbitmq.remark import DELIVERY_LIMIT, has_default_limit, remarks_of
 from isthmus.connectors.secret import resolve
 from isthmus.errors import EntityNotFoundError, IsthmusError
-from isthmus.topology.change import Change
 from isthmus.topology.model import NamespaceRef
+from isthmus.topology.planning.change import Change
 from isthmus.topology.state import NamespaceState, PlainState, WantedState
 
 __all__ = ["RabbitAdministration"]

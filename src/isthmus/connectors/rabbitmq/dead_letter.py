@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.rabbitmq import property as props
-from isthmus.connectors.rabbitmq import table, wire
-from isthmus.connectors.rabbitmq.connection import Connection
 from isthmus.connectors.rabbitmq.delivered import Entry
-from isthmus.connectors.rabbitmq.error import NO_ROUTE, ClosedByBrokerError
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
 from isthmus.connectors.rabbitmq.option import SourceOptions
-from isthmus.connectors.rabbitmq.outward import to_record
-from isthmus.connectors.rabbitmq.wire import M
+from isthmus.connectors.rabbitmq.protocol import property as props
+from isthmus.connectors.rabbitmq.protocol import table, wire
+from isthmus.connectors.rabbitmq.protocol.connection import Connection
+from isthmus.connectors.rabbitmq.protocol.error import NO_ROUTE, ClosedByBrokerError
+from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.errors import EntityNotFoundError, IsthmusError, ServerBusyError
 
 __all__ = ["DEAD_CHANNEL", "DESCRIPTION_HEADER", "REASON_HEADER", "SOURCE_HEADER", "DeadLetters"]

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from isthmus.connectors.rabbitmq.fingerprint import Traits, fingerprint_of
+from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, fingerprint_of
 
 __all__ = ["REMEMBERED", "Delivered", "Entry"]
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import time
 
-from isthmus.connectors.rabbitmq import wire
-from isthmus.connectors.rabbitmq.connection import Connection, Content
 from isthmus.connectors.rabbitmq.option import SourceOptions, TargetOptions
 from isthmus.connectors.rabbitmq.pool import BrokerPool
-from isthmus.connectors.rabbitmq.wire import M
+from isthmus.connectors.rabbitmq.protocol import wire
+from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
+from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.errors import IsthmusError, OperationTimeoutError
 
 __all__ = ["CHANNEL", "STEP_SECONDS", "End"]

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.refusal import Refusal
-from isthmus.connectors.rabbitmq import property as props
-from isthmus.connectors.rabbitmq.property import Record
-from isthmus.connectors.rabbitmq.table import TableError
+from isthmus.connectors.rabbitmq.protocol import property as props
+from isthmus.connectors.rabbitmq.protocol.property import Record
+from isthmus.connectors.rabbitmq.protocol.table import TableError
 
 __all__ = ["CREDIT", "Flight"]
 

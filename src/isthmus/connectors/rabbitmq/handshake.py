@@ -17,10 +17,10 @@ import ssl
 import struct
 from typing import Any
 
-from isthmus.connectors.rabbitmq import table, wire
-from isthmus.connectors.rabbitmq.connection import Connection, closed
 from isthmus.connectors.rabbitmq.option import BrokerOptions
-from isthmus.connectors.rabbitmq.wire import METHOD, M
+from isthmus.connectors.rabbitmq.protocol import table, wire
+from isthmus.connectors.rabbitmq.protocol.connection import Connection, closed
+from isthmus.connectors.rabbitmq.protocol.wire import METHOD, M
 from isthmus.connectors.secret import resolve
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError, ProtocolError, UnauthorizedError
 

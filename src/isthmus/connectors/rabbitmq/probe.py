@@ -12,12 +12,12 @@ import time
 from types import TracebackType
 from typing import Self
 
-from isthmus.connectors.rabbitmq import wire
-from isthmus.connectors.rabbitmq.connection import Connection, Content
-from isthmus.connectors.rabbitmq.error import NOT_FOUND, ClosedByBrokerError
 from isthmus.connectors.rabbitmq.handshake import dial
 from isthmus.connectors.rabbitmq.option import BrokerOptions
-from isthmus.connectors.rabbitmq.wire import M
+from isthmus.connectors.rabbitmq.protocol import wire
+from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
+from isthmus.connectors.rabbitmq.protocol.error import NOT_FOUND, ClosedByBrokerError
+from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.errors import EntityNotFoundError, IsthmusError, OperationTimeoutError
 
 __all__ = ["Probe"]

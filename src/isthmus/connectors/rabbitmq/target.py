@@ -1,7 +1,7 @@
 """A queue or an exchange as a target on the port.
 
 What it is: the copies as messages of AMQP 0-9-1, published in their order with confirms, and the broker's answers as events of the
-delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery`), or the mapping (`outward`). docs/how-to/use-rabbitmq.md.
+delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`), or the mapping (`outward`). docs/how-to/use-rabbitmq.md.
 Specification: RabbitMQ documentation, "Consumer Acknowledgements and Publisher Confirms".
 
 Every message is published as mandatory: one that no queue takes comes back before its confirm. What came back is told as refused.
@@ -25,17 +25,17 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.rabbitmq import wire
-from isthmus.connectors.rabbitmq.connection import Connection, Content
 from isthmus.connectors.rabbitmq.end import CHANNEL, End
-from isthmus.connectors.rabbitmq.error import ClosedByBrokerError, refusal_of
 from isthmus.connectors.rabbitmq.flight import Flight
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
 from isthmus.connectors.rabbitmq.option import TargetOptions
-from isthmus.connectors.rabbitmq.outward import to_record
 from isthmus.connectors.rabbitmq.pool import BrokerPool
-from isthmus.connectors.rabbitmq.property import Record
-from isthmus.connectors.rabbitmq.wire import M
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.rabbitmq.protocol import wire
+from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
+from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, refusal_of
+from isthmus.connectors.rabbitmq.protocol.property import Record
+from isthmus.connectors.rabbitmq.protocol.wire import M
+from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.errors import IsthmusError
 from isthmus.message.copy_policy import CopyPolicy
 

@@ -1,7 +1,7 @@
 """A system that takes messages by requests, as a target on the port.
 
 What it is: the copies, their order, and the answers as events of the delivery machine. What it is not: what is sent when
-(`isthmus.bridge.delivery`), or the requests (`threads`, and the requester of a kind).
+(`isthmus.bridge.delivery.delivery`), or the requests (`threads`, and the requester of a kind).
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
 
-from isthmus.connectors.servicebus.administration_client import OpenClient, administration_errors
-from isthmus.connectors.servicebus.entity_property import rule_state
+from isthmus.connectors.servicebus.administration.client import OpenClient, administration_errors
+from isthmus.connectors.servicebus.administration.entity_property import rule_state
 from isthmus.connectors.servicebus.entity_setting import SETTINGS, shown
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError
 from isthmus.topology.state import DEFAULT_RULE, RuleState

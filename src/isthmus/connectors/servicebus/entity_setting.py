@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.topology.document import suggest
-from isthmus.topology.duration import INFINITE_MS, format_ms, parse_ms
+from isthmus.topology.file.document import suggest
+from isthmus.topology.file.duration import INFINITE_MS, format_ms, parse_ms
 
 __all__ = ["SETTINGS", "parse_settings", "shown"]
 

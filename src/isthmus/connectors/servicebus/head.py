@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from isthmus.amqp import section
 from isthmus.amqp.section import locate
-from isthmus.connectors.servicebus.sequence import annotations_of, sequences_of
+from isthmus.connectors.servicebus.message.sequence import annotations_of, sequences_of
 
 __all__ = [
     "FRAGMENT_BITS",

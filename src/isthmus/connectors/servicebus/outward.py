@@ -1,7 +1,7 @@
 """A write's messages on their way to their target.
 
 What it is: what a task hands messages to: a host of the bridge with one route, whose target the options of the write name. It
-begins with the first rows, so that a task without rows connects to nothing. What it is not: the sending (`isthmus.bridge.host.sender`),
+begins with the first rows, so that a task without rows connects to nothing. What it is not: the sending (`isthmus.bridge.host.sender.sender`),
 or the rows (`sink`).
 
 Invariants:
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.host.sender import SenderHost
+from isthmus.bridge.host.sender.sender import SenderHost
+from isthmus.bridge.lease.source_clock import bounded_ms
 from isthmus.bridge.route_spec import End, RouteSpec
-from isthmus.bridge.source_clock import bounded_ms
 from isthmus.connectors.servicebus.connect import endpoint_of
 from isthmus.connectors.servicebus.error import RowRefusedError
+from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
-from isthmus.connectors.servicebus.sequence import broker_times_of
 from isthmus.connectors.servicebus.source_settler import SourceSettler
 from isthmus.transport import Client
 

@@ -1,7 +1,7 @@
 """Service Bus's errors as refusals.
 
 What it is: what an answer of a target means for the delivery machine. What it is not: what is done about it
-(`isthmus.bridge.delivery`).
+(`isthmus.bridge.delivery.delivery`).
 
 Invariants:
     I1. Only what is about the message whatever the time is refused as MESSAGE; what is not known for sure is UNCLEAR.

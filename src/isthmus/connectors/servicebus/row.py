@@ -24,7 +24,7 @@ import pyarrow as pa
 from isthmus.amqp import codec, section, types
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.section import Header
-from isthmus.connectors.servicebus.sequence import UNREADABLE
+from isthmus.connectors.servicebus.message.sequence import UNREADABLE
 
 __all__ = [
     "DECODED_DDL",

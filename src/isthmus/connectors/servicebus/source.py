@@ -42,10 +42,10 @@ from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
 from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import pages
+from isthmus.connectors.servicebus.message.sequence import sequences_of
 from isthmus.connectors.servicebus.offset_planner import OffsetPlanner
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
-from isthmus.connectors.servicebus.sequence import sequences_of
 from isthmus.connectors.servicebus.sink import ServiceBusSinkMixin
 from isthmus.errors import InvalidArgumentError
 from isthmus.transport import Management

@@ -1,7 +1,7 @@
 """A spool as a target on the port: what a route sends is acknowledged once it is on disk.
 
 What it is: the target, and the thread that writes and syncs for it; whatever came while the disk was busy is synced at once. What it is
-not: the files (`writer`), or what is sent when (`isthmus.bridge.delivery`).
+not: the files (`writer`), or what is sent when (`isthmus.bridge.delivery.delivery`).
 
 Invariants:
     I1. A delivery is answered only after the sync that covers it.
@@ -21,7 +21,7 @@ from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.end_pool import EndPool
-from isthmus.connectors.servicebus.sequence import UNREADABLE, annotations_of
+from isthmus.connectors.servicebus.message.sequence import UNREADABLE, annotations_of
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, SpoolInUseError
 from isthmus.connectors.spool.option import TargetOptions

@@ -5,7 +5,7 @@ What it is: the bytes that a system gets which is to see no envelope. What it is
 
 from __future__ import annotations
 
-from isthmus.connectors.kafka.mapping import to_record
+from isthmus.connectors.kafka.mapping.mapping import to_record
 
 __all__ = ["body_of"]
 

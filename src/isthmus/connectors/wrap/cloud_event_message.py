@@ -23,7 +23,7 @@ from hashlib import blake2b
 from typing import Any
 
 from isthmus.amqp import section
-from isthmus.connectors.kafka.mapping import to_message, to_record
+from isthmus.connectors.kafka.mapping.mapping import to_message, to_record
 from isthmus.connectors.wrap.arrival import message_id_of
 from isthmus.connectors.wrap.note import note_of, read_note, record_of
 

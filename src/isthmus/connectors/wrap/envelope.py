@@ -4,11 +4,11 @@ What it is: the wrapping of an encoded AMQP message, and its opening, pure. docs
 
     {"isthmus": 1, "body": "text", "headers": [["name", "value"], …], "key": "…", "time": 1700000000000}
 
-The fields are those of the record that the message would be in a log (`isthmus.connectors.kafka.mapping`): properties of the sender and of
+The fields are those of the record that the message would be in a log (`isthmus.connectors.kafka.mapping.mapping`): properties of the sender and of
 provenance as headers, SessionId or PartitionKey as key, creation-time as time. What is no UTF-8 text stands as {"base64": "…"}.
 
 Invariants:
-    I1. `unwrap(wrap(message))` says the same as the message (`isthmus.connectors.kafka.mapping`, I2).
+    I1. `unwrap(wrap(message))` says the same as the message (`isthmus.connectors.kafka.mapping.mapping`, I2).
     I2. The text is ASCII, without a control character.
     I3. What is no envelope is told as none, never as an error.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 
-from isthmus.connectors.kafka.mapping import to_message, to_record
+from isthmus.connectors.kafka.mapping.mapping import to_message, to_record
 from isthmus.connectors.wrap import record_text
 from isthmus.connectors.wrap.note import fields_of, record_of
 

@@ -1,6 +1,6 @@
 """What a body does not say of its message, as one line of ASCII that stands beside it.
 
-What it is: the headers, key and time of the record that the message would be in a log (`isthmus.connectors.kafka.mapping`), as JSON. What
+What it is: the headers, key and time of the record that the message would be in a log (`isthmus.connectors.kafka.mapping.mapping`), as JSON. What
 it is not: the body.
 
 Invariants:
@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from isthmus.connectors.kafka.record import Record
+from isthmus.connectors.kafka.mapping.record import Record
 from isthmus.connectors.wrap import record_text
 
 __all__ = ["fields_of", "note_of", "read_note", "record_of"]

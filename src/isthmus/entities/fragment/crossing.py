@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.handover import Outbox
 from isthmus.entities.fragment.place import keys_of_parts
-from isthmus.entities.intake import Intake
-from isthmus.entities.onward import Target
-from isthmus.entities.record import Parts, size_of
+from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.onward import Target
+from isthmus.entities.record.record import Parts, size_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError, StoreError
 
 __all__ = ["Crossing", "ways"]

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from isthmus.entities.blob import Payload
-from isthmus.entities.copy import is_copy
-from isthmus.entities.description import EntityStatus
+from isthmus.entities.catalog.description import EntityStatus
+from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, place, runs
-from isthmus.entities.intake import LOOK_BYTES, Intake
-from isthmus.entities.limit import Limits
-from isthmus.entities.staging import Callback, Failure
+from isthmus.entities.queue.intake import LOOK_BYTES, Intake
+from isthmus.entities.record.copy import is_copy
+from isthmus.entities.storage.blob import Payload
+from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,

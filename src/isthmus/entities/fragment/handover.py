@@ -22,18 +22,18 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isthmus.entities.amend import Stored, annotation_of, take_apart
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.intake import Context, Intake
-from isthmus.entities.key import LANE, LEAVING, after, arrived_key, lane_key, leaving_key, unpack_leaving
-from isthmus.entities.onward import reason_of
-from isthmus.entities.queue import Queue
-from isthmus.entities.record import OVERHEAD_BYTES, Parts, build
+from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.queue.onward import reason_of
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.record.amend import Stored, annotation_of, take_apart
+from isthmus.entities.record.record import OVERHEAD_BYTES, Parts, build
+from isthmus.entities.storage.key import LANE, LEAVING, after, arrived_key, lane_key, leaving_key, unpack_leaving
 from isthmus.errors import EntityNotFoundError, IsthmusError, StoreError
 
 if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStore, FragmentStores
-    from isthmus.entities.journal import Batch
+    from isthmus.entities.storage.journal import Batch
 
 __all__ = ["Handover", "Leaving", "Outbox"]
 

@@ -18,17 +18,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from isthmus.entities.catalog import Entry
+from isthmus.entities.catalog.catalog import Entry
+from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.place import first_of
 from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
-from isthmus.entities.intake import Intake
-from isthmus.entities.key import DOOMED, after, doomed_key
-from isthmus.entities.limit import Limits
-from isthmus.entities.queue import Queue
-from isthmus.entities.session_queue import SessionQueue
-from isthmus.entities.staging import Staging
-from isthmus.entities.topic import Topic
+from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.session.queue import SessionQueue
+from isthmus.entities.storage.key import DOOMED, after, doomed_key
+from isthmus.entities.storage.staging import Staging
+from isthmus.entities.topic.topic import Topic
 from isthmus.errors import StoreError
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
-from isthmus.entities.amend import annotation_of
-from isthmus.entities.blob import Payload
-from isthmus.entities.copy import Copy
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.hub.placement import place
-from isthmus.entities.record import Parts
+from isthmus.entities.record.amend import annotation_of
+from isthmus.entities.record.copy import Copy
+from isthmus.entities.record.record import Parts
+from isthmus.entities.storage.blob import Payload
 from isthmus.message.duplicate_key import duplicate_key
 
 __all__ = [

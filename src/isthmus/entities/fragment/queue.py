@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from isthmus.entities.description import EntityStatus
+from isthmus.entities.catalog.description import EntityStatus
+from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.entity import Partitioned, Slot
 from isthmus.entities.fragment.place import fragment_of_token, place
-from isthmus.entities.limit import Limits
-from isthmus.entities.lock import Acquired
-from isthmus.entities.queue import Queue
-from isthmus.entities.session_hold import Hold
-from isthmus.entities.session_queue import SessionQueue
-from isthmus.entities.staging import Callback, Failure
+from isthmus.entities.queue.lock import Acquired
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.session.hold import Hold
+from isthmus.entities.session.queue import SessionQueue
+from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import EntityDisabledError, InvalidArgumentError, NotAllowedError, SessionLockLostError, StoreError
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from contextlib import suppress
 from typing import TypeVar
 
 from isthmus.clock import Clock
+from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.engine import Commit, Engine
-from isthmus.entities.intake import Intake, fresh_state
-from isthmus.entities.journal import Journal
-from isthmus.entities.key import COUNTER, state_key
-from isthmus.entities.limit import Limits
-from isthmus.entities.queue import Queue
-from isthmus.entities.session_queue import SessionQueue
-from isthmus.entities.window import Budget
+from isthmus.entities.queue.intake import Intake, fresh_state
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.queue.window import Budget
+from isthmus.entities.session.queue import SessionQueue
+from isthmus.entities.storage.journal import Journal
+from isthmus.entities.storage.key import COUNTER, state_key
 from isthmus.errors import StoreError
 
 __all__ = ["FragmentEngine", "FragmentStore", "FragmentStores"]

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.entity import Partitioned, Slot
 from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
-from isthmus.entities.limit import Limits
-from isthmus.entities.queue import Queue
-from isthmus.entities.selection import Selection
-from isthmus.entities.topic import Topic
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.topic.selection import Selection
+from isthmus.entities.topic.topic import Topic
 
 if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStore

@@ -1,7 +1,7 @@
 """Sending via a partitioned entity to another one.
 
 What it is: the choice of the fragment that messages go via: that of their via-partition-key, else that of the transaction
-they belong to, else the next one in turn. What it is not: the way on from there (`isthmus.entities.transfer`).
+they belong to, else the next one in turn. What it is not: the way on from there (`isthmus.entities.transaction.transfer`).
 Spec: docs/explanation/protocol.md, Forwarding, Transactions, Entities.
 
 Invariants:
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from isthmus.entities.blob import Payload
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.place import place, runs_by, via_key_of
-from isthmus.entities.intake import Intake
-from isthmus.entities.onward import Target
-from isthmus.entities.staging import Callback, Failure
-from isthmus.entities.transfer import Transfer, Via
+from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.onward import Target
+from isthmus.entities.storage.blob import Payload
+from isthmus.entities.storage.staging import Callback, Failure
+from isthmus.entities.transaction.transfer import Transfer, Via
 
 __all__ = ["PartitionedTransfer"]
 

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from isthmus.entities.description import AuthorizationRule, EntityStatus, dump, load
+from isthmus.entities.catalog.description import AuthorizationRule, EntityStatus, dump, load
 
 __all__ = ["DEFAULT_CONSUMER_GROUP", "EventHubDescription", "HubRow"]
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isthmus.entities.description import EntityStatus
+from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hub.description import DEFAULT_CONSUMER_GROUP, EventHubDescription
 from isthmus.entities.hub.event import Event, EventReader, partition_key_of
 from isthmus.entities.hub.partition import Partition
 from isthmus.entities.hub.placement import Round, place
-from isthmus.entities.staging import Callback, Failure, Staging
+from isthmus.entities.storage.staging import Callback, Failure, Staging
 from isthmus.errors import (
     ArgumentOutOfRangeError,
     EntityDisabledError,

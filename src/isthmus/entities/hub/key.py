@@ -1,4 +1,4 @@
-"""The keys under which event hubs lie in the store, beside those of `isthmus.entities.key`.
+"""The keys under which event hubs lie in the store, beside those of `isthmus.entities.storage.key`.
 
 What it is: four tables. A hub's row lies under its lower-case name; every partition has a number that is never used
 again, under which its state and its blocks lie. A block's key ends with the sequence number of its *last* event, so
@@ -7,7 +7,7 @@ that the first key at or behind a sequence number is that of the block which hol
 
 from __future__ import annotations
 
-from isthmus.entities.key import message_key, message_span, numbered_span
+from isthmus.entities.storage.key import message_key, message_span, numbered_span
 
 __all__ = [
     "COUNTER",

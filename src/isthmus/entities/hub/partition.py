@@ -26,8 +26,8 @@ from isthmus.entities.hub.block import Block, BlockCache
 from isthmus.entities.hub.event import Event, write_events
 from isthmus.entities.hub.key import block_key, blocks_before, blocks_from, every_block, state_key
 from isthmus.entities.hub.selector import Position, Selector
-from isthmus.entities.journal import Batch
-from isthmus.entities.staging import Staging
+from isthmus.entities.storage.journal import Batch
+from isthmus.entities.storage.staging import Staging
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["Partition", "PartitionState"]

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from isthmus.clock import Clock
-from isthmus.entities.catalog import check_name
+from isthmus.entities.catalog.catalog import check_name
+from isthmus.entities.catalog.key_name import KeyNames
+from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.hub.block import BlockCache
 from isthmus.entities.hub.description import DEFAULT_CONSUMER_GROUP, EventHubDescription, HubRow
 from isthmus.entities.hub.hub import EventHub
 from isthmus.entities.hub.key import COUNTER, hub_key, hub_span
 from isthmus.entities.hub.partition import Partition
-from isthmus.entities.key_name import KeyNames
-from isthmus.entities.limit import Limits
-from isthmus.entities.staging import Staging
+from isthmus.entities.storage.staging import Staging
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["EventHubs"]

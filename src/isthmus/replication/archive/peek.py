@@ -37,7 +37,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class ArchivePeek:
-    """A peek (`isthmus.replication.passage.Peek`) at an archive.
+    """A peek (`isthmus.replication.verification.passage.Peek`) at an archive.
 
     Args:
         table: its folder.

@@ -22,9 +22,9 @@ from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.errors import IsthmusError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder, files_of
-from isthmus.replication.query_failure import cause_of
-from isthmus.replication.sighting import SpoolView
-from isthmus.replication.spark_gone import SparkGoneError, calling_spark
+from isthmus.replication.query.query_failure import cause_of
+from isthmus.replication.query.sighting import SpoolView
+from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from isthmus.replication.sighting import Sighting, SpoolView
+from isthmus.replication.query.sighting import Sighting, SpoolView
 
 __all__ = ["ArchiveRoute", "Emptying", "Filling"]
 
 
 class Filling(Protocol):
-    """The route that fills the spool (`isthmus.replication.shared_route`)."""
+    """The route that fills the spool (`isthmus.replication.query.shared_route`)."""
 
     def is_active(self) -> bool: ...
 

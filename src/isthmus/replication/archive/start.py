@@ -14,9 +14,9 @@ from isthmus.errors import ConfigError, Fault
 from isthmus.replication.archive.folder import ArchiveError
 from isthmus.replication.archive.query import ArchiveQuery, ArchiveSettings, check_archive
 from isthmus.replication.archive.route import ArchiveRoute
-from isthmus.replication.shared_route import SharedRoute
+from isthmus.replication.query.shared_route import SharedRoute
+from isthmus.replication.query.sighting import Seldom
 from isthmus.replication.shuffle.route import SpooledRoute
-from isthmus.replication.sighting import Seldom
 from isthmus.topology.model import Route
 
 if TYPE_CHECKING:

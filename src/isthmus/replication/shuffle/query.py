@@ -34,9 +34,9 @@ from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.spool_clock import END_ROW, MESSAGE_ROW
 from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConfigError, Fault, IsthmusError
-from isthmus.replication.query_failure import cause_of
+from isthmus.replication.query.query_failure import cause_of
 from isthmus.replication.shuffle.note import BatchNote, last_note, write_note
-from isthmus.replication.spark_gone import SparkGoneError, calling_spark
+from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.step.aggregate import aggregated, message_of
 from isthmus.replication.step.deduplicate import deduplicated, slack_ms
 from isthmus.topology.step import StepDeclaration

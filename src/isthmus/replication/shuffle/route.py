@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from isthmus.replication.archive.route import Filling
-from isthmus.replication.sighting import Sighting, SpoolView
-from isthmus.replication.tally import Counts
+from isthmus.replication.query.sighting import Sighting, SpoolView
+from isthmus.replication.query.tally import Counts
 
 __all__ = ["Gathering", "SpooledRoute"]
 

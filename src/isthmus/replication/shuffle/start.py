@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.connectors.spool.folder import SpoolFolder
-from isthmus.replication.shared_route import SharedRoute
+from isthmus.replication.query.shared_route import SharedRoute
+from isthmus.replication.query.sighting import Seldom, SpoolView
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
 from isthmus.replication.shuffle.route import SpooledRoute
-from isthmus.replication.sighting import Seldom, SpoolView
 from isthmus.topology.model import Route
 from isthmus.topology.step import StepDeclaration
 from isthmus.topology.step.order import legs

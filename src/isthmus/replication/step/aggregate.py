@@ -29,8 +29,8 @@ from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.spool_clock import MESSAGE_ROW
 from isthmus.message.name import ENQUEUED_TIME, SEQUENCE_NUMBER
 from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings
-from isthmus.replication.step.field import ABSENT, reader
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.field import ABSENT, reader
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step.window import FUNCTION
 
 if TYPE_CHECKING:

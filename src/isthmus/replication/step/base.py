@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 
 __all__ = ["STEP_FAILED", "MessageStep", "NamedStep", "Settings", "StepRefusalError", "disposition_of", "guarded"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.replication.step.base import MessageStep, Settings
-from isthmus.replication.step.field import ABSENT, put, reader, take_out
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.field import ABSENT, put, reader, take_out
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import REMOVED
 
 __all__ = ["open_map", "open_reduce"]

@@ -1,6 +1,6 @@
 """The steps `encrypt` and `decrypt`.
 
-Specification: NIST SP 800-38D (AES-GCM, nonces of 96 random bits); RFC 7516 for the format `jwe` (`isthmus.replication.step.jwe`).
+Specification: NIST SP 800-38D (AES-GCM, nonces of 96 random bits); RFC 7516 for the format `jwe` (`isthmus.replication.step.encryption.jwe`).
 
 Invariants:
     I1. A message is never sent on in clear because it could not be encrypted.
@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.step import jwe
 from isthmus.replication.step.base import MessageStep, Settings, StepRefusalError
-from isthmus.replication.step.key import KeyRing
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.encryption import jwe
+from isthmus.replication.step.encryption.key import KeyRing
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import MISSING, REMOVED
 
 __all__ = ["DECRYPTION_FAILED", "open_decrypt", "open_encrypt"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.step.base import MessageStep, Settings, disposition_of
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step.custom import COLUMNS
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from isthmus.connectors.spool.spool_clock import MESSAGE_ROW
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.step.base import Settings
-from isthmus.replication.step.field import ABSENT, reader
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.field import ABSENT, reader
+from isthmus.replication.step.message.message import StepMessage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ from typing import Any
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.replication.step.base import MessageStep, Settings, StepRefusalError
-from isthmus.replication.step.field import ABSENT, put, reader
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.field import ABSENT, put, reader
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.watched_file import WatchedFile
 from isthmus.topology.step.enrich import join_of
 

@@ -23,7 +23,7 @@ from xml.parsers import expat
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.replication.step.base import MessageStep, Settings
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.watched_file import WatchedFile
 from isthmus.topology.step.material import load_avro_schema
 

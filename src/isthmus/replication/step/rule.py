@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings, disposition_of
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import parse_action, parse_filter
 
 if TYPE_CHECKING:

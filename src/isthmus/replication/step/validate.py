@@ -10,7 +10,7 @@ from typing import Any
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.replication.step.base import MessageStep, Settings, StepRefusalError
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.watched_file import WatchedFile
 from isthmus.topology.step.material import load_avro_schema, load_json_schema
 

@@ -1,7 +1,7 @@
 """Bodies of large messages in three copies.
 
 What it is: `isthmus.entities.BlobFiles` over three folders, with checksums beside each body, and the way back of a folder
-that failed. What it is not: a folder (`body_folder`), nor who refers to a body (`isthmus.entities.blob`). A little over 400 lines: what a failure
+that failed. What it is not: a folder (`body_folder`), nor who refers to a body (`isthmus.entities.storage.blob`). A little over 400 lines: what a failure
 does to writers, readers and the way back is read in one piece.
 
 Invariants:
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from isthmus.entities.blob import BlobReader, BlobWriter
+from isthmus.entities.storage.blob import BlobReader, BlobWriter
 from isthmus.errors import StoreError
 from isthmus.store.blob import BlobFolder
 from isthmus.store.private_folder import make_private

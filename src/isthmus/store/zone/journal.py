@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from isthmus.entities.journal import Batch, Journal
+from isthmus.entities.storage.journal import Batch, Journal
 from isthmus.errors import StoreError
 from isthmus.store.zone.change import Position, ZoneBatch, log_key, log_sequence
 from isthmus.store.zone.election import Candidate, elect, next_epoch

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from isthmus.entities.journal import Journal
+from isthmus.entities.storage.journal import Journal
 from isthmus.errors import StoreError
 from isthmus.store.private_folder import make_private
 from isthmus.store.zone.change import (

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from isthmus.bridge.crash_search import Plan
-from isthmus.bridge.host.control_server import ControlServer
+from isthmus.bridge.host.control.server import ControlServer
+from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec

@@ -24,8 +24,8 @@ from typing import NamedTuple, Self
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.host import channel as channels
-from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
-from isthmus.bridge.host.sender import SenderHost
+from isthmus.bridge.host.reader.reader import LeaseEnd, LeaseName, ReaderHost, Rows
+from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.port import Connector
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import IsthmusError

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["AMQP", "URL", "amqp_faults"]
 

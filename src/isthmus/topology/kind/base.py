@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from isthmus.topology.setting import Setting, Spec
+from isthmus.topology.file.setting import Setting, Spec
 
 __all__ = ["PASSWORD_EXAMPLE", "REFERENCE", "NamespaceKind", "SettingFault", "Shape"]
 

@@ -6,10 +6,10 @@ What it is: the settings of the service and of a listener that events are pushed
 
 from __future__ import annotations
 
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.identity import IDENTITY, IDENTITY_SETTINGS
 from isthmus.topology.kind.base import REFERENCE, NamespaceKind, Shape
 from isthmus.topology.kind.listener import LISTENER
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["EVENT_GRID"]
 

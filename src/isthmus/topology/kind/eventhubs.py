@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from isthmus.errors import InvalidArgumentError
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.identity import IdentityReference
 from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["CHECKPOINTS", "CONNECTION", "EVENT_HUBS", "checkpoint_faults", "connection_faults"]
 

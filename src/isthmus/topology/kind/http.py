@@ -5,9 +5,9 @@ What it is: the settings of an address and of a listener. What it is not: the co
 
 from __future__ import annotations
 
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind.base import NamespaceKind, Shape
 from isthmus.topology.kind.listener import LISTENER
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["HTTP"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
 from isthmus.topology.kind.eventhubs import CHECKPOINTS, CONNECTION, checkpoint_faults
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["IOT_HUB"]
 

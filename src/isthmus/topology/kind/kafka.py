@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["KAFKA", "kafka_faults"]
 

@@ -5,8 +5,8 @@ What it is: where it listens, what it asks for, and where it keeps what came. Wh
 
 from __future__ import annotations
 
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind.base import REFERENCE
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["LISTENER"]
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.identity import IDENTITY, IDENTITY_SETTINGS
 from isthmus.topology.kind.base import REFERENCE, NamespaceKind, SettingFault, Shape
-from isthmus.topology.setting import Kind, Setting
 
 __all__ = ["QUEUE_STORAGE", "queue_storage_faults"]
 

@@ -1,4 +1,4 @@
-"""The kind `servicebus`; the reader knows its settings (`isthmus.topology.reader`)."""
+"""The kind `servicebus`; the reader knows its settings (`isthmus.topology.file.reader`)."""
 
 from __future__ import annotations
 

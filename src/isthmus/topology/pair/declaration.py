@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isthmus.topology.document import Document, Place, Values, suggest
+from isthmus.topology.file.document import Document, Place, Values, suggest
+from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.kind import SERVICE_BUS
-from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["PAIR_SPEC", "Pair", "address_of", "read_pairs"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
-from isthmus.topology.duration import format_ms
+from isthmus.topology.file.duration import format_ms
 from isthmus.topology.planning.finding import OWN
 
 __all__ = ["CLOSED", "AccessRule", "Description", "EntityKind", "Key", "Snapshot", "closed", "kept", "label", "shown"]

@@ -18,14 +18,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from isthmus.message.copy_policy import CopyPolicy
-from isthmus.topology.document import Document, Values
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
-from isthmus.topology.pattern.duplicate import DETECTION_WINDOW_MS, DUPLICATE_DETECTION, DUPLICATES, read_duplicates
-from isthmus.topology.pattern.entity import read_entity
-from isthmus.topology.pattern.mark import default_mark
 from isthmus.topology.pattern.ordering import in_sessions, partitioned
-from isthmus.topology.pattern.replication import (
+from isthmus.topology.pattern.part.duplicate import (
+    DETECTION_WINDOW_MS,
+    DUPLICATE_DETECTION,
+    DUPLICATES,
+    read_duplicates,
+)
+from isthmus.topology.pattern.part.entity import read_entity
+from isthmus.topology.pattern.part.mark import default_mark
+from isthmus.topology.pattern.part.replication import (
     FILTER,
     LOCK_DURATION,
     MARK,
@@ -37,7 +43,7 @@ from isthmus.topology.pattern.replication import (
     replication_state,
     replication_subscription,
 )
-from isthmus.topology.pattern.subscription import (
+from isthmus.topology.pattern.part.subscription import (
     AUDIT,
     AUDIT_DURATION,
     SUBSCRIPTION,
@@ -45,7 +51,6 @@ from isthmus.topology.pattern.subscription import (
     audited,
     read_task_subscriptions,
 )
-from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import SubscriptionState, TopicState
 
 __all__ = ["ActivePassive", "ActivePassiveTask"]

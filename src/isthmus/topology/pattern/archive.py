@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isthmus.topology.document import Document, Values, suggest
+from isthmus.topology.file.document import Document, Values, suggest
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import (
     TABLE,
     Endpoint,
@@ -30,14 +31,13 @@ from isthmus.topology.model import (
     Task,
 )
 from isthmus.topology.pattern.base import COMMON_PLANNED
-from isthmus.topology.pattern.entity import check_own_name
-from isthmus.topology.pattern.log_end import check_stream, common, replication_subscription, source_subscription
-from isthmus.topology.pattern.replication import FILTER, LOCK_DURATION, MAX_DELIVERY_COUNT, check_subscription_name
-from isthmus.topology.pattern.subscription import AUDIT, audited
-from isthmus.topology.pattern.transfer import TransferTask, emptied
-from isthmus.topology.pattern.transfer_setting import AUDIT_SETTING, SOURCE
+from isthmus.topology.pattern.part.entity import check_own_name
+from isthmus.topology.pattern.part.log_end import check_stream, common, replication_subscription, source_subscription
+from isthmus.topology.pattern.part.replication import FILTER, LOCK_DURATION, MAX_DELIVERY_COUNT, check_subscription_name
+from isthmus.topology.pattern.part.subscription import AUDIT, audited
+from isthmus.topology.pattern.transfer.setting import AUDIT_SETTING, SOURCE
+from isthmus.topology.pattern.transfer.transfer import TransferTask, emptied
 from isthmus.topology.rule_check import check_filter
-from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import GroupState, LogState, QueueState, SubscriptionState, TopicState, WantedState
 
 __all__ = ["Archive", "ArchiveTask"]

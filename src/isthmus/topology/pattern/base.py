@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from isthmus.topology.document import Document, Values
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.ledger import LEDGER
 from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.rate import RATE
-from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import WantedState
 
 __all__ = ["COMMON", "COMMON_PLANNED", "Pattern"]

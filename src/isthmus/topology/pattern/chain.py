@@ -3,7 +3,7 @@
 What it is: the pattern's settings, its checks and the entities that it wants (Microsoft Learn, "Chaining Service Bus entities
 with autoforwarding"): entry queues of partners that can be suspended alone, mailbox queues that drain subscriptions of a busy
 topic, several entries into one queue. The namespace itself moves the messages: the task has no routes, and needs no run. What
-it is not: the count of hops, which is made over all tasks of a file (`isthmus.topology.forwarding`).
+it is not: the count of hops, which is made over all tasks of a file (`isthmus.topology.graph.forwarding`).
 
 Invariants:
     I1. Only links that the task writes are changed; `off` ends one. What an entity at a chain's end does with its messages is
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from isthmus.topology.document import Document, Place, Values
+from isthmus.topology.file.document import Document, Place, Values
+from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.rule_check import check_filter
-from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["Chain", "ChainTask", "Link"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from isthmus.topology.document import Document, Values
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import Endpoint, Federation
-from isthmus.topology.pattern.duplicate import DUPLICATE_DETECTION, DUPLICATES_BY_ORIGIN
-from isthmus.topology.pattern.entity import read_entity, read_members
-from isthmus.topology.pattern.transfer import Transfer, TransferPattern, TransferTask
-from isthmus.topology.pattern.transfer_setting import (
+from isthmus.topology.pattern.part.duplicate import DUPLICATE_DETECTION, DUPLICATES_BY_ORIGIN
+from isthmus.topology.pattern.part.entity import read_entity, read_members
+from isthmus.topology.pattern.transfer.setting import (
     AUDIT_SETTING,
     COMMON_TRANSFER,
     RULE_SETTINGS,
@@ -25,7 +25,7 @@ from isthmus.topology.pattern.transfer_setting import (
     read_rule,
     read_target,
 )
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask
 
 __all__ = ["Consolidate", "ConsolidateTask"]
 

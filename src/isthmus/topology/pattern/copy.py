@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isthmus.topology.document import Document, Values
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import Endpoint
-from isthmus.topology.pattern.entity import check_own_name
-from isthmus.topology.pattern.transfer import Transfer, TransferPattern, TransferTask
-from isthmus.topology.pattern.transfer_setting import (
+from isthmus.topology.pattern.part.entity import check_own_name
+from isthmus.topology.pattern.transfer.setting import (
     AUDIT_SETTING,
     COMMON_TRANSFER,
     ENDS,
@@ -22,7 +22,7 @@ from isthmus.topology.pattern.transfer_setting import (
     read_rule,
     read_target,
 )
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask
 
 __all__ = ["Copy", "CopyTask"]
 

@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from isthmus.topology.document import Document, Place, Values
+from isthmus.topology.file.document import Document, Place, Values
+from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef
-from isthmus.topology.pattern.entity import check_own_name
-from isthmus.topology.pattern.mark import default_mark
-from isthmus.topology.pattern.replication import FILTER, MARK, check_task_filter
-from isthmus.topology.pattern.subscription import SUBSCRIPTIONS, read_subscriptions
-from isthmus.topology.pattern.transfer import Transfer, TransferPattern, TransferTask, flow, places_of
-from isthmus.topology.pattern.transfer_setting import ACTION, AUDIT_SETTING, COMMON_TRANSFER, common_fields
+from isthmus.topology.pattern.part.entity import check_own_name
+from isthmus.topology.pattern.part.mark import default_mark
+from isthmus.topology.pattern.part.replication import FILTER, MARK, check_task_filter
+from isthmus.topology.pattern.part.subscription import SUBSCRIPTIONS, read_subscriptions
+from isthmus.topology.pattern.transfer.setting import ACTION, AUDIT_SETTING, COMMON_TRANSFER, common_fields
+from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask, flow, places_of
 from isthmus.topology.rule_check import check_action
-from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["MAX_DEPTH", "FanOut", "FanOutTask"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from isthmus.topology.document import Document, Values
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import Endpoint, Federation
-from isthmus.topology.pattern.entity import read_entity
-from isthmus.topology.pattern.transfer import Transfer, TransferPattern, TransferTask
-from isthmus.topology.pattern.transfer_setting import AUDIT_SETTING, DRAINED, ENDS, common_fields, read_target
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.pattern.part.entity import read_entity
+from isthmus.topology.pattern.transfer.setting import AUDIT_SETTING, DRAINED, ENDS, common_fields, read_target
+from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask
 
 __all__ = ["Move", "MoveTask"]
 

@@ -6,7 +6,7 @@ an order is kept (docs/explanation/lease.md, "Order" and "Sessions").
 
 from __future__ import annotations
 
-from isthmus.topology.document import Document
+from isthmus.topology.file.document import Document
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.step import shuffles
 

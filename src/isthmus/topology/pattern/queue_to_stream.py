@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from isthmus.topology.document import Document, Values
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, LogOptions, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.base import COMMON_PLANNED
-from isthmus.topology.pattern.log_end import (
+from isthmus.topology.pattern.ordering import in_sessions
+from isthmus.topology.pattern.part.log_end import (
     PARTITIONS,
     REPLICATION,
     check_kind,
@@ -26,9 +28,7 @@ from isthmus.topology.pattern.log_end import (
     replication_subscription,
     source_subscription,
 )
-from isthmus.topology.pattern.ordering import in_sessions
 from isthmus.topology.rule_check import check_filter
-from isthmus.topology.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, Spec
 from isthmus.topology.state import LogState, QueueState, TopicState, WantedState
 
 __all__ = ["QueueToStream", "QueueToStreamTask"]

@@ -20,23 +20,23 @@ from dataclasses import dataclass, replace
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.name import DEAD_LETTER_REASON, WHY_REASON
-from isthmus.rules.tree import Property, render
+from isthmus.rules.syntax.tree import Property, render
 from isthmus.topology.claim import CLAIM_TOPIC
-from isthmus.topology.document import Document, Values
-from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.duration import INFINITE_MS
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
-from isthmus.topology.pattern.entity import OWN_NAME, check_own_name, read_entity, read_members
-from isthmus.topology.pattern.replication import (
+from isthmus.topology.pattern.part.entity import OWN_NAME, check_own_name, read_entity, read_members
+from isthmus.topology.pattern.part.replication import (
     LOCK_DURATION,
     RULE,
     check_subscription_name,
     replication_state,
     replication_subscription,
 )
-from isthmus.topology.pattern.subscription import AUDIT, AUDIT_DURATION
+from isthmus.topology.pattern.part.subscription import AUDIT, AUDIT_DURATION
 from isthmus.topology.rule_check import check_filter
-from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["Spillover", "SpilloverTask"]

@@ -3,7 +3,7 @@
 What it is: the pattern's settings and its transfers, one for each target (Microsoft Learn, "Message replication tasks patterns",
 splitting and routing). A source topic gets a replication subscription for each target. A source queue forwards into a topic of the
 task, `isthmus.TASK`, with a subscription for each target: what waits for a target is durable, and a target that is away holds up only
-its own. What it is not: the contrary of a filter (`isthmus.rules.contrary`), of which `first` and `otherwise` are made.
+its own. What it is not: the contrary of a filter (`isthmus.rules.analysis.contrary`), of which `first` and `otherwise` are made.
 
 Invariants:
     I1. With `otherwise` every message goes to at least one target; with `first` to at most one. (Of properties that hold binary
@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from isthmus.rules import Filter
-from isthmus.rules.contrary import not_true
-from isthmus.rules.tree import Predicate, render
+from isthmus.rules.analysis.contrary import not_true
+from isthmus.rules.syntax.tree import Predicate, render
 from isthmus.topology.claim import CLAIM_TOPIC
-from isthmus.topology.document import Document, Place, Values
+from isthmus.topology.file.document import Document, Place, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import Endpoint
-from isthmus.topology.pattern.entity import OWN_NAME, check_own_name, read_entity
-from isthmus.topology.pattern.mark import default_mark, mark_filter
-from isthmus.topology.pattern.replication import MARK
-from isthmus.topology.pattern.transfer import Transfer, TransferPattern, TransferTask
-from isthmus.topology.pattern.transfer_setting import ACTION, AUDIT_SETTING, COMMON_TRANSFER, SOURCE, common_fields
+from isthmus.topology.pattern.part.entity import OWN_NAME, check_own_name, read_entity
+from isthmus.topology.pattern.part.mark import default_mark, mark_filter
+from isthmus.topology.pattern.part.replication import MARK
+from isthmus.topology.pattern.transfer.setting import ACTION, AUDIT_SETTING, COMMON_TRANSFER, SOURCE, common_fields
+from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask
 from isthmus.topology.rule_check import RULE_LIMIT, check_action, check_filter
-from isthmus.topology.setting import Kind, Setting, Spec
 
 __all__ = ["Split", "SplitTask"]
 

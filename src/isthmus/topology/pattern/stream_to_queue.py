@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from isthmus.topology.document import Document, Values
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import (
     Endpoint,
@@ -29,9 +30,8 @@ from isthmus.topology.model import (
     Task,
 )
 from isthmus.topology.pattern.base import COMMON_PLANNED
-from isthmus.topology.pattern.log_end import PARTITIONS, REPLICATION, check_kind, check_stream, common, entity
 from isthmus.topology.pattern.ordering import partitioned
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.pattern.part.log_end import PARTITIONS, REPLICATION, check_kind, check_stream, common, entity
 from isthmus.topology.state import (
     GroupState,
     LogState,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from isthmus.errors import Fault
-from isthmus.topology.change import Change
 from isthmus.topology.duplicate import keeps_keys
-from isthmus.topology.duration import INFINITE_MS, format_ms
+from isthmus.topology.file.duration import INFINITE_MS, format_ms
 from isthmus.topology.model import Federation
+from isthmus.topology.planning.change import Change
 from isthmus.topology.state import QueueState, SubscriptionState, TopicState
 
 __all__ = ["OWN", "Findings", "fitted", "settled"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isthmus.topology.change import Change
+from isthmus.topology.planning.change import Change
 from isthmus.topology.planning.finding import OWN
 from isthmus.topology.state import QueueState, SubscriptionState
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isthmus.topology.change import Change, differences
+from isthmus.topology.planning.change import Change, differences
 from isthmus.topology.planning.finding import Findings, fitted, settled
 from isthmus.topology.state import NamespaceState, QueueState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from isthmus.topology.canary import taking
-from isthmus.topology.change import Action, Change, differences
-from isthmus.topology.duration import INFINITE_MS, format_ms
+from isthmus.topology.file.duration import INFINITE_MS, format_ms
+from isthmus.topology.planning.change import Action, Change, differences
 from isthmus.topology.planning.finding import OWN, Findings, fitted, settled
 from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
 

@@ -1,7 +1,7 @@
 """What must stand at the namespaces of a federation, over all its tasks.
 
 What it is: the entities of all tasks, merged where several tasks want the same one, with a fault where they contradict each
-other. What it is not: what stands, nor the comparison with it (`isthmus.topology.planner`).
+other. What it is not: what stands, nor the comparison with it (`isthmus.topology.planning.planner`).
 
 Invariants:
     I1. Entities of one name at one namespace become one: each setting is the one value that any task asks for.
@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from isthmus.errors import Fault
 from isthmus.topology.canary import with_canary
-from isthmus.topology.change import label, same_value, shown
 from isthmus.topology.claim import claims
 from isthmus.topology.mailbox import with_mailboxes
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.planning.change import label, same_value, shown
 from isthmus.topology.state import EntityState, LogState, PlainState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["contradictions", "wanted", "wanted_of", "wanted_topics"]

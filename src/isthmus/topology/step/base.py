@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from isthmus.topology.document import Document, Values
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 
 __all__ = ["StepKind", "check_field", "on_failure"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isthmus.topology.document import Document, Values
-from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.step.base import StepKind, on_failure
 
 __all__ = ["ALGORITHMS", "DecryptStep", "EncryptStep"]

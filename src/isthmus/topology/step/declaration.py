@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.topology.document import Place
-from isthmus.topology.reference import SecretReference
+from isthmus.topology.file.document import Place
+from isthmus.topology.file.reference import SecretReference
 
 __all__ = ["StepDeclaration"]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from isthmus.errors import Fault
 from isthmus.extra import MissingExtraError, require
-from isthmus.topology.document import Place
+from isthmus.topology.file.document import Place
+from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.model import Federation
-from isthmus.topology.reference import SecretReference
 from isthmus.topology.step import STEPS, StepDeclaration, anchored
 from isthmus.topology.step.enrich import join_of
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from isthmus.topology.document import Document, Values, suggest
-from isthmus.topology.setting import Setting, SettingError
+from isthmus.topology.file.document import Document, Values, suggest
+from isthmus.topology.file.setting import Setting, SettingError
 from isthmus.topology.step import PLANNED_STEPS, STEPS, StepDeclaration, StepKind, shuffles
 from isthmus.topology.step.order import in_between
 

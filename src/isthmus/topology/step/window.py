@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from isthmus.topology.document import Document, Values
-from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.file.document import Document, Values
+from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.step.base import StepKind, check_field, on_failure
 
 __all__ = ["FUNCTION", "AggregateStep", "DeduplicateStep"]

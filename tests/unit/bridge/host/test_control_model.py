@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from isthmus.bridge.frame import Kind, unpack_json
-from isthmus.bridge.host.control_account import QueryAccount
-from isthmus.bridge.host.control_effect import Add, Assign, Tell
-from isthmus.bridge.host.control_message import Died, Ended, Lease, Report
+from isthmus.bridge.host.control.account import QueryAccount
+from isthmus.bridge.host.control.effect import Add, Assign, Tell
+from isthmus.bridge.host.control.message import Died, Ended, Lease, Report
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
 
@@ -134,7 +134,7 @@ class Model:
         self.carry_out(self.account.on_message(reader.number, reader.says.popleft(), now=self.now))
 
     def has_left(self, name: str) -> bool:
-        """As `isthmus.replication.shared_query` sees it."""
+        """As `isthmus.replication.query.shared_query` sees it."""
         report = self.account.reports().get(name)
         return not self.account.is_busy() or (report is not None and report.state is RouteState.ENDED)
 

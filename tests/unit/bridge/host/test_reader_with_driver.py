@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from isthmus.bridge.crash_search import Plan
-from isthmus.bridge.host.control_server import ControlServer
-from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
+from isthmus.bridge.host.control.server import ControlServer
+from isthmus.bridge.host.reader.reader import LeaseEnd, LeaseName, ReaderHost, Rows
+from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
 from reader_peer import FakeSink, eventually

@@ -159,7 +159,7 @@ def test_a_sink_is_woken_once_for_each_batch_of_several_routes() -> None:
 def test_rows_are_made_and_taken_apart_without_pandas() -> None:
     moved = """
 import sys
-import isthmus.replication.worker_daemon
+import isthmus.replication.spark.worker_daemon
 from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.row import batch_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.bridge.frame import Kind, pack_json, unpack_json
 from isthmus.bridge.host.channel import Channel
-from isthmus.bridge.host.control_client import ControlError, ControlKeyError
+from isthmus.bridge.host.control.client import ControlError, ControlKeyError
 from isthmus.bridge.spark import lease_offset
 from isthmus.bridge.spark.lease_offset import GIVE_UP_SECONDS, PAUSE_SECONDS, LeaseOffset
 from isthmus.bridge.spark.option import ReadOptions

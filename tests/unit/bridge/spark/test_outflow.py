@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.bridge.host.reader_item import LeaseEnd, LeaseFailedError, Rows
+from isthmus.bridge.host.reader.item import LeaseEnd, LeaseFailedError, Rows
 from isthmus.bridge.spark.outflow import MAX_BATCH_ROWS, Outflow
 
 TIME = "nothing came until the time given"

@@ -81,7 +81,7 @@ class Host:
 
 @pytest.fixture(name="_host")
 def _fake_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.bridge.host.sender.SenderHost", Host)
+    monkeypatch.setattr("isthmus.bridge.host.sender.sender.SenderHost", Host)
     monkeypatch.setattr("sys.setswitchinterval", lambda _: None)
 
 

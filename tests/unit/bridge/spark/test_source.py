@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import isthmus.bridge.spark.source as source_module
-from isthmus.bridge.host.reader_item import LeaseEnd, LeaseFailedError, LeaseName, Rows
+from isthmus.bridge.host.reader.item import LeaseEnd, LeaseFailedError, LeaseName, Rows
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_SETTING
 from isthmus.bridge.spark.column import DDL, is_own
@@ -105,7 +105,7 @@ class Host:
 @pytest.fixture(name="settings")
 def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> dict[str, str]:
     settings = {ARROW_BATCH_SETTING: "131072"}
-    monkeypatch.setattr("isthmus.bridge.host.reader.ReaderHost", Host)
+    monkeypatch.setattr("isthmus.bridge.host.reader.reader.ReaderHost", Host)
     monkeypatch.setattr(source_module, "task_channel", lambda: tmp_path / "channel")
     monkeypatch.setattr("isthmus.bridge.spark.worker.setting", settings.get)
     monkeypatch.setattr("sys.setswitchinterval", lambda _: None)

@@ -19,7 +19,7 @@ from isthmus.broker.security.entity_rules import EngineRules
 from isthmus.broker.security.keyring import Authority, Keyring
 from isthmus.broker.security.sas import make_token
 from isthmus.entities import Engine
-from isthmus.entities.description import AuthorizationRule, QueueDescription
+from isthmus.entities.catalog.description import AuthorizationRule, QueueDescription
 from isthmus.errors import StoreError
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from isthmus.broker.admin.description import AnyDescription, read_description, write_description
 from isthmus.broker.admin.document import Node, read
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     INFINITE_MS,
     AuthorizationRule,
     EntityStatus,
@@ -16,7 +16,7 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.runtime import Runtime
+from isthmus.entities.catalog.runtime import Runtime
 from isthmus.errors import InvalidArgumentError
 
 NAMESPACE = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"

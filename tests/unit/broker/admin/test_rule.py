@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isthmus.broker.admin.document import read
 from isthmus.broker.admin.rule import read_rule, write_rule
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     CorrelationFilter,
     DateTime,
     Duration,

@@ -4,7 +4,7 @@ import pytest
 
 from isthmus.broker.config.namespace_file import read_config
 from isthmus.broker.security.jwt_setting import JwtSettings
-from isthmus.entities.description import AuthorizationRule
+from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.broker.config.duration import INFINITE_TEXT, format_duration, parse_duration
-from isthmus.entities.description import INFINITE_MS
+from isthmus.entities.catalog.description import INFINITE_MS
 from isthmus.errors import InvalidArgumentError
 
 

@@ -12,7 +12,7 @@ from isthmus.broker.config.limit import LIMITS, ConnectionLimits, make_limits
 from isthmus.broker.config.namespace_file import read_config
 from isthmus.entities import EntityStatus, Limits, QueueDescription, TopicDescription
 from isthmus.errors import ConfigError
-from isthmus.topology.setting import Kind
+from isthmus.topology.file.setting import Kind
 
 HEARTBEAT = b"\0\0\0\x08\2\0\0\0"
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "namespace-file.md"

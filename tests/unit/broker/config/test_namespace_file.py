@@ -8,7 +8,7 @@ import pytest
 
 from isthmus.broker.config.layout import SETTINGS
 from isthmus.broker.config.namespace_file import load_config, read_config
-from isthmus.entities.description import (
+from isthmus.entities.catalog.description import (
     CorrelationFilter,
     EntityStatus,
     QueueDescription,

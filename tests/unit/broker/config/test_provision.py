@@ -7,8 +7,8 @@ import pytest
 from isthmus.broker.config.namespace_file import read_config
 from isthmus.broker.config.provision import provision
 from isthmus.entities import Engine
-from isthmus.entities.description import AuthorizationRule, QueueDescription, SqlFilter, TrueFilter
-from isthmus.entities.limit import Limits
+from isthmus.entities.catalog.description import AuthorizationRule, QueueDescription, SqlFilter, TrueFilter
+from isthmus.entities.catalog.limit import Limits
 from isthmus.errors import ConfigError
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock

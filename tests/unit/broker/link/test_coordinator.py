@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.unit.broker.test_management import Node
+from tests.unit.broker.management.test_management import Node
 from tests.unit.broker.test_peer import put_token, send_token
 
 from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, codec, section
@@ -25,7 +25,7 @@ from isthmus.amqp.performative import (
 )
 from isthmus.amqp.types import Array, Symbol, Timestamp
 from isthmus.entities import AuthorizationRule, QueueDescription
-from isthmus.entities.tier import TIERS
+from isthmus.entities.catalog.tier import TIERS
 from isthmus.errors import NotAllowedError, StoreError
 from isthmus.transport.sender import envelope
 from transaction_client import attach_coordinator, declare, discharge, send_with_state, within

@@ -5,7 +5,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from tests.unit.broker.test_management import Node
+from tests.unit.broker.management.test_management import Node
 
 from isthmus.amqp import Transfers
 from isthmus.amqp.performative import Accepted, Modified, Source, Target

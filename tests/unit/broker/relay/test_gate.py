@@ -11,7 +11,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from isthmus.broker.relay import listener as listener_module
-from isthmus.entities.description import EntityStatus
+from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
 
 # Connections that a test cut off.

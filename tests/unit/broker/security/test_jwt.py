@@ -14,7 +14,7 @@ from isthmus.broker.security.jwt import Issuer
 from isthmus.broker.security.jwt_setting import JwtSettings
 from isthmus.broker.security.keyring import Authority, Keyring, Right
 from isthmus.broker.security.sas import TokenError
-from isthmus.entities.description import AuthorizationRule
+from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.errors import ConfigError
 
 NOW = 1_700_000_000

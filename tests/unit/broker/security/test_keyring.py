@@ -16,7 +16,7 @@ from isthmus.broker.security.sas import (
     TokenError,
     make_token,
 )
-from isthmus.entities.description import AuthorizationRule
+from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.testing.clock import ManualClock
 

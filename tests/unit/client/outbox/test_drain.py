@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from isthmus.client.failure import Failure
-from isthmus.client.lane import Attempt
 from isthmus.client.outbox.drain import Step, decide
+from isthmus.client.send.lane import Attempt
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.receive.message_key import Arrived, arrived, entered_ms, is_proven_copy, keys_of
-from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 
 NOW = 1_767_225_600_123
 

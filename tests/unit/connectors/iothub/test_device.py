@@ -11,7 +11,7 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Timestamp
 from isthmus.connectors.iothub.device import ACK, Feedback, NoDeviceError, read_feedback, to_device
 from isthmus.connectors.iothub.option import read_source, read_target
-from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.errors import ConfigError
 from isthmus.transport.error import LinkRedirectError, error_from
 

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, SourceLost
 from isthmus.connectors.end_pool import EndPool
-from isthmus.connectors.kafka.consumer import ConsumerThread
-from isthmus.connectors.kafka.mapping import to_record
+from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
+from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.option import read_source
 from isthmus.connectors.kafka.source import KafkaSource
 

@@ -14,7 +14,7 @@ from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka.cluster import TopicView, refusal_of
-from isthmus.connectors.kafka.mapping import Record, to_message
+from isthmus.connectors.kafka.mapping.mapping import Record, to_message
 from isthmus.connectors.kafka.option import read_target
 from isthmus.connectors.kafka.producer import Answer, ProducerThread, ranges
 from isthmus.connectors.kafka.target import CREDIT, KafkaTarget

@@ -18,11 +18,11 @@ from isthmus.bridge.route_spec import End
 from isthmus.connectors.ledger.connector import LedgerTargets, with_ledger
 from isthmus.connectors.ledger.file import OPEN, LedgerFile
 from isthmus.connectors.ledger.target import LedgerTarget
-from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.connectors.spool.block import Record
 from isthmus.errors import ConfigError
-from isthmus.replication.ledger import check_ledgers
-from isthmus.replication.ledger_table import LEDGER_SCHEMA, collect
+from isthmus.replication.ledger.ledger import check_ledgers
+from isthmus.replication.ledger.table import LEDGER_SCHEMA, collect
 from isthmus.topology.ledger import LedgerOptions
 from isthmus.topology.model import Endpoint, Route, RouteOptions
 

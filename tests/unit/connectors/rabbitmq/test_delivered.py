@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.connectors.rabbitmq import delivered as module
 from isthmus.connectors.rabbitmq.delivered import Delivered, Entry
-from isthmus.connectors.rabbitmq.fingerprint import Traits
+from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits
 
 
 def traits(number: int) -> Traits:

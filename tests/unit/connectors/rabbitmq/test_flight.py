@@ -7,9 +7,9 @@ import math
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.rabbitmq import property as props
 from isthmus.connectors.rabbitmq.flight import CREDIT, Flight
-from isthmus.connectors.rabbitmq.outward import to_record
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
+from isthmus.connectors.rabbitmq.protocol import property as props
 
 REFUSAL = Refusal(RefusalKind.UNCLEAR, "312", "NO_ROUTE", "Unroutable")
 

@@ -17,7 +17,7 @@ from isthmus.connectors.servicebus.head import (
     pages,
     standing,
 )
-from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
+from isthmus.connectors.servicebus.message.sequence import annotations_of, enqueued_ms_of, sequences_of
 from isthmus.entities.fragment import place
 
 

@@ -11,7 +11,7 @@ from isthmus.connectors.servicebus.connect import endpoint_of, endpoint_of_strin
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE, PlainConnectionError
-from isthmus.operations.target import find_target
+from isthmus.operations.server.target import find_target
 
 KEY = "cGxhbnRlZA=="
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from isthmus.amqp import codec, section, types
 from isthmus.amqp.section import Header, locate
+from isthmus.connectors.servicebus.message.sequence import sequences_of
 from isthmus.connectors.servicebus.row import (
     RAW_SCHEMA,
     decoded_batch,
@@ -17,7 +18,6 @@ from isthmus.connectors.servicebus.row import (
     raw_batch,
     restore,
 )
-from isthmus.connectors.servicebus.sequence import sequences_of
 
 values = st.one_of(
     st.text(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from isthmus.replication.archive.route import ArchiveRoute
-from isthmus.replication.sighting import Sighting
+from isthmus.replication.query.sighting import Sighting
 
 
 @dataclass

@@ -12,8 +12,8 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.block import Record
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.archive.peek import ArchivePeek, rows_of
-from isthmus.replication.identity import identify
-from isthmus.replication.passage import messages
+from isthmus.replication.verification.identity import identify
+from isthmus.replication.verification.passage import messages
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS

@@ -6,7 +6,7 @@ from typing import Any
 
 from isthmus.amqp import section
 from isthmus.replication.shuffle.query import results
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 
 SETTINGS = {
     "window": 60_000,

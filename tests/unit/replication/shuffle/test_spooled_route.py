@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.replication.query.sighting import Sighting, SpoolView
+from isthmus.replication.query.tally import Counts
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.replication.shuffle.start import route_specs
-from isthmus.replication.sighting import Sighting, SpoolView
-from isthmus.replication.tally import Counts
 from isthmus.supervisor.run import RunOptions, _carriers
 from isthmus.topology import read
 from isthmus.topology.route import routes

@@ -12,10 +12,10 @@ from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.reader import SpoolMissingError, SpoolReader
 from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
+from isthmus.replication.query.sighting import Seldom, SpoolView
 from isthmus.replication.shuffle.note import BatchNote
 from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.replication.shuffle.start import spool_folder, spool_view, stranded
-from isthmus.replication.sighting import Seldom, SpoolView
 from isthmus.topology import read
 from isthmus.topology.model import Route
 from isthmus.topology.route import routes

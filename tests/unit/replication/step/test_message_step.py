@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from isthmus.amqp import section
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.step import jwe, watched_file
+from isthmus.replication.step import watched_file
 from isthmus.replication.step.base import guarded
-from isthmus.replication.step.key import parse_key
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.encryption import jwe
+from isthmus.replication.step.encryption.key import parse_key
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.normalise import read_xml, write_xml
 from isthmus.replication.step.opener import open_message_step
 from isthmus.replication.step.watched_file import LOOK_SECONDS, WatchedFile

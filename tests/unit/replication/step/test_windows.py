@@ -11,7 +11,7 @@ from isthmus.amqp import section
 from isthmus.replication.step.aggregate import open_aggregate
 from isthmus.replication.step.base import NamedStep, guarded
 from isthmus.replication.step.deduplicate import key_of, slack_ms
-from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.message.message import StepMessage
 
 SETTINGS = {
     "by": ["carrier", "property:region"],

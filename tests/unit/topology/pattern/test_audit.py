@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isthmus.topology import TopicState, read, wanted
-from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.linter import warnings
 from isthmus.topology.state import SubscriptionState
 

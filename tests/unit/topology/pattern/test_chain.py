@@ -17,8 +17,8 @@ from isthmus.topology import (
     read,
     wanted,
 )
+from isthmus.topology.file.starter import starter
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.starter import starter
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
 

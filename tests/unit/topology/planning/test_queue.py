@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, QueueState, SubscriptionState, TopicState
+from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.planning.finding import Findings
 from isthmus.topology.planning.order import ordered
 from isthmus.topology.planning.queue import plan_queue
 from isthmus.topology.planning.topic import plan_topic
-from isthmus.topology.reference import SecretReference
 
 FEDERATION = Federation(
     namespaces={"ewr": NamespaceRef("ewr", SecretReference.parse("env:A"))}, tasks={}, file="a.yaml"

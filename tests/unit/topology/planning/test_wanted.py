@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from isthmus.topology import EntityState, Federation, NamespaceRef, QueueState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.model import Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.planning.wanted import contradictions, wanted
-from isthmus.topology.reference import SecretReference
 
 FEDERATION = Federation(
     namespaces={"ewr": NamespaceRef("ewr", SecretReference.parse("env:A"))}, tasks={}, file="a.yaml"

@@ -25,8 +25,8 @@ from isthmus.connectors.servicebus.batch.node import Node
 from isthmus.connectors.servicebus.batch.store import BatchStore, Index
 from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
 from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.message.sequence import UNREADABLE, enqueued_ms_of
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.sequence import UNREADABLE, enqueued_ms_of
 from isthmus.errors import LockLostError
 from isthmus.transport import Management
 

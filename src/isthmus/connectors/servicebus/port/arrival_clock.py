@@ -14,8 +14,8 @@ import math
 import time
 from collections.abc import Sequence
 
-from isthmus.bridge.source_clock import SourceClock
-from isthmus.connectors.servicebus.sequence import broker_times_of
+from isthmus.bridge.lease.source_clock import SourceClock
+from isthmus.connectors.servicebus.message.sequence import broker_times_of
 
 __all__ = ["ArrivalClock"]
 

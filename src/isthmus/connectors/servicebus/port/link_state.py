@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from isthmus.connectors.servicebus.port.head_guard import Run
+from isthmus.connectors.servicebus.port.look.head_guard import Run
 
 __all__ = ["MASK32", "LinkState", "OwnerCredit"]
 

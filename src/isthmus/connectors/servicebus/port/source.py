@@ -24,19 +24,19 @@ from isthmus.amqp.performative import Released
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.servicebus.disposition import outcome_of
+from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
 from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
-from isthmus.connectors.servicebus.port.head_guard import GUARD_SECONDS, PROBE, HeadGuard, Run
 from isthmus.connectors.servicebus.port.link_state import MASK32, LinkState, OwnerCredit
-from isthmus.connectors.servicebus.port.node import Node
+from isthmus.connectors.servicebus.port.look.head_guard import GUARD_SECONDS, PROBE, HeadGuard, Run
+from isthmus.connectors.servicebus.port.look.node import Node
+from isthmus.connectors.servicebus.port.look.present import Present
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
-from isthmus.connectors.servicebus.port.present import Present
 from isthmus.connectors.servicebus.port.token_map import TokenMap
 from isthmus.connectors.servicebus.port.token_request import TokenRequests
 from isthmus.connectors.servicebus.refusal import may_pass
-from isthmus.connectors.servicebus.sequence import UNREADABLE, sequences_of
 from isthmus.errors import IsthmusError, ProtocolError
 from isthmus.transport import Client
 

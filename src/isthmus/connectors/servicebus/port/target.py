@@ -1,7 +1,7 @@
 """A target entity on the port.
 
 What it is: the link to one queue or topic, the copies as that target takes them, and what it answers as events of the delivery
-machine. What it is not: what is sent when (`isthmus.bridge.delivery`).
+machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`).
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
@@ -20,7 +20,7 @@ from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Ou
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.servicebus.error import TargetChangedError
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.option import SinkOptions
 from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step

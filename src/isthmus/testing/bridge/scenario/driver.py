@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isthmus.bridge.crash_search import SET_ASIDE_REASON, Plan
+from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON, Plan
 from isthmus.bridge.report import RouteState
 from isthmus.testing.bridge.bench import Bench
 from isthmus.testing.bridge.pair import Ability

@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Long, Symbol
-from isthmus.connectors.servicebus.port.look import Look
+from isthmus.connectors.servicebus.port.look.look import Look
 
 
 class Entity:

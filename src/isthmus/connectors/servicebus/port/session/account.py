@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isthmus.bridge.message_age import enqueued_ms
+from isthmus.bridge.lease.message_age import enqueued_ms
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "Admitted", "SessionAccount", "Span"]
 

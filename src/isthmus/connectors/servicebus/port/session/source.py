@@ -29,19 +29,19 @@ from isthmus.amqp.performative import Released
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.servicebus.disposition import outcome_of
+from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
 from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
-from isthmus.connectors.servicebus.port.node import Node
+from isthmus.connectors.servicebus.port.look.node import Node
+from isthmus.connectors.servicebus.port.look.present import Present
 from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
-from isthmus.connectors.servicebus.port.present import Present
 from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
 from isthmus.connectors.servicebus.port.session.link import SessionLink
 from isthmus.connectors.servicebus.port.session.turn import QUIET_SECONDS, HeldSession, SessionTurns, shares
 from isthmus.connectors.servicebus.refusal import may_pass
-from isthmus.connectors.servicebus.sequence import UNREADABLE, sequences_of
 from isthmus.errors import (
     ConnectionLostError,
     IsthmusError,

@@ -1,0 +1,394 @@
+"""The sink's side of a lease for one route: what is sent to a target, and what becomes of it.
+
+What it is: a machine without I/O. It takes messages in the order of their source, says which to send, takes the target's
+outcomes, and says which messages to complete or to dead-letter at their source. `on(event, now)` returns effects; a run of
+many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease.
+The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order".
+
+Invariants:
+    I1. A message is completed at its source only after its target accepted it; it is completed then, whatever became of those
+        before it. Every message that is handed over is completed or gets another disposition, unless the machine fails.
+    I2. After a refusal or a lost connection nothing is sent for the first time, except to find out whether a message is
+        refused for itself, until everything that was sent before has an outcome.
+    I3. A message is sent again only when it was refused, or when its connection was lost before its outcome came.
+    I4. A target that is busy, full, disabled or away blocks: no message is set aside for it, and credit is taken back at the
+        source. When it has taken nothing for `timeout_seconds`, the machine fails.
+    I5. A flush row is answered after everything handed over before it is finished.
+    I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
+    I7. What is sent again goes in no envelope that the machine chose by itself; those are for credit that is short (`envelope`).
+    I8. A strict machine has one delivery in flight, and sends nothing behind a message that was refused and has no outcome.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from isthmus.bridge import delivery_event as e
+from isthmus.bridge.delivery.envelope import EnvelopeChoice
+from isthmus.bridge.delivery.in_flight import Answered
+from isthmus.bridge.delivery.outbox import Outbox, Run
+from isthmus.bridge.delivery.packing import pack, sends
+from isthmus.bridge.delivery.recovery import Recovery
+from isthmus.bridge.delivery.settings import DeliveryCounts, DeliverySettings
+from isthmus.bridge.delivery.target_link import TargetLink
+from isthmus.bridge.delivery_event import Effect, Event
+from isthmus.bridge.index_set import IndexSet
+from isthmus.bridge.refusal import Refusal, RefusalAccount, RefusalKind
+
+__all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
+
+# As many as may be under way after deaths, and more: all of them may be refused, each for itself.
+FEW_REFUSED = 16
+_OF_THE_MESSAGE = (RefusalKind.MESSAGE, RefusalKind.UNCLEAR)
+
+
+class Delivery:
+    """The delivery machine of one route.
+
+    Attributes:
+        counts: what became of messages.
+        last_set_aside: position and refusal of the message that was set aside last, as a text; empty for none.
+        has_failed: whether `Fail` was asked for; events change nothing after it.
+    """
+
+    def __init__(self, settings: DeliverySettings | None = None) -> None:
+        self.settings = settings or DeliverySettings()
+        self.counts = DeliveryCounts()
+        self.last_set_aside = ""
+        self.has_failed = False
+        self._outbox = Outbox()
+        # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
+        most = 1 if self.settings.is_strict else self.settings.window
+        self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else most, most)
+        self._refusals = RefusalAccount(self.settings.set_aside_seconds)
+        self._recovery = Recovery(self.settings.delay_seconds)
+        self._envelopes = EnvelopeChoice(self.settings)
+        self._next = 0  # the first message that was never sent
+        self._again = IndexSet()  # sent before, without an outcome, and not in flight
+        self._alone = IndexSet()  # to be sent each alone, e.g. from refused envelopes
+        self._held = ""
+        self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
+            e.HandedOver: self._on_handed_over,
+            e.Flush: self._on_flush,
+            e.Opened: self._on_opened,
+            e.Granted: self._on_granted,
+            e.Outcome: self._on_outcome,
+            e.Lost: self._on_lost,
+            e.Tick: lambda event, now, effects: None,
+        }
+
+    # ---- what the shell asks
+
+    @property
+    def room(self) -> int:
+        """How many messages may be handed over now: what waits to be sent is little, and never nothing."""
+        waiting = self.settings.waiting
+        return min(self.settings.window + waiting - self._outbox.unfinished, waiting - self.unsent)
+
+    @property
+    def unfinished(self) -> int:
+        """Messages handed over and not finished."""
+        return self._outbox.unfinished
+
+    @property
+    def credit(self) -> int:
+        """What is left of the credit told last."""
+        return self._link.credit
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were never sent."""
+        return self._outbox.end - self._next
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether something was refused or lost and has no outcome yet."""
+        return self._recovery.is_active
+
+    @property
+    def blocked_by(self) -> str:
+        """What keeps messages from being sent; empty where nothing does."""
+        trouble = self._recovery.trouble
+        if not self._recovery.is_active or trouble is None:
+            return ""
+        if trouble.kind in _OF_THE_MESSAGE and self._outbox.unfinished:
+            return f"message {self._outbox.position(self._outbox.front)} is refused: {trouble}"
+        return str(trouble)
+
+    def deadline(self, now: float) -> float:
+        """When a `Tick` is due though nothing happened; infinite where none is."""
+        recovery = self._recovery
+        if not recovery.is_active or self.has_failed:
+            is_held = self.unsent and self._link.is_open and not self.has_failed
+            return self._envelopes.held_until if is_held else math.inf
+        due = recovery.took_at + self.settings.timeout_seconds
+        return min(due, recovery.retry_at) if not recovery.settling and recovery.retry_at > now else due
+
+    # ---- events
+
+    def on(self, event: Event, now: float) -> list[Effect]:
+        """Takes an event; what to do, in order."""
+        effects: list[Effect] = []
+        if self.has_failed:
+            return effects
+        self._handlers[type(event)](event, now, effects)
+        if self._recovery.is_active or self._next < self._outbox.end:
+            self._pump(now, effects)
+        if self._recovery.is_active or self._held:
+            self._update_hold(effects)
+        return effects
+
+    def _on_handed_over(self, event: e.HandedOver, now: float, effects: list[Effect]) -> None:
+        start = self._outbox.end
+        self._outbox.add(event.payloads, event.positions)
+        if event.is_alone and event.payloads:
+            self._alone.add(start, self._outbox.end)
+        for position, disposition in event.disposed:
+            self.counts.add(disposition.kind)
+            effects.append(e.Dispose(position, disposition))
+
+    def _on_flush(self, event: e.Flush, now: float, effects: list[Effect]) -> None:
+        effects.extend(map(e.Flushed, self._outbox.add_flush(event.number)))
+
+    def _on_opened(self, event: e.Opened, now: float, effects: list[Effect]) -> None:
+        self._link.opened(event.message_bytes)
+        self._envelopes.opened(event.envelope_messages)
+        self._recovery.opening = False
+        self._recovery.retry_at = now
+
+    def _on_granted(self, event: e.Granted, now: float, effects: list[Effect]) -> None:
+        self._link.credit = event.credit
+
+    def _on_outcome(self, event: e.Outcome, now: float, effects: list[Effect]) -> None:
+        first, last, refusal = event
+        for answered in self._link.flight.answered(first, last):
+            if refusal is None:
+                self._accept(answered, now, effects)
+            elif refusal.kind is RefusalKind.FATAL:
+                self._fail(refusal, effects)
+            else:
+                for number in range(answered.deliveries):
+                    self._refuse(answered.first + number * answered.size, answered.size, refusal, now, effects)
+
+    def _on_lost(self, event: e.Lost, now: float, effects: list[Effect]) -> None:
+        self._link.lost()
+        if event.refusal.kind is RefusalKind.FATAL:
+            self._fail(event.refusal, effects)
+            return
+        self._again.clear()
+        for start, stop in self._outbox.unfinished_below(self._next):
+            self._again.add(start, stop)
+        self._recovery.lost(now, event.refusal)
+
+    # ---- outcomes
+
+    def _accept(self, answered: Answered, now: float, effects: list[Effect]) -> None:
+        start, deliveries, size = answered
+        stop = start + deliveries * size
+        self.counts.completed += stop - start
+        self._refusals.accept(start, stop, deliveries)
+        self._envelopes.accepted(start, stop)
+        recovery = self._recovery
+        if recovery.is_active:
+            recovery.took(now)
+        if recovery.probe is not None:
+            recovery.probe = None
+            recovery.candidates.clear()
+            recovery.hurry()
+        else:
+            self._link.grow(deliveries)
+        for run, low, high in self._outbox.parts(start, stop):
+            if run.positions is not None:
+                whole = low == 0 and high == len(run.payloads)
+                effects.append(e.Settle(run.positions if whole else run.positions[low:high]))
+        self._finish(start, stop, effects)
+
+    def _refuse(self, index: int, size: int, refusal: Refusal, now: float, effects: list[Effect]) -> None:
+        """One delivery was refused, of the message `index` or of an envelope of `size` messages."""
+        recovery, is_blocking = self._recovery, self.settings.block_refused
+        if recovery.probe == index:
+            recovery.probe = None
+        if refusal.kind is RefusalKind.MESSAGE and size == 1 and not is_blocking:
+            self._set_aside(index, refusal, str(refusal), effects)
+            recovery.took(now)
+            return
+        self._again.add(index, index + size)
+        if size > 1 and refusal.kind in _OF_THE_MESSAGE:
+            self._envelopes.refused(index, index + size, refusal.kind is RefusalKind.MESSAGE)
+        if refusal.kind is RefusalKind.MESSAGE and size > 1:
+            self._alone.add(index, index + size)
+            recovery.begin(now, None)
+            return
+        recovery.begin(now, refusal)
+        self._link.limit = 1
+        if refusal.kind not in _OF_THE_MESSAGE:
+            self._refusals.excuse(index, index + size)
+        elif size > 1:
+            if index == self._outbox.front:
+                self._alone.add(index, index + size)
+        else:
+            for_itself, other_is_missing = self._refusals.refuse(index, now)
+            if is_blocking or self.settings.is_strict or index != self._outbox.front:
+                return
+            if other_is_missing:
+                recovery.candidates = self._candidates()
+                others_refused = all(map(self._refusals.is_refused, recovery.candidates))
+                for_itself = others_refused and self._refusals.has_been_passed(index)
+            if for_itself:
+                recovery.candidates.clear()
+                history = self._refusals.history(index, now)
+                self._again.remove(index, index + 1)
+                self._set_aside(index, refusal, f"{refusal} ({history})", effects)
+                recovery.hurry()
+
+    def _set_aside(self, index: int, refusal: Refusal, text: str, effects: list[Effect]) -> None:
+        position = self._outbox.position(index)
+        disposition = e.Disposition("dead-letter", refusal.reason, text)
+        self.counts.add(disposition.kind)
+        self.last_set_aside = f"message {position}: {text}"
+        self._refusals.forget(index, index + 1)
+        self._envelopes.set_aside(index)
+        effects.append(e.Dispose(position, disposition))
+        self._finish(index, index + 1, effects)
+
+    def _finish(self, start: int, stop: int, effects: list[Effect]) -> None:
+        if self._alone:
+            self._alone.remove(start, stop)
+        effects.extend(map(e.Flushed, self._outbox.finish(start, stop)))
+
+    def _fail(self, refusal: Refusal, effects: list[Effect], timed_out_seconds: float = 0.0) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            effects.append(e.Fail(refusal, timed_out_seconds))
+
+    def _candidates(self) -> list[int]:
+        """What to try ahead of the refused message at the front."""
+        front, found = self._outbox.front, []
+        waiting = self._again.above(max(front, self._recovery.last_probe))
+        if waiting is None:
+            waiting = self._again.above(front)
+        if waiting is not None:
+            found.append(waiting)
+        if self._next < self._outbox.end:
+            found.append(self._next)
+        return found
+
+    # ---- sending
+
+    def _pump(self, now: float, effects: list[Effect]) -> None:
+        link, recovery = self._link, self._recovery
+        if recovery.is_active and not self._recover(now, effects):
+            return
+        if link.is_open and self._next < self._outbox.end and not self.has_failed:
+            credit = link.credit if link.waits_for_credit else 0
+            flight = link.flight
+            is_packed = flight.messages > flight.outstanding
+            size = self._envelopes.size(self.unsent, credit, flight.outstanding, now, is_packed=is_packed)
+            if self._envelopes.held_until < math.inf:
+                return
+            self._next = self._transmit(self._next, self._outbox.end, size, now, effects)
+            if recovery.is_active:
+                self._recover(now, effects)
+
+    def _recover(self, now: float, effects: list[Effect]) -> bool:
+        """Sends again what has to be; whether everything that was sent has an outcome."""
+        link, recovery = self._link, self._recovery
+        if self.has_failed:
+            return False
+        if now - recovery.took_at > self.settings.timeout_seconds:
+            trouble = recovery.trouble or Refusal(RefusalKind.UNKNOWN, "", "no outcome came")
+            self._fail(trouble, effects, self.settings.timeout_seconds)
+            return False
+        if not link.is_open:
+            if not recovery.opening and now >= recovery.retry_at:
+                recovery.opening = True
+                effects.append(e.Open())
+            return False
+        if recovery.settling:
+            if link.flight.outstanding:
+                return False
+            recovery.settled(now)
+        while recovery.candidates and recovery.probe is None and link.room > 0:
+            self._send_probe(recovery.candidates.pop(0), now, effects)
+        if recovery.probe is not None or now < recovery.retry_at:
+            return False
+        while self._again and link.room > 0 and not recovery.settling:
+            start, stop = self._again.first()
+            self._again.remove(start, stop)
+            reached = self._transmit(start, stop, self._envelopes.told, now, effects)
+            self.counts.resent += reached - start
+            if reached < stop:
+                self._again.add(reached, stop)
+        if recovery.settling and not link.flight.outstanding:  # what is too large was refused unsent
+            recovery.settled(now)
+        if self._again or link.flight.outstanding:
+            return False
+        recovery.end()
+        return True
+
+    def _send_probe(self, index: int, now: float, effects: list[Effect]) -> None:
+        if index in self._again:
+            self._again.remove(index, index + 1)
+            self.counts.resent += 1
+        elif index == self._next:
+            self._next += 1
+        else:
+            return
+        self._recovery.last_probe = index
+        outstanding = self._link.flight.outstanding
+        self._alone.add(index, index + 1)
+        self._transmit(index, index + 1, 1, now, effects)
+        if self._link.flight.outstanding > outstanding:
+            self._recovery.probe = index
+
+    def _transmit(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
+        """Sends messages, at most `size` in a delivery, as far as there is room; the index behind the last that was sent, or is too
+        large to be.
+        """
+        link = self._link
+        too_large: list[int] = []
+        for run, low, high in self._outbox.parts(start, stop) if size < 2 else self._outbox.joined(start, stop):
+            room = link.room
+            if room <= 0 or (too_large and self.settings.block_refused):
+                break
+            limit = link.message_bytes
+            count = min(high - low, room)
+            part = run.payloads if count == len(run.payloads) else run.payloads[low : low + count]
+            if size < 2 and (not limit or max(map(len, part)) <= limit):
+                link.sent(run.start + low, count)
+                effects.append(e.Send(part))
+                start = run.start + low + count
+            else:
+                start, found = self._pack(run, low, min(high, low + link.message_room), size, effects)
+                too_large += found
+            if start < run.start + high:
+                break
+        for index in too_large:
+            text = f"The message has {len(self._outbox.payload(index))} bytes; the limit is {link.message_bytes} bytes."
+            refusal = Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
+            self._refuse(index, 1, refusal, now, effects)
+        return start
+
+    def _pack(self, run: Run, low: int, high: int, size: int, effects: list[Effect]) -> tuple[int, list[int]]:
+        """Sends a run in envelopes and single messages: (index behind the last, messages that are too large)."""
+        link = self._link
+        packed = pack(run, low, high, link.room, size, self.settings, link.message_bytes, self._alone)
+        for offset, count in packed.deliveries:
+            link.sent(run.start + offset, 1, count)
+        effects += sends(run, packed.deliveries)
+        return run.start + packed.stop, [run.start + offset for offset in packed.too_large]
+
+    # ---- back-pressure
+
+    def _update_hold(self, effects: list[Effect]) -> None:
+        trouble, text = self._recovery.trouble, ""
+        if trouble is not None and self._recovery.is_active:
+            # What is refused for itself is found out by trying another; while the few in hand are refused, one may come.
+            is_away = trouble.kind not in _OF_THE_MESSAGE or self.settings.block_refused or self.settings.is_strict
+            few = max(1, min(self._refusals.refused, FEW_REFUSED))
+            text = self.blocked_by if is_away or self._outbox.unfinished > few else ""
+        if text != self._held:
+            self._held = text
+            effects.append(e.Hold(text) if text else e.Resume())

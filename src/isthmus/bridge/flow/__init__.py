@@ -1,0 +1,1 @@
+"""How much a route may take: credit, bytes in flight, rates."""

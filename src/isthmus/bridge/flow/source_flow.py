@@ -1,0 +1,125 @@
+"""How much the source of one route may send now.
+
+What it is: the credit that was granted and not used, and what to ask of the source: credit, or to take it back. What it is not:
+the window itself (`credit_window`), or the reasons for a pause (`lease`).
+
+Bytes. Credit counts messages. Where they turn out larger than expected, so that what is under way fills the bound, the rest of the
+credit is taken back. What comes meanwhile is kept up to twice the bound, then given back, and with it all that follows until the
+source has no credit left, so that the order is kept.
+
+Invariants:
+    I1. Never more than the window in force: messages under way and credit together do not exceed it, except until the answer to a
+        drain after it was narrowed.
+    I2. After a drain nothing is granted before its answer.
+    I3. Bytes under way do not exceed twice the route's bound, except by one message alone.
+    I4. Credit never exceeds what the route's rate allows now; where the rate falls, what is above it is taken back.
+"""
+
+from __future__ import annotations
+
+import math
+
+from isthmus.bridge.flow.byte_budget import ByteBudget
+from isthmus.bridge.flow.credit_window import CreditWindow
+from isthmus.bridge.flow.rate_limit import RateLimit
+from isthmus.bridge.lease.event import Drain, Effect, Grant
+from isthmus.bridge.lease.unsettled import UnsettledMap
+
+__all__ = ["SourceFlow"]
+
+# A source that does not answer a drain for so long is opened again.
+DRAIN_LIMIT_SECONDS = 30.0
+
+
+class SourceFlow:
+    """The credit of one route's source.
+
+    Args:
+        messages: that may be under way at most.
+        nbytes: their bytes; one message alone may be larger.
+        budget: of all routes of the process.
+        rate: how many may come in a time; None: no limit.
+
+    Attributes:
+        window: how many messages may be under way.
+        rate: how many may come in a time.
+        rate_due: when the rate allows more credit, or changes; infinite where nothing waits for that.
+        left: credit that was granted and not used.
+        is_draining: whether the answer to a drain is missing.
+        drain_by: when that answer is overdue; infinite where none is missing.
+    """
+
+    def __init__(self, messages: int, nbytes: int, budget: ByteBudget, rate: RateLimit | None = None) -> None:
+        self.window = CreditWindow(messages, nbytes)
+        self.rate = rate or RateLimit()
+        self.rate_due = math.inf
+        self.left = 0
+        self.is_draining = False
+        self.drain_by = math.inf
+        self._nbytes = nbytes
+        self._budget = budget
+        self._is_returning = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing more comes before credit is granted."""
+        return not self.left and not self.is_draining
+
+    def reset(self) -> None:
+        """The connection is gone, and its credit with it."""
+        self.left = 0
+        self.drain_by = self.rate_due = math.inf
+        self.is_draining = self._is_returning = False
+
+    def drained(self) -> None:
+        """The source answered a drain."""
+        self.reset()
+
+    def take(self, count: int, nbytes: int, unsettled: UnsettledMap) -> bool:
+        """Messages came; whether there is room, or they have to be given back."""
+        self.left = max(0, self.left - count)
+        self.rate.took(count)
+        if self._is_returning:
+            return False
+        alone = not unsettled.outstanding and count == 1
+        over = unsettled.outstanding_bytes + nbytes > 2 * self._nbytes
+        over = over or self._budget.used + nbytes > 2 * self._budget.nbytes
+        self._is_returning = over and not alone and bool(unsettled.outstanding)
+        return not self._is_returning
+
+    def drain(self, now: float, effects: list[Effect]) -> None:
+        """Takes back what credit there is."""
+        self.rate_due = math.inf
+        if self.left and not self.is_draining:
+            self.is_draining = True
+            self.drain_by = now + DRAIN_LIMIT_SECONDS
+            effects.append(Drain())
+
+    def refill(self, unsettled: UnsettledMap, now: float, effects: list[Effect]) -> None:
+        """Grants what there is room for."""
+        self.rate_due = math.inf
+        allowed = self.rate.credit(now)
+        if self.is_draining:
+            return
+        window, outstanding, nbytes = self.window, unsettled.outstanding, unsettled.outstanding_bytes
+        window.nbytes = min(self._nbytes, self._budget.share)
+        if outstanding + self.left > window.limit or window.is_full(outstanding, nbytes, 0) or self._is_returning:
+            self.drain(now, effects)
+            self._is_returning = self._is_returning and self.is_draining
+            return
+        wanted = window.credit(outstanding, nbytes)
+        if allowed < wanted:
+            # More than the rate has left may have come while credit was taken back: tokens are missing then.
+            wanted = max(0, int(allowed))
+            if self.left > wanted:
+                self.drain(now, effects)
+                return
+            self.rate_due = self.rate.due(self.left + self.rate.step)
+            if wanted - self.left < self.rate.step:
+                return
+        else:
+            self.rate_due = self.rate.changes_at
+            if not window.is_worth_granting(wanted, self.left):
+                return
+        self.left = wanted
+        effects.append(Grant(wanted))

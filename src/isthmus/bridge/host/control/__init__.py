@@ -1,0 +1,1 @@
+"""The control connections between the driver and the readers of a run."""

@@ -1,0 +1,1 @@
+"""The reader's process of a lease."""

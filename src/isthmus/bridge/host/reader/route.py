@@ -1,0 +1,93 @@
+"""One route of a reader: its lease machine, its source, and the source that it has closed.
+
+What it is: what the reader keeps for each route, and how a route stands. What it is not: who is due when, or what effects do (`reader.routes`).
+
+Invariants:
+    I1. A route has ended only after its source has left its system, or has not for LEAVE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from isthmus.bridge.lease.crash_search import Plan
+from isthmus.bridge.lease.lease import RouteLease
+from isthmus.bridge.port import Source
+from isthmus.bridge.report import RouteReport, RouteState
+from isthmus.bridge.route_spec import RouteSpec
+
+__all__ = ["LEAVE_SECONDS", "CarriedRoute"]
+
+# A source that was closed is looked at so often, and for so long at most: less than a query gives a route to end.
+_LOOK_SECONDS = 0.01
+LEAVE_SECONDS = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class CarriedRoute:
+    """A route that a reader carries.
+
+    Attributes:
+        spec: what it is.
+        lease: decides.
+        source: None while it is closed.
+        key: the handle that the source was made for.
+        clock_told_ms: what the sink was told last of the source's clock.
+        is_ending: whether it was told to end.
+        next_spec: what to carry under this name once this has ended.
+        opens: the handle to open once the source that was closed has left; 0: none.
+    """
+
+    spec: RouteSpec
+    lease: RouteLease
+    source: Source | None = None
+    key: int = 0
+    clock_told_ms: int | None = None
+    is_ending: bool = False
+    next_spec: tuple[RouteSpec, Plan] | None = None
+    opens: int = 0
+    _leaving: Source | None = None
+    _leave_by: float = math.inf
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over."""
+        return self.lease.has_ended and self._leaving is None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the source that it has closed has not left."""
+        return self._leaving is not None
+
+    @property
+    def clock_ms(self) -> int | None:
+        """The wall time of the source's system minus monotonic time."""
+        return self.source.clock_offset_ms if self.source is not None else None
+
+    def report(self, now: float) -> RouteReport:
+        """How it stands."""
+        report = self.lease.report(now, self.clock_ms)
+        is_leaving = report.state is RouteState.ENDED and not self.has_ended
+        return replace(report, state=RouteState.ENDING) if is_leaving else report
+
+    def close_source(self) -> None:
+        """Closes the source; what it settled may still be on its way."""
+        source, self.source = self.source, None
+        if source is not None:
+            source.close()
+            self._leaving = source
+
+    def look_left(self, now: float) -> bool:
+        """Looks whether the source that was closed has left; whether the route has ended by that."""
+        if self._leaving is None:
+            return False
+        self._leave_by = min(self._leave_by, now + LEAVE_SECONDS)
+        if not self._leaving.has_left and now < self._leave_by:
+            return False
+        self._leaving, self._leave_by = None, math.inf
+        return self.lease.has_ended
+
+    def leaving_deadline(self, now: float) -> float:
+        """When to look again."""
+        return now + _LOOK_SECONDS if self._leaving is not None else math.inf

@@ -1,0 +1,388 @@
+"""The routes of one reader.
+
+What it is: the lease machine and the source of each route, the pools that the sources share, and who is due when. Events of pools, of
+the sink and of the driver go to the machines of the routes that they concern; effects are carried out here. What it is not: the loop,
+or the connections to sink and driver (`reader`).
+
+Invariants:
+    I1. What one iteration costs grows with the routes that have something to do, not with the number of routes.
+    I2. Whatever a source raises ends the opening of its own route, and nothing else.
+    I3. Rows wait in `rows` until what is to be told before them has been written.
+    I4. A route is reported as ended, and is opened again here, only after its source has left its system: who opens it next reads nothing
+        that was settled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from isthmus.bridge.deadlines import Deadlines
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.flow.byte_budget import ByteBudget
+from isthmus.bridge.frame import Kind, pack_json, pack_numbers, unpack_flushed, unpack_json, unpack_numbers, unpack_runs
+from isthmus.bridge.host.reader.claim_book import ClaimBook
+from isthmus.bridge.host.reader.item import Rows
+from isthmus.bridge.host.reader.route import CarriedRoute
+from isthmus.bridge.host.reader.sink_line import SinkLine
+from isthmus.bridge.lease import event as e
+from isthmus.bridge.lease.crash_search import Plan
+from isthmus.bridge.lease.lease import RouteLease
+from isthmus.bridge.port import Arrived, Connector, SourcePool
+from isthmus.bridge.report import RouteReport
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.errors import IsthmusError
+
+__all__ = ["ReaderRoutes"]
+
+_LOG = logging.getLogger(__name__)
+# The sink is told of the clock of a source again when it has moved so far.
+CLOCK_STEP_MS = 2
+# A source that is due again at once is asked so often.
+SHORTEST_WAIT_SECONDS = 0.001
+
+
+@dataclass(slots=True)
+class _Told:
+    """What an iteration leaves to be told."""
+
+    rows: list[Rows] = field(default_factory=list)
+    changed: dict[CarriedRoute, None] = field(default_factory=dict)
+    urgent: bool = False
+
+
+class ReaderRoutes:
+    """The routes of one lease.
+
+    Args:
+        connectors: gives the connector of a kind.
+        sink: the line to the sink.
+        claims: the fences of the routes.
+
+    Attributes:
+        has_steps: whether a route has custom steps, so that flush rows have to be noted.
+    """
+
+    def __init__(self, connectors: Callable[[str], Connector], sink: SinkLine, claims: ClaimBook) -> None:
+        self.has_steps = False
+        self._connectors = connectors
+        self._sink = sink
+        self._claims = claims
+        self._budget = ByteBudget()
+        self._pools: dict[str, SourcePool] = {}
+        self._by_name: dict[str, CarriedRoute] = {}
+        self._by_handle: dict[int, CarriedRoute] = {}
+        self._handles = itertools.count(1)
+        self._timers: Deadlines[CarriedRoute] = Deadlines()
+        self._told = _Told()
+        self._flushes: deque[tuple[int, dict[int, int]]] = deque()
+
+    # ---- which routes there are
+
+    def add(self, spec: RouteSpec, plan: Plan, now: float) -> None:
+        """Carries a route from now on; one of that name that is carried otherwise ends first."""
+        before = self._by_name.get(spec.name)
+        if before is not None and not before.has_ended:
+            if before.is_ending or before.spec != spec:
+                before.next_spec = spec, plan
+                self._end(before, now)
+            else:
+                self._feed(before, e.Planned(plan), now)
+            return
+        counts = None
+        if before is not None:
+            counts = before.lease.messages.counts
+            self._timers.forget(before)
+            self._told.changed.pop(before, None)
+        fence = self._claims.fence(spec.claim, now)
+        offset = time.time() - time.monotonic()
+        lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts, offset)
+        route = self._by_name[spec.name] = CarriedRoute(spec, lease)
+        self.has_steps = self.has_steps or bool(spec.steps)
+        if plan.window or plan.set_aside:
+            self._feed(route, e.Planned(plan), now)
+        self._feed(route, e.Begin(), now)
+
+    def remove(self, name: str, now: float) -> None:
+        """Ends a route in good order."""
+        route = self._by_name.get(name)
+        if route is not None:
+            route.next_spec = None
+            self._end(route, now)
+            self._told.changed[route] = None
+
+    def plan(self, name: str, plan: Plan, now: float) -> None:
+        """Takes what the driver plans for a route."""
+        route = self._by_name.get(name)
+        if route is not None:
+            self._feed(route, e.Planned(plan), now)
+
+    def end_all(self, now: float) -> None:
+        """Ends all routes in good order."""
+        for route in list(self._by_name.values()):
+            route.next_spec = None
+            self._end(route, now)
+
+    def abort_all(self, text: str, now: float) -> None:
+        """Gives everything back."""
+        for route in list(self._by_name.values()):
+            route.next_spec = None
+            self._feed(route, e.Abort(text), now)
+        self._told.rows.clear()
+
+    def has_ended(self) -> bool:
+        """Whether all routes are over."""
+        return all(route.has_ended for route in self._by_name.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there never was a route."""
+        return not self._by_name
+
+    def outstanding(self) -> list[str]:
+        """The names of the routes that have something outstanding."""
+        return [name for name, route in self._by_name.items() if route.lease.outstanding]
+
+    def _end(self, route: CarriedRoute, now: float) -> None:
+        route.is_ending = True
+        self._feed(route, e.End(), now)
+
+    # ---- the loop
+
+    def descriptors(self) -> list[tuple[int, int]]:
+        """What to poll."""
+        return [each for pool in self._pools.values() for each in pool.descriptors()]
+
+    def deadline(self, now: float) -> float:
+        """When something is due though no descriptor is ready."""
+        return min([self._timers.next(), *(pool.deadline(now) for pool in self._pools.values())])
+
+    def service(self, ready: Mapping[int, int], now: float) -> None:
+        """Serves the pools, and whoever has something to tell or is due."""
+        for pool in list(self._pools.values()):
+            for key in pool.service(ready, now):
+                route = self._by_handle.get(key)
+                if route is not None:
+                    self._poll(route, now)
+        for route in self._timers.due(now):
+            self._poll(route, now)
+            self._feed(route, e.Tick(), now)
+
+    def flush(self) -> None:
+        """Writes what is queued for sources."""
+        for pool in self._pools.values():
+            pool.flush()
+
+    def take_rows(self) -> list[Rows]:
+        """What is to be handed on now."""
+        rows, self._told.rows = self._told.rows, []
+        return rows
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the driver has to be told before anything is handed on."""
+        return self._told.urgent
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there is something new to report."""
+        return bool(self._told.changed)
+
+    def take_reports(self, now: float) -> dict[str, RouteReport]:
+        """How the routes stand of which something has changed."""
+        changed, self._told.changed = self._told.changed, {}
+        self._told.urgent = False
+        return {route.spec.name: route.report(now) for route in changed}
+
+    def close(self) -> None:
+        """Closes all pools."""
+        for kind, pool in self._pools.items():
+            try:
+                pool.close()
+            except Exception as error:  # noqa: BLE001 - the others have to be closed all the same
+                _LOG.warning("closing the connections of kind '%s': %s: %s", kind, type(error).__name__, error)
+
+    # ---- from the sink and the driver
+
+    def note_flush(self, number: int, rows: Mapping[int, int]) -> None:
+        """A flush row was pushed behind so many rows of each handle; called by Spark's thread."""
+        if self.has_steps:
+            self._flushes.append((number, dict(rows)))
+
+    def claims_opened(self, claims: AbstractSet[str], now: float) -> None:
+        """The driver has confirmed claims that were not."""
+        if claims:
+            for route in [route for route in self._by_name.values() if route.spec.claim in claims]:
+                self._feed(route, e.Tick(), now)
+
+    def on_frame(self, kind: int, payload: bytes, now: float) -> None:
+        """Takes a frame of the sink that concerns routes."""
+        if kind == Kind.SETTLE:
+            runs: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+            for handle, first, last in unpack_runs(payload):
+                runs[handle].append((first, last))
+            for handle, of_handle in runs.items():
+                self._feed_handle(handle, e.Completed(of_handle), now)
+        elif kind == Kind.DISPOSE:
+            for item in unpack_json(payload):
+                disposition = Disposition(item["disposition"], item.get("reason") or "", item.get("description") or "")
+                self._feed_handle(item["handle"], e.Disposed(item["first"], item["last"], disposition), now)
+        elif kind == Kind.READY:
+            self._feed_handle(unpack_numbers(payload)[0], e.TargetReady(), now)
+        elif kind == Kind.PAUSE:
+            told = unpack_json(payload)
+            self._feed_handle(told["handle"], e.TargetPaused(str(told.get("text") or "")), now)
+        elif kind == Kind.RESUME:
+            self._feed_handle(unpack_numbers(payload)[0], e.TargetResumed(), now)
+        elif kind == Kind.FAILED:
+            told = unpack_json(payload)
+            failed = e.TargetFailed(str(told.get("error") or "the target failed"), bool(told.get("is_fatal")))
+            self._feed_handle(told["handle"], failed, now)
+        elif kind == Kind.FLUSHED:
+            self._flushed(payload, now)
+        elif kind == Kind.STATS:
+            for handle, counts in unpack_json(payload).get("routes", {}).items():
+                statistics = e.Statistics(int(counts.get("resent", 0)), str(counts.get("blocked_by") or ""))
+                self._feed_handle(int(handle), statistics, now)
+
+    def _flushed(self, payload: bytes, now: float) -> None:
+        number, came = unpack_flushed(payload)
+        yielded: dict[int, int] = {}
+        while self._flushes and self._flushes[0][0] <= number:
+            at, rows = self._flushes.popleft()
+            if at == number:
+                yielded = rows
+        for handle, rows_of in yielded.items():
+            route = self._by_handle.get(handle)
+            if route is not None and route.spec.steps:
+                self._feed(route, e.Flushed(rows_of, came.get(handle, 0)), now)
+
+    def _feed_handle(self, handle: int, event: e.Event, now: float) -> None:
+        route = self._by_handle.get(handle)
+        if route is not None:
+            self._feed(route, event, now)
+
+    # ---- machines
+
+    def _poll(self, route: CarriedRoute, now: float) -> None:
+        source = route.source
+        if source is None:
+            return
+        try:
+            events = source.poll(now)
+        except Exception as error:  # noqa: BLE001 - I2
+            events = ()
+            self._feed(route, _fault(error), now)
+        for event in events:
+            if route.source is not source:
+                break  # closed meanwhile
+            if type(event) is Arrived:
+                self._tell_clock(route)
+            self._feed(route, event, now)
+        if not events:
+            self._schedule(route, now)
+
+    def _feed(self, route: CarriedRoute, event: e.Event, now: float) -> None:
+        faults: list[Exception] = []
+        for effect in route.lease.on(event, now):
+            try:
+                self._carry_out(route, effect)
+            except Exception as error:  # noqa: BLE001 - I2
+                faults.append(error)
+        if self._by_name.get(route.spec.name) is route:  # not one that another has replaced
+            self._told.changed[route] = None
+        if faults:
+            if route.lease.handle:
+                self._feed(route, _fault(faults[0]), now)
+            else:
+                _LOG.warning("route '%s': %s: %s", route.spec.name, type(faults[0]).__name__, faults[0])
+        self._told.urgent = route.look_left(now) or self._told.urgent
+        if route.opens and not route.is_leaving:
+            self._open_late(route, now)
+        self._schedule(route, now)
+        if route.next_spec is not None and route.has_ended:
+            spec, plan = route.next_spec
+            route.next_spec = None
+            self.add(spec, plan, now)
+
+    def _schedule(self, route: CarriedRoute, now: float) -> None:
+        due = route.lease.deadline(now)
+        if route.source is not None:
+            due = min(due, route.source.deadline(now))
+        due = min(due, route.leaving_deadline(now))
+        self._timers.set(route, max(due, now + SHORTEST_WAIT_SECONDS))
+
+    def _carry_out(self, route: CarriedRoute, effect: Any) -> None:
+        kind, source = type(effect), route.source
+        if kind is e.HandOn:
+            self._told.rows.append(Rows(*effect))
+        elif kind is e.Settle and source is not None:
+            source.settle(effect.first, effect.last, effect.disposition)
+        elif kind is e.Grant and source is not None:
+            source.grant(effect.credit)
+        elif kind is e.Drain and source is not None:
+            source.drain()
+        elif kind is e.Release and source is not None:
+            source.release(effect.first, effect.last)
+        elif kind is e.Report:
+            self._told.urgent = True
+        elif kind is e.Window:
+            self._sink.send(Kind.WINDOW, pack_numbers(effect.handle, effect.messages))
+        elif kind is e.OpenSource:
+            self._open_source(route, effect.handle)
+        elif kind is e.CloseSource:
+            self._close_source(route)
+        elif kind is e.OpenTarget:
+            told = {"handle": effect.handle, "spec": route.spec.to_json(), "origin_identity": effect.origin_identity}
+            self._sink.send(Kind.OPEN, pack_json(told))
+            self._tell_clock(route)
+        elif kind is e.CloseTarget:
+            self._told.rows = [rows for rows in self._told.rows if rows.handle != effect.handle]
+            self._sink.send(Kind.CLOSE, pack_numbers(effect.handle))
+
+    def _open_source(self, route: CarriedRoute, handle: int) -> None:
+        if route.is_leaving:
+            route.opens = handle
+            return
+        if route.source is None:
+            end = route.spec.source
+            pool = self._pools.get(end.kind)
+            if pool is None:
+                pool = self._pools[end.kind] = self._connectors(end.kind).sources()
+            route.key, route.clock_told_ms = handle, None
+            self._by_handle[handle] = route
+            route.source = pool.source(
+                handle, end.options, ordered=route.spec.ordered, only_present=route.spec.only_present
+            )
+        route.source.open()
+
+    def _open_late(self, route: CarriedRoute, now: float) -> None:
+        """The source that was closed has left: the next one opens."""
+        handle, route.opens = route.opens, 0
+        try:
+            self._open_source(route, handle)
+        except Exception as error:  # noqa: BLE001 - I2
+            self._feed(route, _fault(error), now)
+
+    def _close_source(self, route: CarriedRoute) -> None:
+        route.opens = 0
+        self._by_handle.pop(route.key, None)
+        route.close_source()
+
+    def _tell_clock(self, route: CarriedRoute) -> None:
+        offset_ms, told_ms = route.clock_ms, route.clock_told_ms
+        if offset_ms is not None and (told_ms is None or abs(offset_ms - told_ms) >= CLOCK_STEP_MS):
+            route.clock_told_ms = offset_ms
+            self._sink.send(Kind.CLOCK, pack_numbers(route.key, offset_ms))
+
+
+def _fault(error: Exception) -> e.Fault:
+    if isinstance(error, IsthmusError):
+        return e.Fault(str(error), not error.retryable)
+    return e.Fault(f"{type(error).__name__}: {error}")

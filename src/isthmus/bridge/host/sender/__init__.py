@@ -1,0 +1,1 @@
+"""The sink's process of a lease."""

@@ -1,0 +1,191 @@
+"""The routes that a sink carries.
+
+What it is: the handles that are open, their pools of targets, their deadlines, and their claims; which of them has something to do.
+What it is not: threads, the connection to the reader, or the end of the lease (`sender`).
+
+Invariants:
+    I1. Work grows with the handles that have something to do, not with those that are open.
+    I2. A route that fails, or whose target cannot be made, changes nothing for the others.
+    I3. Rows of a handle that is not open are dropped and counted: the reader gave them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from isthmus.bridge.deadlines import Deadlines
+from isthmus.bridge.host.sender.error import ClaimUnconfirmedError, TargetUnavailableError
+from isthmus.bridge.host.sender.handle import Reports, TargetHandle
+from isthmus.bridge.host.sender.rows import Part
+from isthmus.bridge.host.sender.target_pools import TargetPools
+from isthmus.bridge.port import Connector
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.errors import IsthmusError
+
+__all__ = ["SenderRoutes"]
+
+
+class SenderRoutes:
+    """The routes of one sink.
+
+    Args:
+        connectors: the connector of a kind.
+        reports: whom handles tell what becomes of their messages.
+
+    Attributes:
+        pools: the connections to their targets.
+        dropped: rows that came for handles that are not open.
+    """
+
+    def __init__(self, connectors: Callable[[str], Connector], reports: Reports) -> None:
+        self.pools = TargetPools(connectors)
+        self.dropped = 0
+        self._reports = reports
+        self._handles: dict[int, TargetHandle] = {}
+        self._claims: dict[str, set[int]] = {}
+        self._deadlines: Deadlines[int] = Deadlines()
+        self._ready: dict[int, bool] = {}  # handles to step; whether their targets have something to tell
+        self._changed: set[int] = set()
+        self._awaiting: set[int] = set()
+        self._told: dict[int, dict[str, Any]] = {}
+
+    # ---- routes
+
+    def open(self, number: int, spec: RouteSpec, origin_identity: str, now: float) -> None:
+        """Opens a route; the reports tell when it is ready or has failed."""
+        try:
+            target = self.pools.target(number, spec, origin_identity)
+        except IsthmusError as error:
+            self._reports.failed(number, error, not error.retryable)
+            return
+        except Exception as error:  # noqa: BLE001 - a connector's fault; the other routes go on
+            text = f"'{spec.name}': {type(error).__name__}: {error}"
+            self._reports.failed(number, TargetUnavailableError(text), True)
+            return
+        handle = self._handles[number] = TargetHandle(number, spec, target, self._reports, now)
+        if spec.claim:
+            self._claims.setdefault(spec.claim, set()).add(number)
+        self._ready[number] = True
+        self._awaiting.add(number)
+        handle.open()
+
+    def close(self, number: int) -> None:
+        """The reader is done with a handle."""
+        handle = self._handles.get(number)
+        if handle is not None:
+            self._forget(handle)
+            handle.close()
+
+    def set_clock(self, number: int, offset_ms: int) -> None:
+        """The wall time of the source's system minus monotonic time."""
+        handle = self._handles.get(number)
+        if handle is not None:
+            handle.clock_offset_ms = offset_ms
+
+    def add(self, number: int, part: Part) -> None:
+        """Rows came."""
+        handle = self._handles.get(number)
+        if handle is None:
+            self.dropped += part.messages + len(part.disposed)
+            return
+        handle.add(part)
+        self._ready.setdefault(number, False)
+
+    def fail_claim(self, claim: str) -> None:
+        """A claim may be another run's: its routes fail."""
+        for number in tuple(self._claims.get(claim, ())):
+            handle = self._handles[number]
+            self._forget(handle)
+            handle.fail(ClaimUnconfirmedError(handle.spec.name, claim))
+
+    def _forget(self, handle: TargetHandle) -> None:
+        number, claim = handle.number, handle.spec.claim
+        del self._handles[number]
+        if claim:
+            self._claims[claim].discard(number)
+            if not self._claims[claim]:
+                del self._claims[claim]
+        self._deadlines.forget(number)
+        self._ready.pop(number, None)
+        self._changed.discard(number)
+        self._awaiting.discard(number)
+        self._told.pop(number, None)
+
+    # ---- the loop
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `step` has something to do at once."""
+        return bool(self._ready)
+
+    @property
+    def is_target_awaited(self) -> bool:
+        """Whether any route can do nothing before its target has told something."""
+        return bool(self._awaiting)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything that came is not finished; looks at every handle."""
+        return any(handle.is_busy for handle in self._handles.values())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the rows that wait for their targets; looks at every handle."""
+        return sum(handle.waiting_bytes for handle in self._handles.values())
+
+    def deadline(self, now: float) -> float:
+        """When `step` is due though nothing happens."""
+        return min(self._deadlines.next(), self.pools.deadline(now))
+
+    def step(self, ready: Mapping[int, int], now: float) -> None:
+        """Does what can be done now.
+
+        Args:
+            ready: descriptors on which something happened.
+            now: monotonic seconds.
+        """
+        steps, self._ready = self._ready, {}
+        for number in self.pools.service(ready, now):
+            steps[number] = True
+        for number in self._deadlines.due(now):
+            steps[number] = True
+        for number, has_events in steps.items():
+            handle = self._handles.get(number)
+            if handle is None:
+                continue
+            handle.step(now, has_events)
+            if handle.has_failed:
+                self._forget(handle)
+            else:
+                self._deadlines.set(number, handle.due)
+                self._changed.add(number)
+                (self._awaiting.add if handle.awaits_target else self._awaiting.discard)(number)
+        self.pools.flush()
+
+    def close_all(self, *, in_good_order: bool) -> None:
+        """Ends all connections."""
+        for handle in tuple(self._handles.values()):
+            self._forget(handle)
+            handle.close()
+        self.pools.close(in_good_order=in_good_order)
+
+    # ---- telling
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether counts may have changed."""
+        return bool(self._changed)
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """The counts that changed since this was asked last, by handle."""
+        changes = {}
+        for number in self._changed:
+            machine = self._handles[number].machine
+            counts: dict[str, Any] = machine.counts.as_dict()
+            counts["blocked_by"], counts["last_set_aside"] = machine.blocked_by, machine.last_set_aside
+            if counts != self._told.get(number):
+                self._told[number] = counts
+                changes[str(number)] = counts
+        self._changed.clear()
+        return changes

@@ -1,0 +1,400 @@
+"""The reader's side of one route: what its source may send, and what becomes of what it sent.
+
+What it is: a machine without I/O. It says when to open the source and the target, how much credit to grant, what to hand on, what to
+settle and what to give back. `on(event, now)` returns effects; a run of many messages is one event. What it is not: a connection
+(`port`), the sink's machine (`delivery`), or the reader's process, which carries many routes (`host.reader`).
+
+An opening. The source is opened; then the sink is told to open the target under a new handle; credit is granted when that is ready. An
+opening fails when the sink gives the target up, the source can never be read, a step of the query removes rows, or the claim is not
+confirmed: everything that is not settled is given back, both ends are closed, and another opening begins later. A source that is
+merely lost is opened again within the opening: what the sink has is settled over the next connection.
+
+The end of a route, in order: credit is taken back; what still comes is handed on; everything outstanding is settled; the sink is told
+that the handle is over; the source is closed. A target that takes nothing, or a source that is lost, is not waited for: the rest is
+given back.
+
+Invariants:
+    I1. A position is settled at the source only after the sink said so, or as the driver planned for one that killed workers.
+    I2. Whatever was delivered and is not settled is given back when an opening ends, for whatever reason.
+    I3. No credit is held before the target is ready, while it is paused, while the claim is not confirmed, or after the end began.
+    I4. Nothing is handed on, and nothing is settled, for a handle after `CloseTarget`.
+    I5. With a window of at most TOLD_WINDOW the driver is told of each message before it is handed on.
+    I6. A position that comes again while it is outstanding is not handed on again: the sink still has it.
+    I7. Every opening has a handle of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from isthmus.bridge.flow.byte_budget import ByteBudget
+from isthmus.bridge.flow.rate_limit import RateLimit
+from isthmus.bridge.flow.source_flow import SourceFlow
+from isthmus.bridge.lease import event as e
+from isthmus.bridge.lease.event import Effect, Event
+from isthmus.bridge.lease.fence import Fence
+from isthmus.bridge.lease.message_account import MessageAccount
+from isthmus.bridge.lease.report import report_of
+from isthmus.bridge.lease.state import OPEN_LIMIT_SECONDS, EndState, LeaseCounts, Phase, SourceState, Trouble
+from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.report import RouteReport
+from isthmus.bridge.route_spec import RouteSpec
+
+__all__ = ["TOLD_WINDOW", "RouteLease"]
+
+TOLD_WINDOW = 8  # I5: it may be the one that kills
+DRAIN_SECONDS = 5.0
+
+
+class RouteLease:
+    """The lease machine of one route.
+
+    Args:
+        spec: how the route is carried.
+        fence: of the route's claim; one that requires none is always open.
+        budget: bytes of all routes of the process.
+        new_handle: gives the next free handle.
+        counts: where the route was carried before in this lease, what was counted then.
+        wall_offset_seconds: wall time minus monotonic time, for rates that change with the hour of the day.
+
+    Attributes:
+        messages: what became of them.
+        handle: of the current opening; 0 while there is none.
+    """
+
+    def __init__(
+        self,
+        spec: RouteSpec,
+        fence: Fence,
+        budget: ByteBudget,
+        new_handle: Callable[[], int],
+        counts: LeaseCounts | None = None,
+        wall_offset_seconds: float = 0.0,
+    ) -> None:
+        self.spec = spec
+        self.messages = MessageAccount(counts or LeaseCounts(), bool(spec.steps))
+        self.handle = 0
+        self._fence = fence
+        self._budget = budget
+        self._counted_bytes = 0
+        self._new_handle = new_handle
+        self._phase = Phase.NEW
+        self._flow = SourceFlow(spec.window, spec.window_bytes, budget, RateLimit(spec.rate, wall_offset_seconds))
+        self._source = SourceState()
+        self._trouble = Trouble()
+        self._end = EndState()
+        self._paused = ""
+        self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
+            e.Begin: self._on_begin,
+            SourceOpened: self._on_source_opened,
+            Arrived: self._on_arrived,
+            Drained: lambda event, now, effects: self._flow.drained(),
+            Blocked: self._on_blocked,
+            Exhausted: self._on_exhausted,
+            SourceLost: self._on_source_lost,
+            e.TargetReady: self._on_target_ready,
+            e.Completed: self._on_completed,
+            e.Disposed: self._on_disposed,
+            e.TargetPaused: self._on_target_paused,
+            e.TargetResumed: self._on_target_resumed,
+            e.TargetFailed: self._on_failed,
+            e.Fault: self._on_failed,
+            e.Flushed: self._on_flushed,
+            e.Statistics: self._on_statistics,
+            e.Planned: self._on_planned,
+            e.End: self._on_end,
+            e.Abort: self._on_abort,
+            e.Tick: lambda event, now, effects: None,
+        }
+
+    # ---- what the host asks
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the route is over; events change nothing after it."""
+        return self._phase is Phase.ENDED
+
+    @property
+    def outstanding(self) -> int:
+        """Messages delivered and not settled."""
+        return self.messages.unsettled.outstanding
+
+    def deadline(self, now: float) -> float:
+        """When a `Tick` is due though nothing happened; infinite where none is."""
+        if self._phase is Phase.ENDED:
+            return math.inf
+        due = self._trouble.retry_at if self._phase is Phase.WAITING and self._fence.is_open(now) else math.inf
+        due = min(due, self._source.reopen_at, self._source.open_by, self._flow.drain_by, self._flow.rate_due)
+        if self.handle and self._fence.required and self._fence.until > now:
+            due = min(due, self._fence.until)
+        if self._end.is_begun:
+            due = min(due, max(self._drains_until(), self._waits_until()))
+        return due
+
+    def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
+        """How the route stands; `clock_offset_ms` as its source tells it."""
+        return report_of(
+            self._phase,
+            self.messages,
+            self._source,
+            self._trouble,
+            self._end,
+            window=self._flow.window.limit,
+            rate=self._flow.rate,
+            paused=self._paused,
+            is_confirmed=self._fence.is_open(now),
+            now=now,
+            clock_offset_ms=clock_offset_ms,
+        )
+
+    # ---- events
+
+    def on(self, event: Event, now: float) -> list[Effect]:
+        """Takes an event; what to do, in order."""
+        effects: list[Effect] = []
+        if self._phase is not Phase.ENDED:
+            self._check_claim(event, now, effects)
+            self._handlers[type(event)](event, now, effects)
+            self._count_bytes()
+            self._advance(now, effects)
+            self._count_bytes()
+        return effects
+
+    def _count_bytes(self) -> None:
+        nbytes = self.messages.unsettled.outstanding_bytes
+        self._budget.used += nbytes - self._counted_bytes
+        self._counted_bytes = nbytes
+
+    def _on_begin(self, event: e.Begin, now: float, effects: list[Effect]) -> None:
+        if self._phase is Phase.NEW:
+            self._open(now, effects)
+
+    def _on_source_opened(self, event: SourceOpened, now: float, effects: list[Effect]) -> None:
+        source = self._source
+        if not source.is_made:
+            return
+        if source.identity and event.identity and source.identity != event.identity:
+            # The same address, another namespace: its positions are others.
+            text = f"the source is another namespace now: '{event.identity}', before '{source.identity}'"
+            self._fail(text, False, now, effects)
+            return
+        source.opened(event.identity)
+        self._flow.reset()
+        self.messages.memory.opened(event.identity, now)
+        if not source.is_told:
+            source.is_told = True
+            self._phase = Phase.CONNECTING
+            effects += (e.OpenTarget(self.handle, event.identity), e.Window(self.handle, self._flow.window.limit))
+        if self._phase is Phase.CONNECTING:
+            source.open_by = now + self.spec.target_seconds + OPEN_LIMIT_SECONDS
+
+    def _on_arrived(self, event: Arrived, now: float, effects: list[Effect]) -> None:
+        positions, payloads = event
+        if not payloads or not self.handle:
+            return  # the source is closed: they come again
+        sizes: Sequence[int] = list(map(len, payloads))
+        has_room = self._flow.take(len(sizes), sum(sizes), self.messages.unsettled)
+        if self._phase is not Phase.RUNNING or not has_room or not self._fence.is_open(now):
+            self._end.has_returned = True
+            self.messages.return_unknown(positions, effects)
+            return
+        self._source.backoff.reset()
+        positions, payloads, sizes = self.messages.admit(positions, payloads, sizes, now, effects)
+        if not positions:
+            return
+        self._flow.window.came(len(sizes), sum(sizes), max(sizes))
+        if self._flow.window.limit <= TOLD_WINDOW:
+            effects.append(e.Report())
+        effects.append(e.HandOn(self.handle, positions, payloads))
+
+    def _on_blocked(self, event: Blocked, now: float, effects: list[Effect]) -> None:
+        self._source.blocked_by = event.position
+
+    def _on_exhausted(self, event: Exhausted, now: float, effects: list[Effect]) -> None:
+        self._end.is_exhausted = self.spec.only_present
+
+    def _on_source_lost(self, event: SourceLost, now: float, effects: list[Effect]) -> None:
+        if not self.handle:
+            return
+        self._flow.reset()
+        self.messages.source_lost(event.is_fatal, now)
+        if event.is_fatal:
+            self._fail(event.text, True, now, effects)
+        else:
+            self._source.lost_now(event.text, now)
+
+    def _on_target_ready(self, event: e.TargetReady, now: float, effects: list[Effect]) -> None:
+        if self._phase is Phase.CONNECTING:
+            self._phase = Phase.RUNNING
+            self._source.target_opened()
+            self._trouble.text = self._paused = ""
+            effects.append(e.Report())  # who dies from now on may have been killed by a message
+
+    def _on_target_paused(self, event: e.TargetPaused, now: float, effects: list[Effect]) -> None:
+        self._paused = event.text or "the target takes nothing"
+
+    def _on_target_resumed(self, event: e.TargetResumed, now: float, effects: list[Effect]) -> None:
+        self._paused = ""
+        self._end.progress_at = now
+
+    def _on_failed(self, event: e.TargetFailed | e.Fault, now: float, effects: list[Effect]) -> None:
+        if self.handle:
+            self._fail(event.text, event.is_fatal, now, effects)
+
+    def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
+        if count := self.messages.settle(event.runs, None, now, effects):
+            self._trouble.moved()
+            self._settled(count, now, effects)
+
+    def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
+        if count := self.messages.settle([(event.first, event.last)], event.disposition, now, effects):
+            self._settled(count, now, effects)
+
+    def _settled(self, count: int, now: float, effects: list[Effect]) -> None:
+        self._end.progress_at = now
+        if self._flow.window.settled(count):
+            self._window_changed(effects)
+        elif self._flow.window.limit <= TOLD_WINDOW:
+            effects.append(e.Report())
+        self._look_for_removed(now, effects)
+
+    def _on_flushed(self, event: e.Flushed, now: float, effects: list[Effect]) -> None:
+        self.messages.flushed(event.yielded, event.came)
+        self._look_for_removed(now, effects)
+
+    def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
+        text = self.messages.removed_text(self.spec.step_names)
+        if text:
+            self._fail(text, True, now, effects)
+
+    def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
+        counts = self.messages.counts
+        counts.resent = max(counts.resent, counts.resent_before + event.resent)
+        # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
+        if event.blocked_by and not self._paused and self._flow.window.admit_another(self.outstanding):
+            self._window_changed(effects)
+
+    def _on_planned(self, event: e.Planned, now: float, effects: list[Effect]) -> None:
+        if event.plan == self.messages.plan:
+            return
+        self.messages.plan = event.plan
+        if event.plan.window:
+            self._flow.window.narrow(event.plan.window, event.plan.span)
+            self._window_changed(effects)
+
+    def _window_changed(self, effects: list[Effect]) -> None:
+        if self._source.is_told:
+            effects.append(e.Window(self.handle, self._flow.window.limit))
+        effects.append(e.Report())
+
+    def _on_end(self, event: e.End, now: float, effects: list[Effect]) -> None:
+        if not self._end.is_begun:
+            self._end.begun_at = self._end.progress_at = now
+
+    def _on_abort(self, event: e.Abort, now: float, effects: list[Effect]) -> None:
+        self._trouble.text = event.text
+        self._finish(effects)
+
+    # ---- openings
+
+    def _open(self, now: float, effects: list[Effect]) -> None:
+        self.handle = self._new_handle()
+        self._source = SourceState(is_made=True, open_by=now + OPEN_LIMIT_SECONDS)
+        self._end.is_exhausted = self._end.has_returned = False
+        self.messages.new_opening()
+        self._trouble.retry_at = math.inf
+        self._paused = ""
+        self._phase = Phase.OPENING
+        effects.append(e.OpenSource(self.handle))
+
+    def _close(self, effects: list[Effect]) -> int:
+        """Gives back what is not settled, and closes both ends; how many messages were given back."""
+        count = self.messages.give_back(effects)
+        if self._source.is_told:
+            effects.append(e.CloseTarget(self.handle))
+        if self._source.is_made:
+            effects.append(e.CloseSource())
+        self._source = SourceState()
+        self._flow.reset()
+        self._end.is_exhausted = False
+        self.handle = 0
+        return count
+
+    def _fail(self, text: str, is_fatal: bool, now: float, effects: list[Effect]) -> None:
+        """Ends this opening; the next one comes later, unless the route ends."""
+        self._close(effects)
+        self._paused = ""
+        self._phase = Phase.WAITING
+        self._trouble.failed_now(text, is_fatal, now)
+        effects.append(e.Report())
+
+    def _finish(self, effects: list[Effect]) -> int:
+        count = self._close(effects)
+        self._phase = Phase.ENDED
+        effects += (e.Report(), e.Ended())
+        return count
+
+    def _check_claim(self, event: Event, now: float, effects: list[Effect]) -> None:
+        """An opening ends with the claim; where the claim was never confirmed there is nothing to give back."""
+        if self.handle and self._fence.required and -math.inf < self._fence.until <= now:
+            if isinstance(event, Arrived):
+                self.messages.return_unknown(event.positions, effects)
+            self._close(effects)
+            self._phase = Phase.WAITING
+            self._trouble.retry_at = now  # as soon as it is confirmed again
+            effects.append(e.Report())
+
+    # ---- what is due
+
+    def _advance(self, now: float, effects: list[Effect]) -> None:
+        if self._phase is Phase.ENDED:
+            return
+        if self._end.is_begun:
+            self._advance_end(now, effects)
+        elif self._end.is_exhausted and not self.messages.unsettled.outstanding and self._source.is_open:
+            self._exhausted(now, effects)
+        if min(self._source.open_by, self._flow.drain_by) <= now:
+            what = "sink said nothing of the target" if self._phase is Phase.CONNECTING else "source did not answer"
+            self._fail(f"the {what} in time", False, now, effects)
+        if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._fence.is_open(now):
+            self._open(now, effects)
+        if self._source.reopen_at <= now:
+            self._source.reopen_at, self._source.open_by = math.inf, now + OPEN_LIMIT_SECONDS
+            effects.append(e.OpenSource(self.handle))
+        if self._phase is not Phase.RUNNING or not self._source.is_open:
+            return
+        if self._paused or self._end.is_begun or not self._fence.is_open(now):
+            self._flow.drain(now, effects)
+        else:
+            self._flow.refill(self.messages.unsettled, now, effects)
+
+    def _exhausted(self, now: float, effects: list[Effect]) -> None:
+        if self._end.has_returned:
+            self._fail("messages were given back meanwhile; the route begins again", False, now, effects)
+        else:
+            self._end.is_complete = True
+            self._finish(effects)
+
+    def _advance_end(self, now: float, effects: list[Effect]) -> None:
+        source, end = self._source, self._end
+        if self._phase is Phase.RUNNING and source.is_open:
+            self._flow.drain(now, effects)
+        if now < max(self._drains_until(), self._waits_until()):
+            return
+        is_due_to_target = bool(self._paused or source.lost)
+        end.is_complete = end.is_exhausted and not end.has_returned and not self.messages.unsettled.outstanding
+        count = self._finish(effects)
+        if count and not is_due_to_target:
+            self._trouble.text = f"{count} messages were not settled in time and have been given back"
+
+    def _drains_until(self) -> float:
+        """Until when the end waits for what is still on its way from the source."""
+        is_quiet = self._phase is not Phase.RUNNING or not self._source.is_open or self._flow.is_quiet
+        return -math.inf if is_quiet else self._end.begun_at + DRAIN_SECONDS
+
+    def _waits_until(self) -> float:
+        """Until when the end waits for what is outstanding, and for a source that has to be told what was settled."""
+        is_untold = bool(self._source.lost) and self._source.is_told
+        return self._end.waits_until(self.messages.unsettled.outstanding, is_untold, bool(self._paused))

@@ -1,0 +1,161 @@
+"""What became of the messages of one route.
+
+What it is: which positions are outstanding, which of them a step removed, which one is dead-lettered unread because workers died over
+it, and the counts. What it is not: the decisions about an opening or its end (`lease`).
+
+Invariants:
+    I1. A position that comes again while it is outstanding is not handed on again: the sink still has it.
+    I2. One that comes again after its target has acknowledged it is completed again, where its completion may have been lost.
+    I3. The position that the driver named is dead-lettered whenever it comes, but while it is outstanding, and counted once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON, Plan
+from isthmus.bridge.lease.event import Effect, Release, Report, Settle
+from isthmus.bridge.lease.message_age import age_ms
+from isthmus.bridge.lease.row_account import RowAccount
+from isthmus.bridge.lease.settled_memory import SettledMemory
+from isthmus.bridge.lease.state import LeaseCounts
+from isthmus.bridge.lease.unsettled import Run, UnsettledMap, runs_of
+
+__all__ = ["MessageAccount"]
+
+# For so long the age of the message that came last is reported.
+LAG_SECONDS = 2.0
+
+
+class MessageAccount:
+    """The messages of one route.
+
+    Args:
+        counts: to go on with.
+        has_steps: whether rows go through custom steps, which may remove some.
+
+    Attributes:
+        unsettled: what is outstanding.
+        plan: what the driver plans because workers died.
+        memory: what was completed, and may come again all the same.
+    """
+
+    def __init__(self, counts: LeaseCounts, has_steps: bool) -> None:
+        self.counts = counts
+        self.unsettled = UnsettledMap()
+        self.plan = Plan()
+        self.memory = SettledMemory()
+        self._has_steps = has_steps
+        self._rows = RowAccount()
+        self._last_came: tuple[float, bytes] = (-math.inf, b"")
+
+    def new_opening(self) -> None:
+        """What is handed on from now on has another handle."""
+        self._rows = RowAccount()
+        self.counts.new_opening()
+
+    def admit(
+        self,
+        positions: Sequence[int],
+        payloads: Sequence[bytes],
+        sizes: Sequence[int],
+        now: float,
+        effects: list[Effect],
+    ) -> tuple[Sequence[int], Sequence[bytes], Sequence[int]]:
+        """Messages came: those to hand on, with their sizes, which are outstanding from now on."""
+        self._last_came = now, payloads[-1]
+        if self._is_any_known(positions, now):
+            fresh = [at for at in range(len(sizes)) if self._is_fresh(positions[at], payloads[at], now, effects)]
+            positions, payloads = [positions[at] for at in fresh], [payloads[at] for at in fresh]
+            sizes = [sizes[at] for at in fresh]
+        self.counts.received_bytes += sum(sizes)
+        self.unsettled.add(positions, sizes)
+        if self._has_steps and positions:
+            self._rows.handed_on(positions)
+        return positions, payloads, sizes
+
+    def _is_any_known(self, positions: Sequence[int], now: float) -> bool:
+        """Whether some of these are outstanding, were completed, or are to be set aside."""
+        set_aside = self.plan.set_aside
+        for low, high in runs_of(positions):
+            first, last = positions[low], positions[high - 1]
+            if (set_aside and first <= set_aside <= last) or self.unsettled.within(first, last):
+                return True
+            if self.memory.is_known(first, last, now):
+                return True
+        return False
+
+    def _is_fresh(self, position: int, payload: bytes, now: float, effects: list[Effect]) -> bool:
+        plan, counts = self.plan, self.counts
+        if self.unsettled.within(position, position):
+            return False
+        if not plan.set_aside or position != plan.set_aside:
+            is_again = self.memory.is_again(position, payload, now)
+            if is_again:
+                effects.append(Settle(position, position))
+            return not is_again
+        text = f"{plan.deaths} workers in a row died while this message alone was under way"
+        effects.append(Settle(position, position, Disposition("dead-letter", SET_ASIDE_REASON, text)))
+        if position not in counts.set_aside:
+            counts.settled += 1
+            counts.disposed["dead-letter"] += 1
+            counts.set_aside.append(position)
+        effects.append(Report())
+        return False
+
+    def settle(self, runs: Sequence[Run], disposition: Disposition | None, now: float, effects: list[Effect]) -> int:
+        """Settles what is outstanding of some positions; how many."""
+        before = self.unsettled.settled
+        for first, last in runs:
+            for low, high in self.unsettled.settle(first, last):
+                effects.append(Settle(low, high, disposition))
+                if disposition is None:
+                    self.memory.completed(low, high, now)
+        count = self.unsettled.settled - before
+        self.counts.settled += count
+        if disposition is not None:
+            self.counts.disposed[disposition.kind] += count
+        return count
+
+    def source_lost(self, is_fatal: bool, now: float) -> None:
+        """The connection to the source is gone; where that is fatal, perhaps the entity is, too."""
+        if is_fatal:
+            self.memory.forget()
+        else:
+            self.memory.lost(now, self._last_came[1])
+
+    def give_back(self, effects: list[Effect]) -> int:
+        """Gives back everything that is outstanding; how many."""
+        count = self.unsettled.outstanding
+        effects.extend(Release(first, last) for first, last in self.unsettled.clear())
+        return count
+
+    def return_unknown(self, positions: Sequence[int], effects: list[Effect]) -> None:
+        """Messages came for which there is no room: those go back that the sink does not have."""
+        unknown = [at for at in positions if not self.unsettled.within(at, at)]
+        effects.extend(Release(unknown[low], unknown[high - 1]) for low, high in runs_of(unknown))
+
+    def flushed(self, yielded: int, came: int) -> None:
+        """A flush row came to the sink, behind so many of the rows that were handed on."""
+        if self._has_steps:
+            self._rows.flushed(yielded, came)
+
+    def removed_text(self, steps: Sequence[str]) -> str:
+        """What is wrong where steps removed rows, as far as that is known; empty where it is not."""
+        removed = self._rows.removed(self.unsettled) if self._has_steps else []
+        if not removed:
+            return ""
+        count = sum(last - first + 1 for first, last in removed)
+        return (
+            f"{count} messages from position {removed[0][0]} on did not come to the sink: the step '{', '.join(steps)}' removes "
+            "rows; mark them instead (columns disposition and reason). They have been given back to the source"
+        )
+
+    def lag_ms(self, now: float, clock_offset_ms: int | None) -> int:
+        """The age of the message that came last; 0 where none came lately, or the clock of the source is not known."""
+        came_at, payload = self._last_came
+        if not payload or clock_offset_ms is None or now - came_at >= LAG_SECONDS:
+            return 0
+        return age_ms(payload, int(came_at * 1000) + clock_offset_ms)

@@ -1,0 +1,306 @@
+"""`DurableSender`: sends survive on local disk while the namespace is away.
+
+What it is: an outbox folder, a drain and a lane behind the interface of the SDK's sender. What it is not: a second namespace;
+`ReplicatedSender` is. See docs/how-to/send-durably.md.
+
+Invariants:
+    I1. `send_messages` returns only after the messages are on disk; what it returned for is delivered at least once, with the
+        same MessageIds each time, whatever ends the process.
+    I2. A message that the namespace can never take is refused here: one that is too large for it, or any while it says that
+        the key does not permit sending or that the entity is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from isthmus.client.credential import blocking
+from isthmus.client.endpoint import Endpoint, EndpointLike
+from isthmus.client.failure import Failure
+from isthmus.client.outbox.drain import Drain, DrainState
+from isthmus.client.outbox.store import FolderSource, Limits, Store, claim
+from isthmus.client.send.lane import Lane
+from isthmus.client.send.parcel import Parcel
+from isthmus.client.send.schedule import scheduled
+from isthmus.errors import IsthmusError
+
+__all__ = ["AsyncDurableSender", "DurableResult", "DurableSender", "DurableStatistics", "EntityForbiddenError"]
+
+_LIMIT_FILE = "max-message-bytes"
+_ASSUMED_LIMIT_BYTES = 252 << 10
+"""A message that is as large is taken by every tier; of larger ones the link has to tell."""
+
+
+class EntityForbiddenError(IsthmusError):
+    """The namespace said that this sender may not send here; what waits in the outbox stays there.
+
+    Attributes:
+        entity: the queue or topic.
+        failure: "forbidden" or "missing".
+        error: what the SDK told.
+    """
+
+    code = "entity-forbidden"
+
+    def __init__(self, entity: str = "", failure: str = "", error: str = "") -> None:
+        super().__init__("", entity=entity, failure=failure, error=error)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"the namespace does not take messages for {a.get('entity')!r} from this sender ({a.get('failure')}: {a.get('error')}); "
+            "correct the key or create the entity: it is tried again by itself"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DurableResult:
+    """What became of a send.
+
+    Attributes:
+        message_ids: MessageIds of the messages, in their order, as they are delivered.
+        stored: messages that are on disk now.
+    """
+
+    message_ids: tuple[str, ...]
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class DurableStatistics:
+    """Of a `DurableSender`, since it was made.
+
+    Attributes:
+        stored: messages put on disk.
+        syncs: how often the disk was synced for them.
+        is_empty: whether all of them, and those found at the start, have been delivered.
+        drain: the delivery.
+    """
+
+    stored: int
+    syncs: int
+    is_empty: bool
+    drain: DrainState
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+class DurableSender:
+    """Puts messages into a folder, from which a thread delivers them. Threads, and processes with the same folder, may share it.
+
+    Args:
+        namespace: see `isthmus.client.endpoint` for its forms.
+        entity: queue or topic. A folder is for one entity.
+        path: the folder of the outbox.
+        max_bytes: how much may wait.
+        max_age: seconds that the oldest message may have waited; None for no limit.
+        min_free_bytes: what the disk must have left.
+        max_message_bytes: the largest message that the namespace takes; None: learned from the link, and remembered.
+        attempt_timeout: seconds that the namespace may take to answer a batch.
+        drain: whether this process delivers; otherwise another one, or `isthmus outbox drain`.
+        options: further arguments of `ServiceBusClient`.
+
+    Raises:
+        StoreError: the folder cannot be used.
+        InvalidArgumentError: it is the folder of another entity.
+    """
+
+    def __init__(
+        self,
+        namespace: EndpointLike,
+        entity: str,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int = 1 << 30,
+        max_age: float | None = None,
+        min_free_bytes: int = 64 << 20,
+        max_message_bytes: int | None = None,
+        attempt_timeout: float = 10.0,
+        drain: bool = True,
+        **options: Any,
+    ) -> None:
+        self._endpoint = Endpoint.of(namespace, **options)
+        self._entity = entity
+        self._attempt_timeout = attempt_timeout
+        self._given_limit = max_message_bytes
+        self._drains = drain
+        self._starting = threading.Lock()
+        self._store = Store(path, Limits(max_bytes, max_age, min_free_bytes))
+        claim(self._store.folder.path, entity)
+        self._limit = max_message_bytes or _read_limit(self._store.folder.path)
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        lane = Lane(self._endpoint, self._entity)
+        self._drain = Drain(
+            FolderSource(self._store.folder), lane, attempt_timeout=self._attempt_timeout, on_limits=self._learn
+        )
+        if self._drains:
+            if self._given_limit is None:
+                lane.open_soon()  # to learn how large a message may be
+            self._drain.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send_messages(self, message: Any) -> DurableResult:
+        """Put a message, a list of messages or a `ServiceBusMessageBatch` on disk; a list as a whole or not at all.
+
+        Args:
+            message: messages of azure-servicebus; one without a MessageId gets one, which it keeps.
+
+        Raises:
+            MessageSizeExceededError: one is larger than the namespace takes.
+            EntityForbiddenError: the namespace said that this sender may not send here.
+            OutboxFullError: the outbox is at a limit, or the disk nearly full.
+            StoreError: the disk refused; nothing was kept.
+            OutcomeUnknownError: the disk failed while it synced.
+        """
+        parcel = Parcel.of(message)
+        if parcel:
+            self._check(parcel)
+            self.keep(parcel)
+        return DurableResult(parcel.message_ids, len(parcel))
+
+    def keep(self, parcel: Parcel) -> None:
+        """Put encoded messages on disk, without asking whether the namespace takes them."""
+        self._store.append(parcel.payloads)
+        self._drain.wake()
+
+    def schedule_messages(self, messages: Any, schedule_time_utc: datetime) -> DurableResult:
+        """Put messages on disk that are to be enqueued at a time; one that is delivered later is enqueued at once."""
+        return self.send_messages(scheduled(messages, schedule_time_utc))
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all that was sent, and all that was found at the start, is delivered.
+
+        Args:
+            timeout: seconds to wait at most; None: as long as it takes.
+
+        Returns:
+            Whether it is.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = 0.002
+        while not self._store.is_empty:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(pause)
+            pause = min(0.05, pause * 2)
+        return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was sent, and all that was found at the start, is delivered."""
+        return self._store.is_empty
+
+    def statistics(self) -> DurableStatistics:
+        """Counts since it was made."""
+        return DurableStatistics(
+            self._store.appended, self._store.journal.syncs, self._store.is_empty, self._drain.state()
+        )
+
+    def close(self, timeout: float = 0.0) -> None:
+        """Stop; what waits stays on disk for the next one.
+
+        Args:
+            timeout: seconds to deliver first.
+        """
+        if timeout > 0:
+            self.flush(timeout)
+        self._store.close()
+        self._drain.close()
+
+    def _check(self, parcel: Parcel) -> None:
+        if os.getpid() != self._pid:
+            with self._starting:
+                if os.getpid() != self._pid:  # a forked child has no thread that delivers
+                    self._start()
+        failure = self._drain.failure
+        if failure in (Failure.FORBIDDEN, Failure.MISSING):
+            raise EntityForbiddenError(self._entity, failure.value, self._drain.state().error)
+        largest = max(map(len, parcel.payloads))
+        limit = self._limit or _ASSUMED_LIMIT_BYTES
+        if largest > limit:
+            known = (
+                ""
+                if self._limit
+                else "; what the namespace takes is not known yet: connect once, or pass max_message_bytes"
+            )
+            raise MessageSizeExceededError(
+                message=f"a message for {self._entity!r} has {largest} bytes; the limit is {limit} bytes{known}"
+            )
+
+    def _learn(self, limit: int) -> None:
+        if self._given_limit is None and limit > 0 and limit != self._limit:
+            self._limit = limit
+            _write_limit(self._store.folder.path, limit)
+
+
+class AsyncDurableSender:
+    """`DurableSender` for asyncio: the disk is waited for in threads. Arguments as there."""
+
+    def __init__(self, namespace: EndpointLike, entity: str, path: str | os.PathLike[str], **options: Any) -> None:
+        self._sender = DurableSender(blocking(namespace), entity, path, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send_messages(self, message: Any) -> DurableResult:
+        """As `DurableSender.send_messages`."""
+        return await asyncio.to_thread(self._sender.send_messages, message)
+
+    async def schedule_messages(self, messages: Any, schedule_time_utc: datetime) -> DurableResult:
+        """As `DurableSender.schedule_messages`."""
+        return await asyncio.to_thread(self._sender.schedule_messages, messages, schedule_time_utc)
+
+    async def flush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # as the method that it mirrors
+        """As `DurableSender.flush`."""
+        return await asyncio.to_thread(self._sender.flush, timeout)
+
+    def statistics(self) -> DurableStatistics:
+        """As `DurableSender.statistics`."""
+        return self._sender.statistics()
+
+    async def close(self, timeout: float = 0.0) -> None:  # noqa: ASYNC109  # as the method that it mirrors
+        """As `DurableSender.close`."""
+        await asyncio.to_thread(self._sender.close, timeout)
+
+
+def _read_limit(path: Path) -> int:
+    try:
+        return int((path / _LIMIT_FILE).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def _write_limit(path: Path, limit: int) -> None:
+    fresh = path / f"{_LIMIT_FILE}.{os.getpid()}"
+    try:
+        fresh.write_text(str(limit), encoding="ascii")
+        fresh.replace(path / _LIMIT_FILE)
+    except OSError:  # it is learned again
+        return

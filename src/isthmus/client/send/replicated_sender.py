@@ -1,0 +1,381 @@
+"""`ReplicatedSender`: one sender over two namespaces.
+
+What it is: the I/O around the decisions of `isthmus.client.send.replication`: a lane for each namespace, the outboxes, the file of
+the roles. The senders for threads and for asyncio share all but the way in which they wait. See docs/reference/client.md.
+
+Invariants:
+    I1. `send_messages` returns only after a namespace has acknowledged the messages, and after what the other one missed is on
+        disk, if there is an outbox.
+    I2. It waits no longer than one attempt for each namespace, and for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from isthmus.client.credential import blocking
+from isthmus.client.endpoint import Endpoint, EndpointLike
+from isthmus.client.failure import Failure
+from isthmus.client.send.durable_sender import DurableSender
+from isthmus.client.send.lane import Attempt, Lane, Sending
+from isthmus.client.send.parcel import Parcel
+from isthmus.client.send.replication import ACTIVE, PASSIVE, Keep, Mode, Replication, Save, SendResult, Side, Try
+from isthmus.client.send.role_state import RoleState
+from isthmus.client.send.schedule import scheduled
+from isthmus.errors import InvalidArgumentError, OutcomeUnknownError, StoreError
+
+__all__ = ["AsyncReplicatedSender", "ReplicatedSender", "SenderStatistics"]
+
+_log = logging.getLogger(__name__)
+
+_ANY_SIZE_BYTES = 1 << 30  # what one namespace took is kept for the other, whatever its size
+FAIL_OVER_ON = frozenset({Failure.GONE, Failure.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class SenderStatistics:
+    """Of a `ReplicatedSender`, since it was made.
+
+    Attributes:
+        sent: messages that a namespace took.
+        taken: side → messages that it took.
+        kept: side → messages that were put into its outbox.
+        missed: side → messages that it did not take and will not get.
+        unknown: side → messages whose acknowledgement is missing.
+        failed: messages that no namespace took.
+        swaps: changes of roles.
+        active: the side that is tried first.
+        circuits: side → whether it is held back, and how often it failed.
+    """
+
+    sent: int
+    taken: Mapping[str, int]
+    kept: Mapping[str, int]
+    missed: Mapping[str, int]
+    unknown: Mapping[str, int]
+    failed: int
+    swaps: int
+    active: str
+    circuits: Mapping[str, Mapping[str, Any]]
+
+
+class _Base:
+    """What the senders for threads and for asyncio share.
+
+    Args:
+        primary: the namespace that is active at first; see `isthmus.client.endpoint` for its forms.
+        secondary: the other namespace.
+        entity: queue or topic, of the same name in both.
+        mode: "active": every message goes to both; "passive": to the active one, and after a failure to the other.
+        outbox: folder in which what a namespace missed is kept until it took it (active mode); None: nothing is kept.
+        state: file in which the roles survive a restart (passive mode); None: the primary is active at first.
+        attempt_timeout: seconds that a namespace may take to answer before it counts as away.
+        connect_timeout: seconds for the first attempt at a namespace, which has to connect.
+        fail_over_on: failures after which the other namespace is tried (passive mode).
+        options: further arguments of `ServiceBusClient`, for both namespaces.
+    """
+
+    def __init__(
+        self,
+        primary: EndpointLike,
+        secondary: EndpointLike,
+        entity: str,
+        mode: Mode = ACTIVE,
+        *,
+        outbox: str | os.PathLike[str] | None = None,
+        state: str | os.PathLike[str] | None = None,
+        attempt_timeout: float = 0.8,
+        connect_timeout: float = 5.0,
+        fail_over_on: Collection[Failure] = FAIL_OVER_ON,
+        **options: Any,
+    ) -> None:
+        if mode not in (ACTIVE, PASSIVE):
+            raise InvalidArgumentError(f"mode is {mode!r}; it must be 'active' or 'passive'")
+        if outbox is not None and mode != ACTIVE:
+            raise InvalidArgumentError("an outbox repairs the other namespace in active mode; passive mode has none")
+        if attempt_timeout <= 0 or connect_timeout <= 0:
+            raise InvalidArgumentError("attempt_timeout and connect_timeout must be above 0 seconds")
+        self._entity = entity
+        self._attempt_timeout = attempt_timeout
+        self._connect_timeout = max(connect_timeout, attempt_timeout)
+        endpoints = {Side.PRIMARY: Endpoint.of(primary, **options), Side.SECONDARY: Endpoint.of(secondary, **options)}
+        self._lanes = {side: Lane(endpoint, entity) for side, endpoint in endpoints.items()}
+        self._state = None if state is None else RoleState(state)
+        self._outboxes = self._open_outboxes(outbox, endpoints)
+        self._replication = Replication(
+            mode, entity, attempt_timeout, bool(self._outboxes), frozenset(fail_over_on),
+            active=Side.PRIMARY if self._state is None else self._state.load(),
+        )  # fmt: skip
+        self._lock = threading.RLock()  # an opening that has ended already calls back at once
+        self._counts: dict[str, dict[str, int]] = {
+            name: {side.value: 0 for side in Side} for name in ("taken", "pending", "missed", "unknown")
+        }
+        self._sent = self._failed = 0
+        self._warming: tuple[Lane, Future[Attempt], float] | None = None  # until when it may take
+        for lane in self._lanes.values():
+            lane.open_soon()
+
+    def _open_outboxes(
+        self, outbox: str | os.PathLike[str] | None, endpoints: Mapping[Side, Endpoint]
+    ) -> dict[Side, DurableSender]:
+        """One outbox for each side; what it holds from before is delivered again."""
+        made: dict[Side, DurableSender] = {}
+        if outbox is not None:
+            for side, endpoint in endpoints.items():
+                made[side] = DurableSender(
+                    endpoint, self._entity, Path(outbox) / side.value, max_message_bytes=_ANY_SIZE_BYTES
+                )
+        return made
+
+    @property
+    def active(self) -> str:
+        """The side that is tried first (passive mode): "primary" or "secondary"."""
+        return self._replication.active.value
+
+    def statistics(self) -> SenderStatistics:
+        """Counts since the sender was made, and the state of both namespaces."""
+        with self._lock:
+            counts = {name: dict(values) for name, values in self._counts.items()}
+            circuits = {side.value: asdict(circuit.state()) for side, circuit in self._replication.circuits.items()}
+            return SenderStatistics(
+                self._sent, counts["taken"], counts["pending"], counts["missed"], counts["unknown"],
+                self._failed, self._replication.swaps, self._replication.active.value, circuits,
+            )  # fmt: skip
+
+    # ---- shared steps
+
+    def _parcel(self, message: Any) -> Parcel:
+        return Parcel.of(message)
+
+    def _steps(self) -> Any:
+        return self._replication.send(time.monotonic, self._is_behind)
+
+    def _advance(self, steps: Any, answer: Any) -> Any:
+        with self._lock:
+            return steps.send(answer)
+
+    def _is_behind(self, side: Side) -> bool:
+        outbox = self._outboxes.get(side)
+        return outbox is not None and not outbox.is_empty
+
+    def _start(self, effect: Try, parcel: Parcel) -> dict[Side, Sending]:
+        started = {}
+        for side in effect.sides:
+            lane = self._lanes[side]
+            timeout = self._attempt_timeout if lane.has_been_open else self._connect_timeout
+            started[side] = lane.start(parcel, max(0.05, timeout - effect.spent))
+        return started
+
+    def _warm(self) -> None:
+        """Open the link of the standby, if it has none, while sends go elsewhere; called with the lock held."""
+        now = time.monotonic()
+        if self._warming is not None:
+            lane, opening, until = self._warming
+            if not opening.done():
+                if now < until:
+                    return
+                lane.abandon()  # the SDK itself would wait for ever for a peer that accepts a connection and says nothing
+            self._warming = None
+        standby = self._replication.active.other
+        lane = self._lanes[standby]
+        if lane.is_open or not self._replication.wants_link(standby, now):
+            return
+        try:
+            opening = lane.open_soon(self._connect_timeout)
+        except ValueError:  # closed meanwhile
+            return
+        self._warming = lane, opening, now + self._connect_timeout
+
+        def note(opened: Future[Attempt]) -> None:
+            with self._lock:
+                self._replication.opened(standby, opened.result(), time.monotonic())
+
+        opening.add_done_callback(note)
+
+    def _count(self, parcel: Parcel, result: SendResult) -> SendResult:
+        with self._lock:
+            self._warm()
+            self._sent += len(parcel)
+            for name, values in self._counts.items():
+                for side in getattr(result, name):
+                    values[side] += len(parcel)
+        return replace(result, message_ids=parcel.message_ids)
+
+    def _count_failed(self, parcel: Parcel) -> None:
+        with self._lock:
+            self._failed += len(parcel)
+
+    def _keep(self, side: Side, parcel: Parcel) -> dict[Side, Attempt] | None:
+        try:
+            self._outboxes[side].keep(parcel)
+        except (StoreError, OutcomeUnknownError) as error:
+            _log.error("%s does not get %d messages: %s", side.value, len(parcel), error)
+            return {side: Attempt(error, Failure.FULL)}
+        return None
+
+    def _save(self, active: Side) -> None:
+        _log.warning("roles swapped: entity=%s active=%s", self._entity, active.value)
+        if self._state is not None:
+            try:
+                self._state.save(active)
+            except StoreError as error:
+                # The message has been taken; the roles hold in this process, and a restart finds them again by a failure.
+                _log.error("%s", error)
+
+    def _switch(self, side: str) -> Side:
+        try:
+            wanted = Side(side)
+        except ValueError:
+            raise InvalidArgumentError(f"side is {side!r}; it must be 'primary' or 'secondary'") from None
+        with self._lock:
+            if self._replication.active is not wanted:
+                self._replication.active = wanted
+                self._replication.swaps += 1
+            self._replication.circuits[wanted].succeeded()
+        return wanted
+
+    def _close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+
+class ReplicatedSender(_Base):
+    """Sends each message to two namespaces, or to the one of two that is there. Threads may share one.
+
+    Arguments as for this module's base; see docs/reference/client.md.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send_messages(self, message: Any) -> SendResult:
+        """Send a message, a list of messages or a `ServiceBusMessageBatch`, as the SDK's sender does.
+
+        Messages of a list are sent as one batch: a namespace takes all of them or none.
+
+        Args:
+            message: messages of azure-servicebus; one without a MessageId gets one for this call.
+
+        Returns:
+            Which namespaces took them, and what is pending.
+
+        Raises:
+            RegionsUnavailableError: no namespace took them.
+            ServiceBusError: the SDK's own error where the messages are refused, or the entity or its key is wrong.
+        """
+        parcel = self._parcel(message)
+        if not parcel:
+            return SendResult(active=self.active)
+        steps, answer = self._steps(), None
+        try:
+            while True:
+                effect = self._advance(steps, answer)
+                answer = None
+                if isinstance(effect, Try):
+                    started = self._start(effect, parcel)
+                    answer = {side: sending.wait() for side, sending in started.items()}
+                elif isinstance(effect, Keep):
+                    answer = self._keep(effect.side, parcel)
+                elif isinstance(effect, Save):
+                    self._save(effect.active)
+        except StopIteration as stop:
+            return self._count(parcel, stop.value)
+        except BaseException:
+            self._count_failed(parcel)
+            raise
+
+    def schedule_messages(self, messages: Any, schedule_time_utc: datetime) -> SendResult:
+        """Send messages that are enqueued at a time; unlike the SDK's, it gives no sequence numbers to cancel them by."""
+        return self.send_messages(scheduled(messages, schedule_time_utc))
+
+    def switch_to(self, side: str) -> None:
+        """Make a side the active one (passive mode), e.g. to return to the primary after an outage.
+
+        Args:
+            side: "primary" or "secondary".
+        """
+        self._save(self._switch(side))
+
+    def close(self) -> None:
+        """Close both connections; what is in the outbox stays there for the next sender."""
+        self._close()
+
+
+class AsyncReplicatedSender(_Base):
+    """`ReplicatedSender` for asyncio; its connections live in threads, so that none of them can block the loop.
+
+    It is made where a loop runs if a credential is one for asyncio.
+    """
+
+    def __init__(
+        self, primary: EndpointLike, secondary: EndpointLike, entity: str, mode: Mode = ACTIVE, **options: Any
+    ) -> None:
+        super().__init__(blocking(primary), blocking(secondary), entity, mode, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send_messages(self, message: Any) -> SendResult:
+        """As `ReplicatedSender.send_messages`."""
+        parcel = self._parcel(message)
+        if not parcel:
+            return SendResult(active=self.active)
+        steps, answer = self._steps(), None
+        try:
+            while True:
+                effect = self._advance(steps, answer)
+                answer = None
+                if isinstance(effect, Try):
+                    started = self._start(effect, parcel)
+                    attempts = await asyncio.gather(*(_wait(sending) for sending in started.values()))
+                    answer = dict(zip(started, attempts, strict=True))
+                elif isinstance(effect, Keep):
+                    answer = await asyncio.to_thread(self._keep, effect.side, parcel)
+                elif isinstance(effect, Save):
+                    await asyncio.to_thread(self._save, effect.active)
+        except StopIteration as stop:
+            return self._count(parcel, stop.value)
+        except BaseException:
+            self._count_failed(parcel)
+            raise
+
+    async def schedule_messages(self, messages: Any, schedule_time_utc: datetime) -> SendResult:
+        """As `ReplicatedSender.schedule_messages`."""
+        return await self.send_messages(scheduled(messages, schedule_time_utc))
+
+    async def switch_to(self, side: str) -> None:
+        """As `ReplicatedSender.switch_to`."""
+        await asyncio.to_thread(self._save, self._switch(side))
+
+    async def close(self) -> None:
+        """As `ReplicatedSender.close`."""
+        await asyncio.to_thread(self._close)
+
+
+async def _wait(sending: Sending) -> Attempt:
+    """The outcome of an attempt, without blocking the loop."""
+    done, _ = await asyncio.wait([asyncio.wrap_future(sending.done)], timeout=sending.seconds_left)
+    return next(iter(done)).result() if done else sending.expire()

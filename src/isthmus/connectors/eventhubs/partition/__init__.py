@@ -1,0 +1,1 @@
+"""Partitions of an event hub: addresses, links, where a reader begins, what it has read."""

@@ -1,0 +1,149 @@
+"""What a namespace says of an event hub and its partitions.
+
+What it is: requests to the namespace's `$management` node, which wait for nothing, and their answers as values. What it is not: what
+follows of them (`opening`).
+Specification: Microsoft Learn, "Azure Event Hubs AMQP request/response operations".
+
+Invariants:
+    I1. A look is done when every answer has come, or one is a refusal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isthmus.connectors.eventhubs.partition.address import MANAGEMENT
+from isthmus.errors import EntityNotFoundError, IsthmusError, ProtocolError
+from isthmus.transport.request import Reply, RequestLink
+
+if TYPE_CHECKING:
+    from isthmus.transport import Client
+
+__all__ = ["HubLook", "PartitionView"]
+
+_HUB = "com.microsoft:eventhub"
+_PARTITION = "com.microsoft:partition"
+
+
+class PartitionView(NamedTuple):
+    """A partition.
+
+    Attributes:
+        begin: the lowest sequence number that stands, or stood where nothing does.
+        last: the highest that there has been; below `begin` where there has been none.
+        last_offset: offset of the last event.
+        is_empty: whether nothing stands.
+    """
+
+    begin: int
+    last: int
+    last_offset: str = ""
+    is_empty: bool = False
+
+
+class HubLook:
+    """One look at an event hub.
+
+    Args:
+        client: an open connection, authorized for the hub.
+        hub: its name.
+        mark: called when an answer has come.
+        wanted: partitions to look at; None: all.
+
+    Attributes:
+        partitions: their numbers, once they are known.
+        views: of those that were looked at.
+        error: why the look failed.
+    """
+
+    def __init__(
+        self, client: Client, hub: str, mark: Callable[[], None], wanted: Collection[int] | None = None
+    ) -> None:
+        self._client, self._hub, self._mark, self._wanted = client, hub, mark, wanted
+        self._links = RequestLink(client, MANAGEMENT, hub)
+        self.partitions: list[int] = []
+        self.views: dict[int, PartitionView] = {}
+        self.error: IsthmusError | None = None
+        self._waiting: dict[int, Reply] = {}
+        self._reply: Reply | None = self._ask({"type": _HUB})
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.error is not None or (self._reply is None and not self._waiting)
+
+    def advance(self) -> None:
+        """Takes answers, and asks on."""
+        if self._reply is not None and self._reply.done:
+            reply, self._reply = self._reply, None
+            try:
+                self._took_hub(reply)
+            except IsthmusError as error:
+                self.error = error
+        for number, reply in list(self._waiting.items()):
+            if reply.done:
+                del self._waiting[number]
+                try:
+                    self.views[number] = _view(_body(reply))
+                except IsthmusError as error:
+                    self.error = error
+
+    def close(self) -> None:
+        """Ends it."""
+        self._mark = _nothing
+        if self._client.error is None:
+            self._links.close()
+
+    def _answered(self) -> None:
+        self._mark()
+
+    def _took_hub(self, reply: Reply) -> None:
+        body = _body(reply)
+        ids = [str(each) for each in body.get("partition_ids") or ()]
+        if not ids or not all(each.isdecimal() for each in ids):
+            raise ProtocolError(f"event hub '{self._hub}': the namespace names no partitions")
+        self.partitions = sorted(map(int, ids))
+        wanted = self.partitions if self._wanted is None else sorted(self._wanted)
+        missing = [each for each in wanted if each not in self.partitions]
+        if missing:
+            raise EntityNotFoundError(f"{self._hub}/Partitions/{missing[0]}")
+        for number in wanted:
+            self._waiting[number] = self._ask({"type": _PARTITION, "partition": str(number)})
+
+    def _ask(self, more: dict[str, Any]) -> Reply:
+        properties: dict[str, Any] = {"operation": "READ", "name": self._hub, **more}
+        endpoint = self._client.endpoint
+        token = endpoint.credential.token(endpoint.audience(self._hub), time.time())
+        if token is not None:
+            properties["security_token"] = token.text
+        reply = self._links.request(properties, None)
+        reply.when_done(self._answered)
+        return reply
+
+
+def _body(reply: Reply) -> dict[str, Any]:
+    if reply.error is not None:
+        raise reply.error
+    if not isinstance(reply.body, dict):
+        raise ProtocolError(f"event hub '{reply.path}': the namespace's answer is no map")
+    return {
+        (name.decode() if isinstance(name, bytes) else str(name)): (
+            value.decode() if isinstance(value, bytes) else value
+        )
+        for name, value in reply.body.items()
+    }
+
+
+def _view(body: dict[str, Any]) -> PartitionView:
+    begin, last = body.get("begin_sequence_number"), body.get("last_enqueued_sequence_number")
+    if not isinstance(begin, int) or not isinstance(last, int):
+        raise ProtocolError(f"partition {body.get('partition')}: the namespace tells no sequence numbers")
+    return PartitionView(
+        int(begin), int(last), str(body.get("last_enqueued_offset") or ""), bool(body.get("is_partition_empty"))
+    )
+
+
+def _nothing() -> None:
+    """Nobody is interested any more."""

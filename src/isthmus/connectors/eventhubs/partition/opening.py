@@ -1,0 +1,73 @@
+"""Where a reader begins in a partition, and what it has lost by then.
+
+What it is: the decision, pure: the checkpoint, what this reader has delivered already, and what the partition says. What it is not: the
+link. docs/how-to/use-eventhubs.md, "What is lost".
+
+Invariants:
+    I1. A reader that has delivered something goes on behind it, whatever the checkpoint says.
+    I2. Events that the retention removed before they were done with are told, with their range.
+    I3. A partition that was made again is read from its beginning: its sequence numbers name other events.
+    I4. Where reading begins is kept before the first event is read: a later reader begins there, whatever `start` says.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
+from isthmus.connectors.eventhubs.partition.look import PartitionView
+
+__all__ = ["Opening", "opening"]
+
+
+class Opening(NamedTuple):
+    """How a partition is opened.
+
+    Attributes:
+        begin: where its link begins.
+        checkpoint: what to write before, so that the place is kept though nothing is read; None: nothing.
+        lost: first and last sequence number of what was removed unread; None: nothing was.
+        begins_again: whether its sequence numbers name other events than before.
+    """
+
+    begin: Begin
+    checkpoint: Checkpoint | None = None
+    lost: tuple[int, int] | None = None
+    begins_again: bool = False
+
+
+def opening(view: PartitionView, checkpoint: Checkpoint | None, delivered_next: int, start: str) -> Opening:
+    """How to open a partition.
+
+    Args:
+        view: what the partition says.
+        checkpoint: what stands; None: nothing does.
+        delivered_next: behind what this reader has delivered, or the first that was given back; -1: it has delivered nothing.
+        start: `earliest` or `latest`, where nothing says more.
+    """
+    if delivered_next >= 0:
+        return _from(view, Begin(delivered_next))
+    if checkpoint is not None:
+        if checkpoint.sequence < 0 and checkpoint.offset != START_OFFSET:
+            return Opening(Begin(-1, checkpoint.offset))  # of an SDK that tells no sequence number
+        return _from(view, Begin(checkpoint.sequence + 1, checkpoint.offset))
+    if start == "latest":
+        # Until the first event is done with, a later reader would begin behind what comes meanwhile (I4).
+        if view.last < 0:
+            return Opening(Begin(), checkpoint=Checkpoint(-1, START_OFFSET))
+        kept = Checkpoint(view.last, view.last_offset)
+        return Opening(Begin(view.last + 1, view.last_offset), checkpoint=kept)
+    return Opening(Begin())
+
+
+def _from(view: PartitionView, begin: Begin) -> Opening:
+    wanted = begin.sequence
+    if wanted > view.last + 1 and wanted > 1:
+        return Opening(Begin(), begins_again=True)
+    if view.is_empty:
+        is_lost = wanted <= view.last
+        return Opening(Begin(view.last + 1) if is_lost else begin, lost=(wanted, view.last) if is_lost else None)
+    if wanted < view.begin:
+        return Opening(Begin(view.begin), lost=(wanted, view.begin - 1))
+    return Opening(begin)

@@ -1,0 +1,239 @@
+"""What a source has read of a hub's partitions and the owner has not finished with.
+
+What it is: the queue of what was read and not taken, the account of what was taken, what is to be read again, the checkpoints to write, and
+the messages that may have to be set aside; pure. What it is not: links (`partition.link`), or a store (`checkpoint.thread`).
+
+Invariants:
+    I1. A checkpoint never names an event beyond one that was delivered and is not settled.
+    I2. What is read again after a return is given in the order of its partition.
+    I3. With `only_present` nothing is given that came after the first opening.
+    I4. Of a partition whose sequence numbers begin again nothing is given: they name other events. So it is with the first event that is
+        read: none stands before the one that the link asked for.
+    I5. What was read before an event that cannot be read is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.eventhubs.mapping import EventReader
+from isthmus.connectors.kafka.consumer.commit import Commits
+from isthmus.connectors.kafka.consumer.offset import OffsetAccount
+from isthmus.connectors.kafka.consumer.present import Present
+from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
+
+__all__ = ["LARGEST_SHARE", "Reading"]
+
+LARGEST_SHARE = 2000
+"""Events that one link may have on its way, whatever the owner's credit is."""
+
+
+class Reading:
+    """The state of one source.
+
+    Args:
+        reader: reads events.
+        only_present: give only what stood at the first opening.
+        keeps: whether messages that were taken are kept until they are settled, to be set aside.
+        seconds: how often a checkpoint is written at most.
+
+    Attributes:
+        account: what was read and is not settled; offsets are sequence numbers.
+        queue: what was read and not taken.
+        present: what stood at the first opening; None: everything is given.
+        rewind: partitions of which something is to be read again.
+        begun_again: partitions whose sequence numbers begin again, with the first of them.
+        gaps: by partition, sequence numbers that did not come: the first, and the one that came instead.
+        kept: messages by position, where they may have to be set aside.
+    """
+
+    def __init__(self, reader: EventReader, *, only_present: bool, keeps: bool, seconds: float) -> None:
+        self.account = OffsetAccount()
+        self.queue = ReadQueue()
+        self.present = Present() if only_present else None
+        self.rewind: set[int] = set()
+        self.begun_again: dict[int, int] = {}
+        self.gaps: dict[int, tuple[int, int]] = {}
+        self.kept: dict[int, bytes] | None = {} if keeps else None
+        self._reader = reader
+        self._commits = Commits(self.account, seconds)
+        self._offsets: dict[int, deque[tuple[int, str]]] = {}
+        self._done: dict[int, tuple[int, str]] = {}  # the last event of each partition that is done with
+        self._asked: dict[int, int] = {}  # the commit that has no answer yet
+        self._replaces: set[int] = set()  # partitions whose checkpoint stands from before they were made again
+
+    @property
+    def outstanding(self) -> int:
+        """Messages taken and neither settled nor given back."""
+        return self.account.outstanding - self.queue.count
+
+    # ---- opening
+
+    def next_of(self, partition: int) -> int:
+        """Where the link of a partition begins for this reader; -1: it has delivered nothing."""
+        found = self.account.partitions.get(partition)
+        if found is None:
+            return -1
+        return found.rewind() if found.returned else found.next
+
+    def assign(self, partition: int, *, begins_again: bool = False, first: int = -1) -> None:
+        """A partition is read from now on; `first`: the lowest sequence number that may come, -1 where that is not known."""
+        if begins_again:
+            self.forget([partition])
+            self._replaces.add(partition)
+        if partition not in self.account.partitions:
+            self.account.assign([partition])
+            self.account.partitions[partition].next = first
+            self._offsets[partition] = deque()
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Partitions are somebody else's, or are not what they were."""
+        numbers = list(partitions)
+        self._remove_queued(numbers)
+        self.account.revoke(numbers)
+        self._commits.forget(numbers)
+        for number in numbers:
+            for owned in (self._offsets, self._done, self.begun_again, self.gaps):
+                owned.pop(number, None)
+            if self.kept is not None:
+                for position in [each for each in self.kept if each >> PARTITION_SHIFT == number]:
+                    del self.kept[position]
+        self.rewind.difference_update(numbers)
+
+    # ---- reading
+
+    def share(self, links: int) -> int:
+        """How many events one of so many links may have on its way, or in the queue."""
+        return min(LARGEST_SHARE, max(1, self.queue.credit // max(1, links))) if self.queue.credit > 0 else 0
+
+    def put(self, partition: int, payloads: Sequence[bytes]) -> None:
+        """Events that a link gave.
+
+        Raises:
+            CodecError: one is none.
+        """
+        batch = Batch([], [])
+        try:
+            for payload in payloads:
+                event = self._reader.read(partition, payload)
+                if self._belongs(partition, event.sequence):
+                    batch.positions.append(partition << PARTITION_SHIFT | event.sequence)
+                    batch.payloads.append(event.message)
+                    self._note(partition, event.sequence, event.offset)
+        finally:
+            if batch.positions:
+                self.queue.put(batch)
+
+    def _belongs(self, partition: int, sequence: int) -> bool:
+        """Whether an event is to be delivered; it is counted as such then."""
+        found = self.account.partitions.get(partition)
+        if found is None or partition in self.rewind or partition in self.begun_again:
+            return False
+        if found.begins_again(sequence):
+            self.begun_again[partition] = sequence
+            return False
+        if self.present is not None and not self.present.belongs(partition, sequence):
+            return False
+        expected = found.next
+        if not found.is_new(sequence):
+            return False
+        if 0 <= expected < sequence:
+            self.gaps.setdefault(partition, (expected, sequence))
+        found.deliver(sequence)
+        return True
+
+    def _note(self, partition: int, sequence: int, offset: str) -> None:
+        noted = self._offsets[partition]
+        if not noted or noted[-1][0] < sequence:
+            noted.append((sequence, offset))
+
+    def take(self) -> list[Batch]:
+        """What the credit allows."""
+        batches = self.queue.take()
+        if self.kept is not None:
+            for batch in batches:
+                self.kept.update(zip(batch.positions, batch.payloads, strict=True))
+        return batches
+
+    def is_over(self) -> bool:
+        """Whether all that stood at the first opening has been read, for the first time."""
+        if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
+            return False
+        self.present.is_told = True
+        return True
+
+    # ---- settling
+
+    def settle(self, first: int, last: int, now: float) -> None:
+        """Completes what was taken."""
+        self._drop_kept(first, last)
+        if self.account.settle(first, last):
+            self._commits.settled(now)
+
+    def give_back(self, first: int, last: int) -> None:
+        """What was taken is read again, and what was read of its partitions and not taken yet, too."""
+        self._drop_kept(first, last)
+        partitions = self.account.give_back(first, last)
+        self.rewind.update(partitions)
+        self._remove_queued(partitions)
+
+    def _drop_kept(self, first: int, last: int) -> None:
+        if not self.kept:
+            return
+        if last - first < len(self.kept):
+            for position in range(first, last + 1):
+                self.kept.pop(position, None)
+        else:
+            for position in [each for each in self.kept if first <= each <= last]:
+                del self.kept[position]
+
+    def _remove_queued(self, partitions: Sequence[int]) -> None:
+        for position in self.queue.remove(partitions):
+            self.account.give_back(position, position)
+
+    # ---- checkpoints
+
+    @property
+    def commit_due(self) -> float:
+        """When `begin_commit` has something to do."""
+        return math.inf if self._commits.is_outstanding else self._commits.due
+
+    def begin_commit(self, now: float) -> dict[int, Checkpoint]:
+        """The checkpoints to write now; empty: it is not time. `written` answers."""
+        asked = self._commits.begin(now)
+        if not asked:
+            return {}
+        self._asked = asked
+        found = self._checkpoints(asked)
+        if not found:  # nothing is done with yet
+            self._commits.answered(asked, (), now)
+        return found
+
+    def unconfirmed(self) -> dict[int, Checkpoint]:
+        """The checkpoints that are not known to be written."""
+        return self._checkpoints(self._commits.unconfirmed())
+
+    def written(self, checkpoints: Mapping[int, Checkpoint], *, failed: bool, now: float) -> None:
+        """A write has been answered."""
+        if failed:
+            self._commits.failed(now)
+            return
+        self._commits.answered(self._asked, (), now)
+        for number, each in checkpoints.items():
+            if each.begins_again:
+                self._replaces.discard(number)
+
+    def _checkpoints(self, nexts: Mapping[int, int]) -> dict[int, Checkpoint]:
+        found: dict[int, Checkpoint] = {}
+        for number, behind in nexts.items():
+            noted = self._offsets.get(number, deque())
+            while noted and noted[0][0] < behind:
+                self._done[number] = noted.popleft()
+            if number in self._done:
+                # Sequence numbers may have holes: what is done with reaches up to the next one that is not.
+                found[number] = Checkpoint(behind - 1, self._done[number][1], number in self._replaces)
+        return found

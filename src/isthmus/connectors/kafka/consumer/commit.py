@@ -1,0 +1,99 @@
+"""When which offsets are committed, and what the cluster said of them.
+
+What it is: the decisions of one consumer, pure: events and the time in, offsets to commit out. What it is not: the account of what is
+settled (`offset`), or the call (`consumer`).
+Specification: Apache Kafka documentation, "Distribution: Consumer Offset Tracking". A group keeps the offset of the commit that its
+coordinator stored last, not the highest. librdkafka sends a commit again whose connection was lost, behind those that were made since.
+
+Invariants:
+    I1. While a commit has no answer no other one is made, so that none is overtaken by an older one.
+    I2. What was not confirmed is committed again.
+    I3. Of partitions that were handed over nothing is committed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from isthmus.connectors.kafka.consumer.offset import OffsetAccount
+
+__all__ = ["ANSWER_SECONDS", "COMMIT_SECONDS", "Commits"]
+
+COMMIT_SECONDS = 0.5
+# A commit without an answer for so long gets none: librdkafka gives up a request after `socket.timeout.ms`, one minute.
+ANSWER_SECONDS = 90.0
+
+
+class Commits:
+    """The commits of one consumer.
+
+    Args:
+        account: what is settled.
+        seconds: how often a commit is made at most.
+    """
+
+    def __init__(self, account: OffsetAccount, seconds: float = COMMIT_SECONDS) -> None:
+        self._account = account
+        self._seconds = seconds
+        self._confirmed: dict[int, int] = {}
+        self._outstanding: dict[int, int] = {}
+        self._since = 0.0
+        self._due = 0.0  # 0: nothing has been settled
+
+    @property
+    def is_outstanding(self) -> bool:
+        """Whether a commit has no answer yet."""
+        return bool(self._outstanding)
+
+    def settled(self, now: float) -> None:
+        """Records were settled."""
+        self._due = self._due or now + self._seconds
+
+    @property
+    def due(self) -> float:
+        """When `begin` has something to do, unless a commit has no answer yet; infinite where nothing has been settled."""
+        return self._due or math.inf
+
+    def begin(self, now: float) -> dict[int, int]:
+        """The offsets to commit now, by partition; empty: it is not time."""
+        if not 0 < self._due <= now or (self._outstanding and now < self._since + ANSWER_SECONDS):
+            return {}
+        self._due = 0.0
+        self._outstanding = self.unconfirmed()
+        self._since = now
+        return dict(self._outstanding)
+
+    def unconfirmed(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """The offsets that the cluster has not confirmed, by partition."""
+        found = self._account.to_commit(partitions)
+        return {number: offset for number, offset in found.items() if offset > self._confirmed.get(number, -1)}
+
+    def answered(self, offsets: Mapping[int, int], failed: Iterable[int], now: float) -> None:
+        """The cluster answered a commit of these offsets; of the partitions in `failed` it did not take them."""
+        refused = set(failed)
+        if self._outstanding and offsets.items() >= self._outstanding.items():
+            self._outstanding = {}
+        for number, offset in offsets.items():
+            if number in refused:
+                self.settled(now)
+            elif number in self._account.partitions:
+                if offset < self._confirmed.get(number, -1):  # one that was thought to get no answer
+                    self.settled(now)
+                self._confirmed[number] = offset
+
+    def failed(self, now: float) -> None:
+        """The commit that `begin` gave could not even be made."""
+        self._outstanding = {}
+        self.settled(now)
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Partitions are somebody else's."""
+        for number in partitions:
+            self._confirmed.pop(number, None)
+            self._outstanding.pop(number, None)
+
+    def reset(self) -> None:
+        """The consumer is used no more: no answer will come."""
+        self._confirmed.clear()
+        self._outstanding.clear()

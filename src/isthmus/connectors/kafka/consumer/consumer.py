@@ -1,0 +1,412 @@
+"""The thread that reads a topic: its consumer, and the offsets that it commits.
+
+What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
+reads no more than was granted. What it is not: the port (`source`), what was read and is not settled (`delivered`), the decision when to
+commit what (`commit`). A little over 400 lines: whatever calls the consumer stands here, since it belongs to one thread.
+Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
+
+A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
+committed, at most every `COMMIT_SECONDS`, before partitions are handed over, and at the end.
+
+Invariants:
+    I1. An offset is committed only when every record below it that this reader delivered is settled.
+    I2. What is read again after a return is given in the order of its partition.
+    I3. Of partitions that were handed over nothing is given or committed any more.
+    I4. With `only_present` nothing is given that came after the first opening.
+    I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
+    I6. A topic that was made again, or truncated, is read from where it begins again by the next consumer, after what was under way has
+        been given back: offsets name other records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, KafkaFailureError, consumer_settings, error_of, look_at
+from isthmus.connectors.kafka.consumer.commit import Commits
+from isthmus.connectors.kafka.consumer.delivered import Delivered
+from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
+from isthmus.connectors.kafka.consumer.read_queue import Batch
+from isthmus.connectors.kafka.option import SourceOptions
+from isthmus.errors import ConnectionLostError, IsthmusError
+
+__all__ = ["ConsumerThread"]
+
+# How long one wait for a record lasts at most: so late a commit, or a return, may be carried out.
+POLL_SECONDS = 0.25
+BATCH = 500
+BATCH_BYTES = 4 << 20
+# Errors that come so soon after a connection is made are of the time before.
+STALE_SECONDS = 2.0
+# A pool waits a little longer for its threads.
+CLOSE_SECONDS = 4.0
+_AGAIN_SECONDS = 0.1
+# After these a consumer of librdkafka does nothing any more. Its error callback tells a fatal error by this code, without `fatal()`.
+_FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError._FATAL}
+
+Told = SourceOpened | SourceLost | Exhausted
+
+
+class ConsumerThread(threading.Thread):
+    """Reads a topic as a member of a consumer group.
+
+    Args:
+        options: of the source.
+        wake: called when there is something to take.
+        only_present: give only what stood when it was opened first.
+    """
+
+    def __init__(self, options: SourceOptions, wake: Callable[[], None], *, only_present: bool) -> None:
+        super().__init__(name=f"kafka-{options.topic}", daemon=True)
+        self._options = options
+        self._wake = wake
+        self._is_due = threading.Condition()  # guards all that follows up to the consumer
+        self._delivered = Delivered(options, only_present=only_present)
+        self._commits = Commits(self._delivered.account)
+        self._told: deque[Told] = deque()
+        self._wants_open = self._stops = False
+        self._consumer: Any = None
+        self._pause = PartitionPause(options.topic)
+        self._lost_text: tuple[str, bool] | None = None
+        self._connected_at = 0.0
+        self._is_spent = False
+
+    # ---- for the loop's thread
+
+    def open(self) -> None:
+        """Connects, or looks whether the cluster is there again."""
+        with self._is_due:
+            self._wants_open = True
+            self._is_due.notify()
+        if self.ident is None:
+            self.start()
+
+    def grant(self, credit: int) -> None:
+        """So many records more may be taken."""
+        with self._is_due:
+            self._delivered.queue.credit = credit
+            self._is_due.notify()
+
+    def take(self) -> tuple[list[Told], list[Batch]]:
+        """What is to be told, and records within the credit."""
+        with self._is_due:
+            batches = self._delivered.take()
+            # The end of what stood is told once all of it is taken.
+            waits = self._delivered.queue.count > 0
+            told = [each for each in self._told if not (waits and isinstance(each, Exhausted))]
+            self._told = deque(each for each in self._told if waits and isinstance(each, Exhausted))
+            if batches:
+                self._is_due.notify()
+        return told, batches
+
+    @property
+    def outstanding(self) -> int:
+        """Records taken and neither settled nor given back."""
+        with self._is_due:
+            return self._delivered.outstanding
+
+    def settle(self, first: int, last: int) -> None:
+        """Completes what was taken."""
+        with self._is_due:
+            if self._delivered.settle(first, last):
+                self._commits.settled(time.monotonic())
+
+    def set_aside(self, first: int, last: int, disposition: Disposition) -> bool:
+        """Sends what was taken to the dead-letter topic, and completes it then; False where there is none."""
+        with self._is_due:
+            self._is_due.notify()
+            return self._delivered.set_aside(first, last, disposition)
+
+    def give_back(self, first: int, last: int) -> None:
+        """What was taken is read again, and what was read of its partitions and not taken yet, too."""
+        with self._is_due:
+            self._delivered.give_back(first, last)
+            self._is_due.notify()
+
+    def stop(self) -> None:
+        """Commits what is settled, leaves the group, and ends."""
+        with self._is_due:
+            self._stops = True
+            self._delivered.queue.credit = 0
+            self._is_due.notify()
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Reads until it is stopped."""
+        try:
+            while not self._stops:
+                self._turn()
+        finally:
+            self._close_consumer()
+
+    def _turn(self) -> None:
+        with self._is_due:
+            while not self._wants_open and self._consumer is None and not self._stops:
+                self._is_due.wait()
+            wants_open, self._wants_open = self._wants_open, False
+        if self._stops:
+            return
+        try:
+            if wants_open:
+                self._connect()
+            self._read()
+            self._commit()
+            self._serve_dead()
+        except KafkaException as error:
+            self._lose(error_of(error.args[0], self._options.topic))
+        except IsthmusError as error:
+            self._lose(error)
+        except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is, or the route stands still
+            self._lose(ConnectionLostError(f"topic '{self._options.topic}': {type(error).__name__}: {error}"))
+        if self._lost_text is not None:
+            text, is_fatal = self._lost_text
+            self._lost_text = None
+            self._tell(SourceLost(text, is_fatal))
+            with self._is_due:
+                while not self._wants_open and not self._stops:
+                    self._is_due.wait()
+
+    def _tell(self, told: Told) -> None:
+        with self._is_due:
+            self._told.append(told)
+        self._wake()
+
+    def _lose(self, error: IsthmusError) -> None:
+        if self._lost_text is None or not error.retryable:
+            self._lost_text = str(error), not error.retryable
+
+    # ---- connecting
+
+    def _connect(self) -> None:
+        options = self._options
+        view = look_at(options, options.topic)
+        if options.dead_letter_topic:
+            look_at(options, options.dead_letter_topic)
+        if self._is_spent:
+            self._discard()
+        if self._consumer is None:
+            present = self._delivered.present
+            self._consumer = Consumer(
+                {
+                    **consumer_settings(options, tells_ends=present is not None),
+                    "on_commit": self._committed,
+                    "error_cb": self._heard,
+                }
+            )
+            if present is not None and present.ends is None:
+                present.ends = {
+                    number: self._consumer.get_watermark_offsets(
+                        TopicPartition(options.topic, number), timeout=LOOK_SECONDS
+                    )[1]
+                    for number in range(view.partitions)
+                }
+            self._consumer.subscribe(
+                [options.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_partitions
+            )
+        self._lost_text = None
+        self._connected_at = time.monotonic()
+        self._tell(SourceOpened(view.cluster_id))
+
+    def _heard(self, error: KafkaError) -> None:
+        """What librdkafka tells beside the records; it goes on by itself, but the owner has to know."""
+        made = error_of(error, self._options.topic, self._options.bootstrap_servers)
+        if error.fatal() or error.code() in _FENCED:
+            self._is_spent = True
+            self._lose(ConnectionLostError(f"the consumer is spent: {made}"))
+            return
+        is_stale = time.monotonic() <= self._connected_at + STALE_SECONDS
+        if not made.retryable or (error.code() == KafkaError._ALL_BROKERS_DOWN and not is_stale):
+            self._lose(made)
+
+    def _discard(self) -> None:
+        """A consumer that was shut out of its group, or has failed for good, is not used again."""
+        consumer, self._consumer, self._is_spent = self._consumer, None, False
+        self._forget(list(self._delivered.account.partitions))
+        with self._is_due:
+            self._commits.reset()
+        with contextlib.suppress(KafkaException, RuntimeError):
+            consumer.close()
+
+    # ---- reading
+
+    def _read(self) -> None:
+        consumer = self._consumer
+        if consumer is None:
+            return
+        self._go_back(consumer)
+        with self._is_due:
+            room = self._delivered.queue.room
+            if room <= 0 and self._pause.waits:
+                self._is_due.wait(POLL_SECONDS)
+                room = self._delivered.queue.room
+        if room > 0:
+            self._pause.resume(consumer, self._delivered.account.partitions)
+            messages = consumer.consume(1, POLL_SECONDS)
+            if messages and room > 1:
+                more = min(room - 1, BATCH, max(1, BATCH_BYTES // self._delivered.record_bytes))
+                messages += consumer.consume(more, 0)
+        elif not self._pause.pause(consumer, self._delivered.account.partitions, time.monotonic()):
+            return
+        else:  # what is paused gives no records; hand-overs of partitions and commits are served all the same
+            messages = consumer.consume(1, 0)
+            if not messages:
+                with self._is_due:
+                    if self._delivered.queue.room <= 0 and not self._stops and not self._delivered.rewind:
+                        self._is_due.wait(POLL_SECONDS)
+        if messages:
+            self._take_in(messages)
+
+    def _take_in(self, messages: Sequence[Any]) -> None:
+        with self._is_due:
+            is_more, errors = self._delivered.put(messages)
+            is_over = self._delivered.is_over()
+            again = dict(self._delivered.begun_again)
+        for error in errors:
+            self._heard(error)
+        if again:
+            self._begin_again(again)
+        if is_more:
+            self._wake()
+        if is_over:
+            self._tell(Exhausted())
+
+    def _begin_again(self, starts: dict[int, int]) -> None:
+        """The offsets of partitions begin again (I6): the next consumer reads on from there."""
+        with self._is_due:
+            self._delivered.forget(starts)
+            self._commits.forget(starts)
+            commits = {**self._commits.unconfirmed(), **starts}
+        with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
+            self._commit_now(self._consumer, commits)
+        self._is_spent = True
+        partition, offset = next(iter(starts.items()))
+        self._lose(
+            KafkaFailureError(
+                f"topic '{self._options.topic}', partition {partition}: offsets begin again at {offset}; the topic was made again, or its "
+                "log was truncated. What stands is read from there"
+            )
+        )
+
+    def _go_back(self, consumer: Any) -> None:
+        """Reads again from where something was given back."""
+        with self._is_due:
+            starts = self._delivered.starts()
+        for partition, offset in starts.items():
+            consumer.seek(TopicPartition(self._options.topic, partition, offset))
+        with self._is_due:
+            self._delivered.went_back(starts)
+
+    # ---- partitions
+
+    def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        with self._is_due:
+            self._delivered.account.assign(each.partition for each in partitions)
+
+    def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        numbers = [each.partition for each in partitions]
+        with self._is_due:
+            commits = self._commits.unconfirmed(numbers)
+        if commits:
+            with contextlib.suppress(KafkaException):  # they come again to their new reader
+                self._commit_now(consumer, commits)
+        self._pause.leave(consumer, numbers)
+        self._forget(numbers)
+
+    def _lost_partitions(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        """The group took this reader for dead, e.g. while the cluster was away. A consumer that joins again after that may be assigned
+        its partitions and give no record, for good: it is not used again.
+        """
+        self._forget([each.partition for each in partitions])
+        self._is_spent = True
+        self._lose(ConnectionLostError(f"topic '{self._options.topic}': the group took the reader for dead"))
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        with self._is_due:
+            self._delivered.forget(numbers)
+            self._commits.forget(numbers)
+            self._pause.forget(numbers)
+
+    # ---- committing
+
+    def _offsets(self, commits: dict[int, int]) -> list[TopicPartition]:
+        return [TopicPartition(self._options.topic, number, offset) for number, offset in commits.items()]
+
+    def _commit(self) -> None:
+        if self._consumer is None:
+            return
+        with self._is_due:
+            commits = self._commits.begin(time.monotonic())
+        if not commits:
+            return
+        try:
+            self._consumer.commit(offsets=self._offsets(commits), asynchronous=True)
+        except KafkaException:
+            with self._is_due:
+                self._commits.failed(time.monotonic())
+            raise
+
+    def _commit_now(self, consumer: Any, commits: dict[int, int]) -> None:
+        """Commits, and waits for the answer.
+
+        Raises:
+            KafkaException: there is none, or it is a refusal.
+        """
+        answers = consumer.commit(offsets=self._offsets(commits), asynchronous=False)
+        self._committed(None, answers)
+        refused = next((each.error for each in answers if each.error is not None), None)
+        if refused is not None:
+            raise KafkaException(refused)
+
+    def _committed(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        """The answer to a commit, asynchronous or not."""
+        offsets = {each.partition: each.offset for each in partitions}
+        failed = [each.partition for each in partitions if error is not None or each.error is not None]
+        with self._is_due:
+            self._commits.answered(offsets, failed, time.monotonic())
+
+    def _serve_dead(self) -> None:
+        if self._delivered.dead is not None:
+            for position in self._delivered.dead.serve(self._is_due):
+                self.settle(position, position)
+
+    # ---- the end
+
+    def _close_consumer(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        deadline = time.monotonic() + CLOSE_SECONDS
+        with contextlib.suppress(KafkaException, RuntimeError, IsthmusError):
+            if self._delivered.dead is not None:
+                self._delivered.dead.finish()
+                self._serve_dead()
+        if consumer is None:
+            return
+        with contextlib.suppress(KafkaException, RuntimeError):
+            self._commit_last(consumer, deadline)
+        with contextlib.suppress(KafkaException, RuntimeError):
+            consumer.close()
+
+    def _commit_last(self, consumer: Any, deadline: float) -> None:
+        """Commits what is settled, behind a commit that has no answer yet (I5)."""
+        while self._commits.is_outstanding and time.monotonic() < deadline:
+            consumer.poll(_AGAIN_SECONDS)  # records that come are not delivered any more
+        while not self._is_spent:
+            with self._is_due:
+                commits = self._commits.unconfirmed()
+            if not commits:
+                return
+            try:
+                self._commit_now(consumer, commits)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                consumer.poll(_AGAIN_SECONDS)

@@ -1,0 +1,55 @@
+"""What a consumer gave, as the message of a route.
+
+What it is: record, key and MessageId as the source's options want them, then the mapping. What it is not: the mapping (`mapping`), or the
+consumer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.kafka.mapping.mapping import Record, to_message
+from isthmus.connectors.kafka.mapping.message_id import MessageIds
+from isthmus.connectors.kafka.option import SourceOptions
+
+__all__ = ["RecordReader"]
+
+_NO_TIMESTAMP = 0
+
+
+class RecordReader:
+    """Reads the records of one topic.
+
+    Args:
+        topic: its name.
+        gives_ids: whether messages without MessageId get one of where they stand.
+        names_partition: whether records without key get one that names their partition.
+    """
+
+    def __init__(self, topic: str, *, gives_ids: bool, names_partition: bool) -> None:
+        self._ids = MessageIds(topic) if gives_ids else None
+        self._names_partition = names_partition
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> Self:
+        """As a source's options want it."""
+        return cls(
+            options.topic,
+            gives_ids=options.message_ids == "offset",
+            names_partition=options.keyless == "partition",
+        )
+
+    def read(self, found: Any) -> tuple[int, bytes]:
+        """Position and message of a record of confluent-kafka."""
+        partition = found.partition()
+        position = partition << PARTITION_SHIFT | found.offset()
+        kind, timestamp_ms = found.timestamp()
+        key = found.key()
+        if key is None and self._names_partition:
+            key = b"partition-%d" % partition
+        record = Record(
+            found.value(), key, found.headers() or (), timestamp_ms if kind != _NO_TIMESTAMP else None, partition
+        )
+        message = to_message(record, position)
+        return position, message if self._ids is None else self._ids.add(message, position)

@@ -1,0 +1,1 @@
+"""AMQP 0-9-1: frames, tables, properties, connections."""

@@ -1,0 +1,1 @@
+"""Entities of a namespace through azure-servicebus's administration client."""

@@ -1,0 +1,288 @@
+"""Service Bus entities, through azure-servicebus's administration client.
+
+What it is: `isthmus.connectors.administration.Administration` for Service Bus and any namespace with its Atom API
+(docs/explanation/protocol.md, Administration). What it is not: an Atom client of our own, but for one element that the Python client cannot send:
+the rule that a subscription is created with. Without it a subscription would take in unmarked messages between its
+creation and the change of `$Default`, and a copy without mark goes back to where it came from.
+
+Invariants:
+    I1. An update sends back what it read with only the change's fields replaced, since the API replaces whole entities.
+    I2. No error holds a key or a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Self
+
+from azure.core.exceptions import ResourceNotFoundError
+from azure.servicebus.management import (
+    ServiceBusAdministrationClient,
+    SqlRuleAction,
+    SqlRuleFilter,
+    SubscriptionProperties,
+    TopicProperties,
+)
+
+from isthmus.connectors.administration import EntitySize
+from isthmus.connectors.servicebus.administration.client import (
+    CA_FILE_VARIABLE,
+    administration_errors,
+    ca_file,
+    open_administration_client,
+)
+from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.administration.entity_property import (
+    detection_ms,
+    queue_state,
+    received,
+    rule_state,
+    settings_of,
+)
+from isthmus.topology import (
+    Change,
+    NamespaceRef,
+    NamespaceState,
+    QueueState,
+    RuleState,
+    SubscriptionState,
+    TopicState,
+    WantedState,
+)
+
+__all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
+
+
+class ServiceBusAdministration:
+    """The entities of one namespace.
+
+    Args:
+        client: of azure-servicebus.
+        transport: the one that the client sends through.
+        endpoint: `host[:port]`, for errors and comparison.
+    """
+
+    def __init__(self, client: ServiceBusAdministrationClient, transport: DefaultRuleTransport, endpoint: str) -> None:
+        self._client = client
+        self._transport = transport
+        self._endpoint = endpoint
+
+    @classmethod
+    def open(cls, namespace: NamespaceRef) -> Self:
+        """An administration by the namespace's connection string or identity.
+
+        Raises:
+            SecretError, ConnectionStringError: the connection leads nowhere.
+            AdministrationError: the authority's file is not there.
+        """
+        return cls(*open_administration_client(namespace))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
+        topics: list[TopicState] = []
+        queues: list[QueueState] = []
+        with self._errors():
+            # Also tells an unreachable or refused namespace where no entity is asked for.
+            identity = self._identity()
+            for asked in entities:
+                of_topic = asked if isinstance(asked, TopicState) else TopicState(name=asked.name)
+                for observe in (self._topic, self._queue) if asked is of_topic else (self._queue, self._topic):
+                    match observe(of_topic):
+                        case TopicState() as topic:
+                            topics.append(topic)
+                        case QueueState() as queue:
+                            queues.append(queue)
+                        case None:
+                            continue
+                    break
+        return NamespaceState(
+            alias=alias, endpoint=self._endpoint, identity=identity, topics=tuple(topics), queues=tuple(queues)
+        )
+
+    def _identity(self) -> str:
+        """The namespace's name and the time since when it is; one of this machine counts that from its start."""
+        found = self._client.get_namespace_properties()
+        return f"{found.name} {found.created_at_utc}"
+
+    def _topic(self, topic: TopicState) -> TopicState | None:
+        try:
+            stands = self._client.get_topic(topic.name)
+        except (ResourceNotFoundError, AttributeError):
+            # The client fails on the answer for a queue of this name, which has no topic's description.
+            return None
+        return self._topic_state(topic, stands)
+
+    def _topic_state(self, topic: TopicState, stands: TopicProperties) -> TopicState:
+        subscriptions = tuple(self._subscription(topic, each) for each in self._client.list_subscriptions(topic.name))
+        return TopicState(
+            name=topic.name,
+            subscriptions=subscriptions,
+            duplicate_detection_ms=detection_ms(stands),
+            partitioned=bool(stands.enable_partitioning),
+        )
+
+    def _queue(self, asked: TopicState) -> QueueState | None:
+        try:
+            stands = self._client.get_queue(asked.name)
+        except (ResourceNotFoundError, AttributeError):  # see `_topic`
+            return None
+        return queue_state(asked.name, stands)
+
+    def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
+        asked = topic.subscription(stands.name)
+        rules: tuple[RuleState, ...] | None = None
+        if asked is not None and asked.rules is not None:
+            rules = tuple(rule_state(each) for each in self._client.list_rules(topic.name, stands.name))
+        return SubscriptionState(
+            name=stands.name,
+            rules=rules,
+            **received(stands),
+        )
+
+    def inventory(self, alias: str) -> NamespaceState:
+        with self._errors():
+            identity = self._identity()
+            topics = tuple(self._topic_state(TopicState(name=each.name), each) for each in self._client.list_topics())
+            queues = tuple(queue_state(each.name, each) for each in self._client.list_queues())
+        return NamespaceState(alias=alias, endpoint=self._endpoint, identity=identity, topics=topics, queues=queues)
+
+    def waiting(self, change: Change) -> int:
+        with self._errors():
+            if change.kind == "queue":
+                return int(self._client.get_queue_runtime_properties(change.topic).total_message_count or 0)
+            if change.kind == "subscription":
+                name = change.subscription
+                found = self._client.get_subscription_runtime_properties(change.topic, name)
+                return int(found.total_message_count or 0)
+            each_of = self._client.list_subscriptions_runtime_properties(change.topic)
+            return sum(int(each.total_message_count or 0) for each in each_of)
+
+    def describe(self) -> str:
+        """Name and tier of the namespace, for people.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        with self._errors():
+            found = self._client.get_namespace_properties()
+        units = f", {found.messaging_units} messaging units" if found.messaging_units else ""
+        return f"namespace {found.name}, tier {found.messaging_sku or 'not told'}{units}"
+
+    def size(self, entity: str) -> EntitySize | None:
+        with self._errors():
+            return self._size("topic", entity) or self._size("queue", entity)
+
+    def _size(self, kind: str, name: str) -> EntitySize | None:
+        try:
+            limit_megabytes = getattr(self._client, f"get_{kind}")(name).max_size_in_megabytes
+            used_bytes = getattr(self._client, f"get_{kind}_runtime_properties")(name).size_in_bytes
+        except (ResourceNotFoundError, AttributeError):  # see `_topic`
+            return None
+        return EntitySize(int(used_bytes or 0), int(limit_megabytes or 0) * 1024 * 1024, kind)
+
+    def make(self, change: Change) -> None:
+        with self._errors():
+            match change:
+                case Change(kind="topic", after=TopicState() as topic):
+                    self._make_topic(change.action, topic)
+                case Change(kind="queue", after=QueueState() as queue):
+                    self._make_queue(change.action, queue)
+                case Change(kind="subscription", after=SubscriptionState() as subscription):
+                    self._make_subscription(change, subscription)
+                case Change(kind="rule"):
+                    self._make_rule(change)
+                case Change(action="delete"):
+                    self._delete(change)
+
+    def _delete(self, change: Change) -> None:
+        try:
+            match change.kind:
+                case "subscription":
+                    self._client.delete_subscription(change.topic, change.subscription)
+                case "queue":
+                    self._client.delete_queue(change.topic)
+                case "topic":
+                    self._client.delete_topic(change.topic)
+        except ResourceNotFoundError:
+            return  # somebody else has deleted it
+
+    def _make_topic(self, action: str, topic: TopicState) -> None:
+        if action == "create":
+            window_ms = topic.duplicate_detection_ms
+            self._client.create_topic(
+                topic.name,
+                requires_duplicate_detection=bool(window_ms),
+                duplicate_detection_history_time_window=timedelta(milliseconds=window_ms) if window_ms else None,
+                enable_partitioning=topic.partitioned,
+                max_size_in_megabytes=topic.initial_size_megabytes,
+            )
+            return
+        stands = self._client.get_topic(topic.name)
+        if topic.duplicate_detection_ms:
+            stands.duplicate_detection_history_time_window = timedelta(milliseconds=topic.duplicate_detection_ms)
+        self._client.update_topic(stands)
+
+    def _make_queue(self, action: str, queue: QueueState) -> None:
+        window_ms = queue.duplicate_detection_ms
+        window = timedelta(milliseconds=window_ms) if window_ms else None
+        if action == "create":
+            self._client.create_queue(
+                queue.name,
+                requires_duplicate_detection=bool(window_ms),
+                duplicate_detection_history_time_window=window,
+                enable_partitioning=queue.partitioned,
+                max_size_in_megabytes=queue.initial_size_megabytes,
+                **settings_of(queue, creates=True),
+            )
+            if queue.status in {None, "Active"}:
+                return
+            window = None
+        stands = self._client.get_queue(queue.name)
+        for name, value in settings_of(queue).items():
+            setattr(stands, name, value)
+        if window is not None:
+            stands.duplicate_detection_history_time_window = window
+        self._client.update_queue(stands)
+
+    def _make_subscription(self, change: Change, subscription: SubscriptionState) -> None:
+        if change.action == "update":
+            self._update_subscription(change.topic, subscription)
+            return
+        first, *others = subscription.rules or (None,)
+        with self._transport.default_rule(first):
+            self._client.create_subscription(change.topic, subscription.name, **settings_of(subscription, creates=True))
+        for rule in others:
+            if rule is not None:
+                self._create_rule(change.topic, subscription.name, rule)
+        if subscription.status not in {None, "Active"}:
+            self._update_subscription(change.topic, subscription)
+
+    def _update_subscription(self, topic: str, subscription: SubscriptionState) -> None:
+        stands = self._client.get_subscription(topic, subscription.name)
+        for name, value in settings_of(subscription).items():
+            setattr(stands, name, value)
+        self._client.update_subscription(topic, stands)
+
+    def _make_rule(self, change: Change) -> None:
+        after = change.after
+        if isinstance(after, RuleState):
+            if change.action == "create":
+                self._create_rule(change.topic, change.subscription, after)
+                return
+            stands = self._client.get_rule(change.topic, change.subscription, after.name)
+            stands.filter = SqlRuleFilter(after.filter)
+            stands.action = SqlRuleAction(after.action) if after.action else None
+            self._client.update_rule(change.topic, change.subscription, stands)
+        elif change.before is not None:
+            self._client.delete_rule(change.topic, change.subscription, change.before.name)
+
+    def _create_rule(self, topic: str, subscription: str, rule: RuleState) -> None:
+        action = SqlRuleAction(rule.action) if rule.action else None
+        self._client.create_rule(topic, subscription, rule.name, filter=SqlRuleFilter(rule.filter), action=action)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return administration_errors(self._endpoint)

@@ -1,0 +1,198 @@
+"""A client of azure-servicebus's administration, and its errors as ours.
+
+What it is: the opening of a client by a namespace's connection string or identity, and the translation of what it raises.
+What it is not: what is asked of it (`administration`, `pair_member`).
+
+Invariants:
+    I1. No error holds a key or a token.
+    I2. A namespace whose connection string says `UseDevelopmentEmulator=true` is asked over HTTP on this machine, and elsewhere only
+        where the operator has allowed it (`plain_host`). Where an authority to trust is named, it is always asked over HTTPS.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ServiceRequestError,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
+from isthmus.connectors.identity import shared_credential
+from isthmus.connectors.secret import resolve
+from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.servicebus.plain_host import may_be_plain
+from isthmus.topology import NamespaceRef
+
+__all__ = [
+    "CA_FILE_VARIABLE",
+    "OpenClient",
+    "administration_errors",
+    "ca_file",
+    "client_of_host",
+    "client_of_string",
+    "open_administration_client",
+]
+
+CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
+
+# azure-identity logs every credential that it tried; an operator gets that as one error. Handlers of an application's
+# own still see it.
+logging.getLogger("azure").addHandler(logging.NullHandler())
+
+_CONNECT_TIMEOUT_SECONDS = 5
+_READ_TIMEOUT_SECONDS = 30
+# The client's own ten retries would keep an operator waiting for minutes to hear that a host name is wrong.
+_RETRIES = 2
+
+
+class OpenClient(NamedTuple):
+    """A client, the transport that it sends through, and `host[:port]` for errors and comparison."""
+
+    client: ServiceBusAdministrationClient
+    transport: DefaultRuleTransport
+    endpoint: str
+
+
+def ca_file(namespace: NamespaceRef) -> str:
+    """The file of the authority to trust: the namespace's, else ISTHMUS_CA_FILE; empty for the system's own.
+
+    Raises:
+        AdministrationError: the file is not there.
+    """
+    path = namespace.ca_file or os.environ.get(CA_FILE_VARIABLE, "")
+    if path and not Path(path).is_file():
+        origin = "ca_file" if namespace.ca_file else CA_FILE_VARIABLE
+        raise AdministrationError(path, "there is no such file", f"write {origin}: the PEM file of the authority")
+    return path
+
+
+def open_administration_client(
+    namespace: NamespaceRef, *, read_timeout_seconds: float = _READ_TIMEOUT_SECONDS, retries: int = _RETRIES
+) -> OpenClient:
+    """A client by the namespace's connection string or identity; it connects at the first call.
+
+    Args:
+        namespace: of kind servicebus.
+        read_timeout_seconds: how long one answer may take.
+        retries: how often a request that got no answer is sent again.
+
+    Raises:
+        SecretError, ConnectionStringError: the connection leads nowhere.
+        AdministrationError: the authority's file is not there.
+    """
+    wait: dict[str, Any] = {"read_timeout_seconds": read_timeout_seconds, "retries": retries}
+    authority = ca_file(namespace)
+    if namespace.connection is None:
+        return client_of_host(namespace.host, namespace.identity, authority, **wait)
+    return client_of_string(ConnectionString.parse(resolve(namespace.connection)), authority, **wait)
+
+
+def client_of_host(
+    host: str,
+    identity: str,
+    authority: str = "",
+    *,
+    read_timeout_seconds: float = _READ_TIMEOUT_SECONDS,
+    retries: int = _RETRIES,
+) -> OpenClient:
+    """A client by host name and Microsoft Entra identity.
+
+    Args:
+        host: of the namespace.
+        identity: which identity, as `IdentityReference` writes it.
+        authority: PEM file of the authority to trust; empty for the system's own.
+        read_timeout_seconds: how long one answer may take.
+        retries: how often a request that got no answer is sent again.
+    """
+    transport = _transport(authority, read_timeout_seconds)
+    options = _options(transport, retries)
+    return OpenClient(
+        ServiceBusAdministrationClient(host, shared_credential(identity), **options),
+        transport,
+        host,
+    )
+
+
+def client_of_string(
+    parts: ConnectionString,
+    authority: str = "",
+    *,
+    read_timeout_seconds: float = _READ_TIMEOUT_SECONDS,
+    retries: int = _RETRIES,
+) -> OpenClient:
+    """A client by connection string.
+
+    Args:
+        parts: the connection string.
+        authority: PEM file of the authority to trust; empty for the system's own, and for HTTP where the string means no TLS.
+        read_timeout_seconds: how long one answer may take.
+        retries: how often a request that got no answer is sent again.
+    """
+    plain = parts.development_emulator and not authority and may_be_plain(parts.host)
+    transport = _transport(authority, read_timeout_seconds, plain=plain)
+    options = _options(transport, retries)
+    client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)
+    return OpenClient(client, transport, parts.authority)
+
+
+def _transport(authority: str, read_timeout_seconds: float, *, plain: bool = False) -> DefaultRuleTransport:
+    return DefaultRuleTransport(
+        plain=plain,
+        connection_verify=authority or True,
+        connection_timeout=_CONNECT_TIMEOUT_SECONDS,
+        read_timeout=read_timeout_seconds,
+    )
+
+
+def _options(transport: DefaultRuleTransport, retries: int) -> dict[str, Any]:
+    return {"transport": transport, "retry_total": retries, "retry_backoff_factor": 0.3}
+
+
+@contextmanager
+def administration_errors(endpoint: str) -> Iterator[None]:
+    """While it holds, what the client raises becomes an `AdministrationError` of this endpoint."""
+    try:
+        yield
+    except ClientAuthenticationError as error:
+        raise AdministrationError(
+            endpoint,
+            f"refused the key or identity ({_first_line(error)})",
+            "check the key's name, its value, and that it has the Manage right",
+        ) from None
+    except ServiceRequestError as error:
+        text = _first_line(error)
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            raise AdministrationError(
+                endpoint,
+                "its TLS certificate is signed by an authority that is not trusted here",
+                f"write ca_file: in the namespace, or export {CA_FILE_VARIABLE}, with the authority's PEM file",
+            ) from None
+        raise NamespaceUnreachableError(
+            endpoint, f"cannot be reached ({text})", "check host, port and network"
+        ) from None
+    except ResourceExistsError:
+        raise AdministrationError(endpoint, "the entity was made by someone else meanwhile", "run it again") from None
+    except HttpResponseError as error:
+        raise AdministrationError(endpoint, f"refused with {error.status_code} ({_first_line(error)})") from None
+    except AzureError as error:
+        raise NamespaceUnreachableError(endpoint, f"gave no answer ({_first_line(error)})", "run it again") from None
+    except ValueError as error:  # e.g. of a host name that can be none
+        raise AdministrationError(
+            endpoint, f"cannot be reached ({_first_line(error)})", "check host and port"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,103 @@
+"""Entities' states and the properties of azure-servicebus's administration client, each made of the other.
+
+What it is: pure translation. What it is not: any call of the client (`isthmus.connectors.servicebus.administration.administration`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from azure.servicebus.management import CorrelationRuleFilter, QueueProperties, SubscriptionProperties, TopicProperties
+
+from isthmus.topology import QueueState, RuleState, SubscriptionState
+from isthmus.topology.file.duration import INFINITE_MS
+
+__all__ = ["detection_ms", "queue_state", "received", "rule_state", "settings_of"]
+
+
+def settings_of(entity: QueueState | SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
+    """The client's names and values of what the state asks for."""
+    ttl_ms = entity.default_ttl_ms
+    if creates and ttl_ms is None:
+        ttl_ms = entity.initial_ttl_ms
+    settings: dict[str, Any] = {
+        "max_delivery_count": entity.max_delivery_count,
+        "requires_session": entity.requires_session,
+        "dead_lettering_on_message_expiration": entity.dead_letters_expired,
+        "status": None if creates else entity.status,  # the client's `create` methods do not take it
+    }
+    if entity.lock_duration_ms is not None:
+        settings["lock_duration"] = timedelta(milliseconds=entity.lock_duration_ms)
+    for name, length_ms in (
+        ("auto_delete_on_idle", entity.auto_delete_on_idle_ms),
+        ("default_message_time_to_live", ttl_ms),
+    ):
+        if length_ms is not None:
+            endless = length_ms >= INFINITE_MS
+            settings[name] = "P10675199DT2H48M5.4775807S" if endless else timedelta(milliseconds=length_ms)
+    settings = {name: value for name, value in settings.items() if value is not None}
+    for name, target in (
+        ("forward_to", entity.forward_to),
+        ("forward_dead_lettered_messages_to", entity.forward_dead_letters_to),
+    ):
+        if target is not None:
+            settings[name] = target or None
+    return settings
+
+
+def queue_state(name: str, stands: QueueProperties) -> QueueState:
+    """A queue as it stands."""
+    return QueueState(
+        name=name,
+        duplicate_detection_ms=detection_ms(stands),
+        partitioned=bool(stands.enable_partitioning),
+        **received(stands),
+    )
+
+
+def received(stands: QueueProperties | SubscriptionProperties) -> dict[str, Any]:
+    """What a queue and a subscription have in common, by the names of `QueueState` and `SubscriptionState`."""
+    return {
+        "lock_duration_ms": _milliseconds(stands.lock_duration),
+        "max_delivery_count": stands.max_delivery_count,
+        "auto_delete_on_idle_ms": _milliseconds(stands.auto_delete_on_idle),
+        "requires_session": bool(stands.requires_session),
+        "forward_to": _path(stands.forward_to),
+        "forward_dead_letters_to": _path(stands.forward_dead_lettered_messages_to),
+        "default_ttl_ms": _milliseconds(stands.default_message_time_to_live),
+        "dead_letters_expired": bool(stands.dead_lettering_on_message_expiration),
+        "status": str(getattr(stands.status, "value", stands.status) or "Active"),
+    }
+
+
+def _path(target: str | None) -> str:
+    """The entity's path in a forwarding target, which the service gives as a URL; empty where there is none."""
+    return urlsplit(target).path.strip("/") if target else ""
+
+
+def detection_ms(stands: QueueProperties | TopicProperties) -> int:
+    """The window of duplicate detection, 0 where it is off."""
+    if not stands.requires_duplicate_detection:
+        return 0
+    return _milliseconds(stands.duplicate_detection_history_time_window)
+
+
+def rule_state(stands: Any) -> RuleState:
+    """A rule as it stands; a correlation filter in a writing of its own."""
+    action = getattr(stands.action, "sql_expression", "") or ""
+    return RuleState(stands.name, _filter_text(stands.filter), action)
+
+
+def _filter_text(stands: Any) -> str:
+    if isinstance(stands, CorrelationRuleFilter):
+        parts = {name: value for name, value in vars(stands).items() if value}
+        return f"correlation {parts}"
+    return str(getattr(stands, "sql_expression", "") or "")
+
+
+def _milliseconds(duration: Any) -> int:
+    if isinstance(duration, timedelta):
+        return min(int(duration / timedelta(milliseconds=1)), INFINITE_MS)
+    return INFINITE_MS

@@ -1,0 +1,182 @@
+"""Descriptions of a pair's entities and the properties of azure-servicebus's administration client.
+
+What it is: pure translation, in both directions. What it is not: any call of the client (`pair_member`).
+
+Invariants:
+    I1. Every setting that the client reads and can write is translated; what only the service sets (times, counts,
+        availability) is not.
+    I2. A copy is made of the client's own object for the original, so that no filter, parameter or key is lost on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from azure.servicebus.management import (
+    AuthorizationRule,
+    CorrelationRuleFilter,
+    QueueProperties,
+    RuleProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+
+from isthmus.topology.file.duration import INFINITE_MS, format_ms
+from isthmus.topology.pair.description import AccessRule, Description
+
+__all__ = ["applied", "creation", "describe_queue", "describe_rule", "describe_subscription", "describe_topic"]
+
+_ENDLESS = "P10675199DT2H48M5.4775807S"
+_RECEIVING = (
+    "lock_duration",
+    "max_delivery_count",
+    "requires_session",
+    "dead_lettering_on_message_expiration",
+    "forward_to",
+    "forward_dead_lettered_messages_to",
+)
+_BOTH = (
+    "auto_delete_on_idle",
+    "default_message_time_to_live",
+    "enable_batched_operations",
+    "user_metadata",
+    "status",
+)
+_STORING = (
+    "requires_duplicate_detection",
+    "duplicate_detection_history_time_window",
+    "enable_partitioning",
+    "enable_express",
+    "max_size_in_megabytes",
+    "max_message_size_in_kilobytes",
+    "authorization_rules",
+)
+_QUEUE = (*_RECEIVING, *_BOTH, *_STORING)
+_TOPIC = (*_BOTH, *_STORING, "support_ordering", "filtering_messages_before_publishing")
+_SUBSCRIPTION = (*_RECEIVING, *_BOTH, "dead_lettering_on_filter_evaluation_exceptions")
+_FORWARDING = ("forward_to", "forward_dead_lettered_messages_to")
+_CORRELATION = (
+    "correlation_id",
+    "message_id",
+    "to",
+    "reply_to",
+    "label",
+    "session_id",
+    "reply_to_session_id",
+    "content_type",
+)
+
+
+def describe_queue(stands: QueueProperties) -> Description:
+    """A queue as it stands."""
+    return Description(kind="queue", names=(stands.name,), settings=_settings(stands, _QUEUE), native=stands)
+
+
+def describe_topic(stands: TopicProperties) -> Description:
+    """A topic as it stands."""
+    return Description(kind="topic", names=(stands.name,), settings=_settings(stands, _TOPIC), native=stands)
+
+
+def describe_subscription(topic: str, stands: SubscriptionProperties) -> Description:
+    """A subscription as it stands."""
+    settings = _settings(stands, _SUBSCRIPTION)
+    return Description(kind="subscription", names=(topic, stands.name), settings=settings, native=stands)
+
+
+def describe_rule(topic: str, subscription: str, stands: RuleProperties) -> Description:
+    """A rule as it stands."""
+    settings = {"filter": _filter(stands.filter), "action": _sql(stands.action)}
+    return Description(kind="rule", names=(topic, subscription, stands.name), settings=settings, native=stands)
+
+
+def creation(wanted: Description) -> dict[str, Any]:
+    """Keyword arguments of the client's `create_…` for a copy. The status is none of them: the client has no argument for it."""
+    names = {"queue": _QUEUE, "topic": _TOPIC, "subscription": _SUBSCRIPTION}[wanted.kind]
+    values = {name: _value(name, wanted) for name in names if name != "status"}
+    if not wanted.settings.get("requires_duplicate_detection"):
+        values.pop("duplicate_detection_history_time_window", None)
+    if wanted.settings.get("enable_partitioning"):
+        values.pop(
+            "max_size_in_megabytes", None
+        )  # of a partitioned entity the service tells that of all its partitions
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def applied(stands: Any, wanted: Description, names: Iterable[str]) -> Any:
+    """The properties of an entity, read at the standby member, with these settings of the wanted one."""
+    for name in names:
+        setattr(stands, name, _value(name, wanted))
+    return stands
+
+
+def _settings(stands: Any, names: Iterable[str]) -> dict[str, Any]:
+    found = {name: _canonical(name, getattr(stands, name, None)) for name in names}
+    if not found.get("requires_duplicate_detection"):
+        found.pop("duplicate_detection_history_time_window", None)
+    if found.get("enable_partitioning"):
+        found.pop("max_size_in_megabytes", None)  # see `creation`
+    return found
+
+
+def _canonical(name: str, value: Any) -> Any:
+    if name in _FORWARDING:
+        return urlsplit(value).path.strip("/") if value else ""
+    if name == "user_metadata":
+        return value or ""
+    if name == "status":
+        return str(getattr(value, "value", value) or "Active")
+    if name == "authorization_rules":
+        return tuple(sorted(map(_access, value or ()), key=lambda rule: rule.name))
+    if isinstance(value, timedelta):
+        return _milliseconds(value)
+    if isinstance(value, str) and value.startswith("P"):
+        return INFINITE_MS
+    return value
+
+
+def _milliseconds(value: timedelta) -> int:
+    length_ms = int(value / timedelta(milliseconds=1))
+    # The client rounds the largest TimeSpan; what is written `infinite` is one value.
+    return INFINITE_MS if format_ms(length_ms) == format_ms(INFINITE_MS) else length_ms
+
+
+def _access(rule: AuthorizationRule) -> AccessRule:
+    rights = [str(getattr(right, "value", right)) for right in rule.rights or ()]
+    return AccessRule.of(str(rule.key_name), rights, rule.primary_key or "", rule.secondary_key or "")
+
+
+def _value(name: str, wanted: Description) -> Any:
+    """A setting as the client takes it."""
+    value = wanted.settings.get(name)
+    if name == "authorization_rules":
+        return getattr(wanted.native, name, None) or []
+    if name in _FORWARDING:
+        return value or None
+    if name == "user_metadata":
+        return value or ""
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and isinstance(getattr(wanted.native, name, None), timedelta | str)
+    ):
+        return _ENDLESS if value >= INFINITE_MS else timedelta(milliseconds=value)
+    return value
+
+
+def _filter(stands: Any) -> tuple[Any, ...]:
+    if isinstance(stands, CorrelationRuleFilter):
+        parts = tuple((name, getattr(stands, name)) for name in _CORRELATION if getattr(stands, name))
+        return ("correlation", parts, _parameters(stands.properties))
+    return ("sql", *_sql(stands))
+
+
+def _sql(stands: Any) -> tuple[Any, ...]:
+    text = " ".join(str(getattr(stands, "sql_expression", "") or "").split())
+    return (text, _parameters(getattr(stands, "parameters", None)))
+
+
+def _parameters(found: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, f"{type(value).__name__} {value}") for name, value in (found or {}).items()))

@@ -1,0 +1,1 @@
+"""Encoded messages, read and changed without decoding them."""

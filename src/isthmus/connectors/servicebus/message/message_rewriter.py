@@ -1,0 +1,347 @@
+"""A message as it goes on to its target, made from its encoded bytes without decoding it.
+
+What it is: `MessageRewriter` cuts the source broker's own annotations and `RuleName` out, puts provenance and the task's mark in,
+recomputes what is left of TimeToLive, carries out the route's copy policy, and leaves body, footer and every property of the
+sender as they are, to the byte. It also tells which messages must not go: copies that would return to an entity that they have
+been in, copies that this task has made already, those that have used up their hops, and those whose deadline has passed. This
+module holds the quick way, for messages that begin like the one before; `message_copy` is the general one. What it is not: a
+transform of contents; it reads no body but for its digest.
+Specification: OASIS AMQP 1.0 part 3; docs/explanation/guarantees.md.
+
+Invariants:
+    I1. The sections that the sender wrote come out byte for byte; of the application properties only `RuleName`, the mark,
+        the properties of provenance and those that the policy names change.
+    I2. The first value of each hop property is the message's identity and never changes on its way.
+    I3. A copy never goes to an entity that is among its hops.
+    I4. A message with a TimeToLive goes on with what is left of it by its broker's clock, at least 1 ms, so that the target
+        expires it openly.
+    I5. A message is stopped only as the copy that its provenance proves it to be (`isthmus.message.provenance`, I1): with
+        another MessageId or body it is new, and its provenance begins here.
+    I6. Every copy bears the task's mark, whether the rule of its source has set one or not.
+    I7. The quick way and the general way make the same copy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from contextlib import suppress
+from hashlib import sha1
+from typing import Any, NamedTuple
+
+from isthmus.amqp.codec import WIDTH, value_end
+from isthmus.connectors.servicebus.message.front import MAP32, Front, FrontReader
+from isthmus.connectors.servicebus.message.message_copy import (
+    COPIED,
+    HOPS_USED_UP,
+    NUMBER_ONE,
+    TAIL_COUNT,
+    VISITED,
+    Identity,
+    Mark,
+    MessageCopy,
+    Verdict,
+)
+from isthmus.connectors.servicebus.message.sequence import UNREADABLE
+from isthmus.message import Tail, duplicate_key, made_message_id
+from isthmus.message import name as names
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import OFFSET_DIGITS, encoded
+
+__all__ = ["COPIED", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "MessageRewriter", "Refused"]
+
+DEFAULT_HOP_BUDGET = 8
+MALFORMED = "Malformed"
+
+
+_RULE_NAME = encoded(names.RULE_NAME)
+_SIZE_COUNT = struct.Struct(">II").unpack_from
+_U32_AT = struct.Struct(">I").unpack_from
+_NO_HASH = sha1(usedforsecurity=False)
+# How many ways to begin are remembered: PartitionKeys of different lengths make different ones.
+FRONTS = 16
+_NO_FIELDS_BUT_TIME = b"\x40" * 9 + b"\x83"
+_UNNAMED_BYTES = 200
+# The number 1 as brokers write it.
+_ONES = (NUMBER_ONE, b"\x54\x01", b"\x71\0\0\0\1", b"\x81\0\0\0\0\0\0\0\1")
+
+
+class Refused(NamedTuple):
+    """A message that is not sent on: `disposition` is what becomes of it at its source."""
+
+    row: int
+    disposition: str
+    reason: str
+    description: str
+
+
+class MessageRewriter:
+    """Makes copies.
+
+    Args:
+        origin: alias of the source namespace and entity, e.g. `ewr/flights`; empty: add no provenance.
+        target: alias of the target namespace; empty: do not look for loops.
+        hop_budget: how many copies of copies a message may become.
+        origin_namespace: identity of the source namespace; empty: its alias.
+        target_namespace: identity of the target namespace; empty: its alias.
+        entity: the target's queue or topic; empty: as the source's.
+        mark: what every copy is marked with; None: no mark.
+        makes_message_ids: whether a copy's MessageId is made of its duplicate key, for a target that keeps no keys.
+        trusts: whether provenance counts though its digest does not fit, since steps of the route change contents.
+        policy: what else a copy differs in.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        target: str = "",
+        hop_budget: int = DEFAULT_HOP_BUDGET,
+        *,
+        origin_namespace: str = "",
+        target_namespace: str = "",
+        entity: str = "",
+        mark: Mark | None = None,
+        makes_message_ids: bool = False,
+        trusts: bool = False,
+        policy: CopyPolicy | None = None,
+    ) -> None:
+        alias, _, source_entity = origin.partition("/")
+        self.origin = origin
+        self.mark = mark
+        self._trusts = trusts
+        self._tail = Tail(origin, origin_namespace or alias)
+        self._mark_key = encoded(mark.name) if mark is not None else b""
+        policy = policy or CopyPolicy()
+        self._fronts = FrontReader(policy)
+        identity = Identity(
+            origin=origin,
+            target=target,
+            target_namespace=target_namespace or target,
+            entity=entity or source_entity,
+            hop_budget=hop_budget,
+            mark=mark,
+            makes_message_ids=makes_message_ids,
+            trusts=trusts,
+        )
+        self._general = MessageCopy(identity, policy, self._tail, self._fronts)
+        # Of the policy the quick way knows the ceiling of TimeToLive. It meets no message with provenance or without MessageId.
+        is_simple = policy == CopyPolicy(
+            ttl_ceiling_ms=policy.ttl_ceiling_ms,
+            dead_letters_returning=policy.dead_letters_returning,
+            makes_message_ids=policy.makes_message_ids,
+        )
+        self._is_quick = bool(origin) and not makes_message_ids and is_simple
+        self._front: Front | None = None
+        self._others: deque[Front] = deque(maxlen=FRONTS)  # that were learned before, and do not fit the last message
+        self._own = self._own_of(1)
+
+    @property
+    def looped(self) -> int:
+        """Messages held back because they would return."""
+        return self._general.looped
+
+    def copy_all(self, data: bytes, offsets: list[int], now_ms: int) -> tuple[list[bytes], list[Refused]]:
+        """The copies of `data[offsets[i]:offsets[i + 1]]`, in order, and those that must not go.
+
+        Args:
+            data: encoded messages, one behind the other.
+            offsets: where each starts, and where the last ends.
+            now_ms: wall time of the broker that the messages come from, for what is left of TimeToLive.
+        """
+        copies: list[bytes] = []
+        refused: list[Refused] = []
+        add = copies.append
+        find, join, fresh_hash = data.find, b"".join, _NO_HASH.copy
+        tail = self._tail
+        digest_key, time_of = tail.digest, tail.time
+        mark_key = self._mark_key
+        marks_number = self.mark is not None and self.mark.is_number
+        quick = self._is_quick
+        digits, first, offset_key, dash, tail_size = self._own
+        proven = OFFSET_DIGITS if dash else 0
+        enqueued, time = 0, time_of(0)
+        start = offsets[0]
+        front = self._front
+        for index in range(1, len(offsets)):
+            end = offsets[index]
+            # The rule: the front is like one before, the MessageId is a short string, or there is none and the properties are
+            # those of a Kafka record, application properties are small and name neither a hop nor, unless it is a number, the
+            # mark, and the body is one data section. Everything else takes the general way.
+            if quick and front is not None and end - start > front.size + 8:
+                fields = front.unpack(data, start)
+                if fields[0::2] != front.constants:
+                    front, fields = self._other_front(data, start, end)
+                if front is not None:
+                    p = start + front.size
+                    q = p + 5 + data[p + 4]
+                    if (
+                        data[p : p + 4] == b"\0Ss\xc0"
+                        and q + 6 < end
+                        and data[p + 5]
+                        and (data[p + 6] == 0xA1 or (fields[front.identity] and _is_unnamed(data, p, q)))
+                    ):
+                        is_named = data[p + 6] == 0xA1
+                        properties = data[p:q]
+                        message_id = data[p + 8 : p + 8 + data[p + 7]] if is_named else b""
+                        kept = own = b""
+                        count = 0
+                        e = pairs = q
+                        if data[q : q + 3] == b"\0St":
+                            if data[q + 3] == 0xC1:
+                                e, pairs, count = q + 5 + data[q + 4], q + 6, data[q + 5]
+                            elif data[q + 3] == 0xD1:
+                                size, count = _SIZE_COUNT(data, q + 4)
+                                e, pairs = q + 8 + size, q + 12
+                            kept = data[pairs:e]
+                            if find(b"repl-", pairs, e) >= 0:
+                                count = -1
+                            elif find(_RULE_NAME, pairs, e) >= 0:
+                                kept, count = _without_rule_name(data, pairs, e, count)
+                        if mark_key and count >= 0:
+                            own_at = find(mark_key, pairs, e)
+                            if own_at < 0:
+                                own = mark_key
+                                count += 2
+                            elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
+                                count = -1  # it is another value, or not a name at all
+                        kind = data[e : e + 4]
+                        if kind == b"\0Su\xb0":
+                            at = e + 8
+                            size = _U32_AT(data, e + 4)[0]
+                        elif kind == b"\0Su\xa0":
+                            at = e + 5
+                            size = data[e + 4]
+                        else:
+                            at, size = e, -1
+                        if count >= 0 and at + size == end:
+                            number = b"%d" % fields[front.identity]
+                            if len(number) != digits:
+                                digits, first, offset_key, dash, tail_size = self._own = self._own_of(len(number))
+                            if enqueued != fields[front.enqueued]:
+                                enqueued = fields[front.enqueued]
+                                time = time_of(enqueued)
+                            body = data[at:end]
+                            # As `isthmus.message.digest` has it.
+                            hashed = fresh_hash()
+                            hashed.update(b"%b\0%b" % (message_id, body))
+                            proof = origin_proof = hashed.digest()[:8].hex().encode()
+                            if not is_named:
+                                key = join((first, number, offset_key, number, dash, proof[:proven], time, digest_key))
+                                message_id = made_message_id(duplicate_key(key, 0, len(key))).encode()
+                                properties = _named(properties, message_id)
+                                hashed = fresh_hash()
+                                hashed.update(b"%b\0%b" % (message_id, body))
+                                proof = hashed.digest()[:8].hex().encode()
+                            if own:
+                                own += NUMBER_ONE if marks_number else b"\xa1%c%b" % (len(message_id), message_id)
+                            size = len(kept) + len(own) + tail_size + len(time) + 4
+                            add(
+                                join(
+                                    (
+                                        front.out if front.is_constant else front.begin(fields, now_ms),
+                                        properties,
+                                        MAP32(b"\0St\xd1", size, count + TAIL_COUNT),
+                                        kept,
+                                        own,
+                                        first,
+                                        number,
+                                        offset_key,
+                                        number,
+                                        dash,
+                                        origin_proof[:proven],
+                                        time,
+                                        digest_key,
+                                        proof,
+                                        data[e:at],
+                                        body,
+                                    )
+                                )
+                            )
+                            start = end
+                            continue
+            made: bytes | Verdict
+            try:
+                made = self._general.make(data, start, end, now_ms)
+            except UNREADABLE as error:
+                made = "dead-letter", MALFORMED, str(error)
+            except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route for good
+                made = "dead-letter", MALFORMED, f"no copy can be made of it: {type(error).__name__}: {error}"
+            if quick:
+                front = self._learned(data, start, end, front)
+            if isinstance(made, bytes):
+                add(made)
+            else:
+                refused.append(Refused(index - 1, *made))
+            start = end
+        return copies, refused
+
+    def _other_front(self, data: bytes, start: int, end: int) -> tuple[Front | None, tuple[Any, ...]]:
+        """The front before the last ones that fits a message, and the message taken apart by it."""
+        for front in self._others:
+            if end - start > front.size + 8:
+                fields = front.unpack(data, start)
+                if fields[0::2] == front.constants:
+                    return front, fields
+        return None, ()
+
+    def _learned(self, data: bytes, start: int, end: int, front: Front | None) -> Front | None:
+        """The front of a message that took the general way; `front` where that fits it."""
+        if front is None:
+            front, _ = self._other_front(data, start, end)
+        if front is None:
+            with suppress(Exception):  # the general way has told what is wrong with it
+                front = self._fronts.learn(data, start, end)
+            if front is not None:
+                self._others.appendleft(front)
+        self._front = front
+        return front
+
+    def _own_of(self, digits: int) -> tuple[int, bytes, bytes, bytes, int]:
+        """What a copy's own properties begin with whose sequence number has so many digits.
+
+        Returns:
+            The digits; what stands before the number, between number and offset, and between number and digest in the
+            offset, empty where the offset has no digest; the size of all but the time.
+        """
+        tail = self._tail
+        dash = b"" if self._trusts else b"-"
+        width = digits + OFFSET_DIGITS + 1 if dash else digits
+        first, offset_key = b"%b\xa1%c" % (tail.first, digits), b"%b\xa1%c" % (tail.offset, width)
+        return digits, first, offset_key, dash, len(first) + digits + len(offset_key) + width + len(tail.digest) + 16
+
+    def copy(self, message: bytes, now_ms: int) -> bytes | Refused:
+        """The copy of one message, or why there is none."""
+        copies, refused = self.copy_all(message, [0, len(message)], now_ms)
+        return copies[0] if copies else refused[0]
+
+
+def _is_unnamed(b: bytes, start: int, end: int) -> bool:
+    """Whether a section of properties is that of a Kafka record: a creation time, perhaps a SessionId, and room for a MessageId."""
+    if b[start + 6 : start + 16] != _NO_FIELDS_BUT_TIME or b[start + 4] > _UNNAMED_BYTES:
+        return False
+    if end == start + 24:
+        return b[start + 5] == 10
+    is_session = b[start + 5] == 11 and b[start + 24] == 0xA1 and start + 26 + b[start + 25] == end
+    return is_session and b[start + 26 : end].isascii()
+
+
+def _named(properties: bytes, message_id: bytes) -> bytes:
+    """Properties that had no MessageId, with one."""
+    size = properties[4] + 1 + len(message_id)
+    return b"\0Ss\xc0%c%c\xa1%c%b%b" % (size, properties[5], len(message_id), message_id, properties[7:])
+
+
+def _without_rule_name(b: bytes, start: int, end: int, count: int) -> tuple[bytes, int]:
+    """The pairs of a map without `RuleName`; the walk makes sure that the name is a key, and not within a value."""
+    width = WIDTH
+    at = start
+    while at < end:
+        if b[at] == 0xA1:
+            value = at + 2 + b[at + 1]
+            if b[at:value] == _RULE_NAME:
+                return b[start:at] + b[value_end(b, value) : end], count - 2
+        else:
+            value = value_end(b, at)
+        size = width[b[value]]
+        at = value + size if 0 < size < 254 else value + 2 + b[value + 1] if size == 0 else value_end(b, value)
+    return b[start:end], count

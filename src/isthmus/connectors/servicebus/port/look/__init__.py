@@ -1,0 +1,1 @@
+"""What stands at an entity: looks that wait for nothing."""

@@ -1,0 +1,115 @@
+"""The `$management` node of a source, and the looks that ask it for pages.
+
+What it is: the links to the node, made when they are needed first and again when they are lost, and one page at a time for the
+looks that wait. What it is not: the looks (`look`).
+
+Invariants:
+    I1. At most one page is asked for at a time; looks are served in their order.
+    I2. A page that does not come within `PAGE_SECONDS` ends the source's link.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from isthmus.connectors.servicebus.port.look.look import Look
+from isthmus.errors import MessageNotFoundError, OperationTimeoutError
+from isthmus.transport import Client, Management, Reply
+from isthmus.transport.management import peeked
+
+__all__ = ["Node"]
+
+PAGE_SECONDS = 30.0
+# After an answer that says to try again later.
+RETRY_SECONDS = 0.5
+
+
+class Node:
+    """The node of one source.
+
+    Args:
+        path: the source's entity.
+        on_answer: called when `advance` has something to do.
+    """
+
+    def __init__(self, path: str, on_answer: Callable[[], None]) -> None:
+        self._path = path
+        self._on_answer = on_answer
+        self._management: Management | None = None
+        self._looks: deque[Look[Any]] = deque()
+        self._reply: Reply | None = None
+        self._due = math.inf
+
+    def management(self, client: Client) -> Management:
+        """The node over this connection.
+
+        Raises:
+            IsthmusError: the connection is lost.
+        """
+        management = self._management
+        if management is None or management.error is not None or management.client is not client:
+            management = self._management = Management(client, self._path)
+        return management
+
+    def run(self, look: Look[Any] | None) -> None:
+        """Serves a look; `advance` tells when it has its result. No error if it is being served."""
+        if look is not None and look.wanted is not None and look not in self._looks:
+            self._looks.append(look)
+            self._on_answer()
+
+    def deadline(self) -> float:
+        """When `advance` has something to do though no answer came."""
+        return self._due
+
+    def advance(self, now: float, client: Client) -> list[Look[Any]]:
+        """Takes answers and asks for pages; the looks that have their result.
+
+        Raises:
+            IsthmusError: the source refused for good, or gave no answer.
+        """
+        done: list[Look[Any]] = []
+        while self._looks:
+            reply = self._reply
+            if reply is None:
+                if now < self._due < math.inf:
+                    break
+                wanted = self._looks[0].wanted
+                assert wanted is not None
+                self._reply = self.management(client).start_peek(wanted.start, wanted.size)
+                self._due = now + PAGE_SECONDS
+                self._reply.when_done(self._on_answer)
+            elif not reply.done:
+                if now >= self._due:
+                    raise OperationTimeoutError(
+                        f"'{self._path}/$management': no answer to peek within {PAGE_SECONDS:g} s"
+                    )
+                break
+            else:
+                self._reply, self._due = None, math.inf
+                if not self._answer(reply):
+                    self._due = now + RETRY_SECONDS
+                elif self._looks[0].wanted is None:
+                    done.append(self._looks.popleft())
+        return done
+
+    def _answer(self, reply: Reply) -> bool:
+        if reply.error is None:
+            self._looks[0].answer(peeked(reply))
+        elif isinstance(reply.error, MessageNotFoundError):
+            self._looks[0].answer(())
+        elif reply.error.retryable:
+            return False
+        else:
+            raise reply.error
+        return True
+
+    def link_lost(self) -> None:
+        """The connection or the source's link is gone, and with it the looks."""
+        management, self._management = self._management, None
+        self._looks.clear()
+        self._reply, self._due = None, math.inf
+        if management is not None and management.client.error is None:
+            management.close()

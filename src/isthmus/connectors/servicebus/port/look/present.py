@@ -1,0 +1,121 @@
+"""What stands at a source when it is opened, for a run that moves that and ends.
+
+What it is: the last sequence number of each fragment at the first opening, which deliveries belong to it, and when it is
+all delivered. What it is not: the looking (`node`).
+
+Invariants:
+    I1. Nothing behind the last sequence number of the first opening belongs to it.
+    I2. It is over when the last has been delivered, or when nothing came for `IDLE_SECONDS`, nothing is unsettled and a look
+        finds nothing that somebody else holds.
+    I3. Over a lost link it begins again with what is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing
+from isthmus.connectors.servicebus.port.look.look import Look, Steps, first_waiting, last_sequences
+
+__all__ = ["Present"]
+
+IDLE_SECONDS = 1.0
+CHECK_SECONDS = 0.25
+# Stands for a fragment whose last never comes: only a look tells that it is over.
+_BY_LOOK = -1
+
+
+class Present:
+    """What one source had at its first opening.
+
+    Args:
+        in_order: whether deliveries come in the order of their sequence numbers, so that the last one tells the end; else only a look does.
+
+    Attributes:
+        is_over: whether everything has been delivered.
+        held: the sequence number of a message that somebody else holds; 0 where none is known.
+    """
+
+    def __init__(self, *, in_order: bool = True) -> None:
+        self._in_order = in_order
+        self.is_over = False
+        self.held = 0
+        self._first: Look[dict[int, int]] | None = None
+        self._last: Look[Standing | None] | None = None
+        self._lasts: dict[int, int] | None = None
+        self._left: set[int] = set()  # fragments whose last has not come
+        self._check_at = math.inf
+
+    def begin(self, now: float) -> Look[dict[int, int]] | None:
+        """The look before the source is open; None once what stands is known."""
+        if self._lasts is None:
+            if self._first is None:
+                self._first = Look(last_sequences())
+            if self._first.result is None:
+                return self._first
+            self._lasts = self._first.result
+            self._left = set(self._lasts) if self._in_order else {_BY_LOOK}
+            self.is_over = not self._lasts
+        self._check_at = now + IDLE_SECONDS
+        return None
+
+    def belong(self, sequences: Sequence[int]) -> list[bool] | bool:
+        """Which of them belong to it: all, none, or each by itself."""
+        lasts = self._lasts or {}
+        if self.is_over:
+            return False
+        kept = [sequence <= lasts.get(sequence >> FRAGMENT_BITS, -1) for sequence in sequences]
+        return all(kept) or (kept if any(kept) else False)
+
+    def given(self, sequences: Sequence[int], now: float) -> None:
+        """Deliveries were given to the owner."""
+        self._check_at, self.held = now + IDLE_SECONDS, 0
+        lasts = self._lasts or {}
+        highest = max(sequences)
+        for fragment in list(self._left):
+            last = lasts.get(fragment)
+            if last is None:
+                continue
+            if (highest >> FRAGMENT_BITS == fragment and highest >= last) or last in sequences:
+                self._left.discard(fragment)
+        self.is_over = not self._left
+
+    def check(self, now: float, now_ms: int, *, is_idle: bool) -> Look[Standing | None] | None:
+        """The look that is due; `is_idle`: the link has credit, nothing is unsettled, kept or on its way back."""
+        if self.is_over or now < self._check_at or self._last is not None:
+            return None
+        if not is_idle:
+            self._check_at = now + CHECK_SECONDS
+            return None
+        self._last = Look(self._steps(now_ms))
+        return self._last
+
+    def looked(self, now: float) -> None:
+        """The look of `check` has its result."""
+        look, self._last = self._last, None
+        if look is None:
+            return
+        self.held = look.result.sequence if look.result is not None else 0
+        self.is_over = not self.held
+        self._check_at = now + IDLE_SECONDS
+
+    def deadline(self) -> float:
+        """When `check` has something to do."""
+        return math.inf if self.is_over or self._last is not None else self._check_at
+
+    def link_lost(self) -> None:
+        """What was delivered and not settled may come again."""
+        self._first = self._first if self._lasts is not None else None
+        self._last = None
+        self._check_at = math.inf
+        if self._lasts:
+            self.is_over = False
+            self._left = {_BY_LOOK}
+
+    def _steps(self, now_ms: int) -> Steps[Standing | None]:
+        for fragment, last in (self._lasts or {}).items():
+            found = yield from first_waiting(now_ms, fragment << FRAGMENT_BITS, last)
+            if found is not None:
+                return found
+        return None

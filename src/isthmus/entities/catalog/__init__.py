@@ -1,0 +1,1 @@
+"""Which entities there are: names, descriptions, limits and tiers."""

@@ -1,0 +1,1 @@
+"""Duplicate detection: which message ids and duplicate keys were seen within a window."""

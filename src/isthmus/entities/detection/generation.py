@@ -1,0 +1,179 @@
+"""Generations: periods as long as a window of detection, by which seen ids and keys lie in the store.
+
+What it is: which generations are asked, what their rows begin with, and when they go. Two cover a window; a third one is
+asked where the clock has gone back. An old one is dropped as one range. Where the window's length is changed, the rows of the
+former length stay as they are, in an era of their own, until they are over by the new length. A row in a table of its own says
+which eras there are. What it is not: the rows (`detection`, `key_run`).
+
+Invariants:
+    I1. Every generation in which something may lie that was seen less than a window ago is among those asked, also where
+        the clock has gone back by up to a window since, restarts and changes of the window in between or not.
+    I2. A generation is dropped only when a clock that goes back by a window does not ask for it.
+    I3. Generations of two eras have no row in common.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from isthmus.entities.storage.key import after, detection_generation, detection_key, eras_key
+from isthmus.entities.storage.staging import Staging
+
+__all__ = ["Generations"]
+
+# Above the number of a generation, which has room for windows of a millisecond.
+_ERA_BITS = 48
+_GENERATION_MASK = (1 << _ERA_BITS) - 1
+_MOST_ERAS = 1 << 15
+_ERA = struct.Struct(">HQ")  # (era, window in ms), the current one last
+
+
+class _Former(NamedTuple):
+    """An era that has ended, and its generations in which something may lie."""
+
+    era: int
+    window_ms: int
+    generations: list[int]
+
+    @property
+    def end_ms(self) -> int:
+        return (max(self.generations, default=-1) + 1) * self.window_ms
+
+
+class Generations:
+    """The generations of one entity in one table of the store.
+
+    Args:
+        table: the table.
+        number: the entity's.
+        window_ms: how long one is.
+        staging: where rows go.
+    """
+
+    __slots__ = (
+        "_current",
+        "_entered",
+        "_era",
+        "_former",
+        "_is_noted",
+        "_latest",
+        "_number",
+        "_staging",
+        "_table",
+        "window_ms",
+    )
+
+    def __init__(self, table: int, number: int, window_ms: int, staging: Staging) -> None:
+        self.window_ms = window_ms
+        self._table = table
+        self._number = number
+        self._staging = staging
+        self._current = self._latest = -1
+        self._entered: set[int] = set()  # since the object was made: the store need not have them yet
+        self._era: int | None = None  # not asked of the store yet
+        self._former: list[_Former] = []
+        self._is_noted = False
+
+    def asked(self, now_ms: int) -> list[bytes]:
+        """What the keys of all generations begin with in which an id may have been seen."""
+        era = self._load()
+        generation = now_ms // self.window_ms
+        self._look_ahead(era, generation)
+        asked = [self._prefix(era, generation), self._prefix(era, generation - 1)]
+        if self._latest > generation:
+            asked.append(self._prefix(era, generation + 1))
+        oldest_ms = now_ms - self.window_ms
+        for former in self._former:
+            asked += [
+                self._prefix(former.era, each)
+                for each in former.generations
+                if (each + 1) * former.window_ms > oldest_ms
+            ]
+        return asked
+
+    def enter(self, now_ms: int) -> bytes:
+        """What new keys begin with; stages the end of generations that are over."""
+        era = self._load()
+        generation = now_ms // self.window_ms
+        if generation != self._current:
+            self._current = generation
+            self._look_ahead(era, generation)
+            self._latest = max(self._latest, generation)
+            # What is older than these has been written, and dropped.
+            self._entered = {each for each in self._entered if each >= generation - 3} | {generation}
+            # One more than is asked now: a clock that goes back asks for it again.
+            over = self._prefix(era, 0), self._prefix(era, max(0, generation - 2))
+            # As long as a memtable holds a deleted range, its filter is no use to reads of many keys.
+            if any(True for _ in self._staging.journal.scan(*over)):
+                self._staging.batch.delete_range(*over)
+            self._end_former(now_ms - 2 * self.window_ms)
+            if not self._is_noted:
+                self._note()
+        return self._prefix(era, generation)
+
+    def _look_ahead(self, era: int, generation: int) -> None:
+        """Ask the store once which is the latest: a restart may come with a clock gone back."""
+        if self._latest < 0:
+            ahead = self._prefix(era, generation + 1), self._prefix(era, generation + 2)
+            self._latest = generation + any(True for _ in self._staging.journal.scan(*ahead))
+
+    def change(self, window_ms: int) -> None:
+        """Make generations of another length from now on; stages what a restart has to know of it."""
+        self._begin_era(window_ms)
+        self._note()
+
+    def end_ms(self) -> int:
+        """When the last generation is over in which something may lie, of any era; 0 where there is none."""
+        current = max(self._stored(self._load()) | self._entered, default=-1)
+        return max(((current + 1) * self.window_ms, *(former.end_ms for former in self._former)))
+
+    # ---- eras
+
+    def _load(self) -> int:
+        """The current era; the store is asked once. A store without the row has one era, of the present window."""
+        if self._era is None:
+            row = self._staging.journal.get(eras_key(self._number, self._table))
+            eras = [(0, self.window_ms)] if row is None else list(_ERA.iter_unpack(row))
+            self._era, known_ms = eras.pop()
+            self._former = [_Former(era, window, sorted(self._stored(era))) for era, window in eras]
+            self._is_noted = row is not None
+            if known_ms != self.window_ms:
+                wanted_ms, self.window_ms = self.window_ms, known_ms
+                self._begin_era(wanted_ms)
+        return self._era
+
+    def _begin_era(self, window_ms: int) -> None:
+        era = self._load()
+        self._former.append(_Former(era, self.window_ms, sorted(self._stored(era) | self._entered)))
+        self._era = (era + 1) % _MOST_ERAS
+        self.window_ms = window_ms
+        self._current = self._latest = -1
+        self._entered = set()
+        self._is_noted = False
+
+    def _end_former(self, before_ms: int) -> None:
+        """Stage the end of eras whose last generation was over at a time."""
+        for former in [each for each in self._former if each.end_ms <= before_ms]:
+            self._former.remove(former)
+            self._staging.batch.delete_range(self._prefix(former.era, 0), self._prefix(former.era, _GENERATION_MASK))
+            self._is_noted = False
+
+    def _note(self) -> None:
+        eras = [(former.era, former.window_ms) for former in self._former]
+        rows = [_ERA.pack(*each) for each in (*eras, (self._load(), self.window_ms))]
+        self._staging.batch.put(eras_key(self._number, self._table), b"".join(rows))
+        self._is_noted = True
+
+    def _stored(self, era: int) -> set[int]:
+        """The generations of an era of which the store has something."""
+        found: set[int] = set()
+        first, end = self._prefix(era, 0), self._prefix(era, _GENERATION_MASK)
+        while (row := next(iter(self._staging.journal.scan(first, end)), None)) is not None:
+            found.add(detection_generation(row[0]) & _GENERATION_MASK)
+            first = after(row[0][: len(first)])
+        return found
+
+    def _prefix(self, era: int, generation: int) -> bytes:
+        """What the keys of a generation begin with."""
+        return detection_key(self._table, self._number, era << _ERA_BITS | generation)

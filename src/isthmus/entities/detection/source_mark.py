@@ -1,0 +1,101 @@
+"""Source marks: the highest sequence number that each source's copies had, so that a later one need not be looked up.
+
+What it is: one mark for each source of an entity's copies (the namespace and entity where they entered, and there the
+upper 16 bits of the number, which name a partition), kept in the store. What it is not: a record of what was taken; a
+number at or below its mark may have been taken or not.
+
+A place is what a duplicate key has behind its `KEY_BYTES`: the source, and the sequence number there.
+
+Invariants:
+    I1. No copy whose key an entity keeps has a number above the mark of its source, but for keys kept before
+        `trusted_from_ms`.
+    I2. Marks are written in the batch of the keys that they cover: a kill keeps both or neither.
+    I3. There are at most `MOST_SOURCES`, in memory and in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from operator import lt
+
+from isthmus.entities.record.copy import NUMBER_BYTES, SOURCE_BYTES
+from isthmus.entities.storage.key import SOURCE_MARK, numbered_span
+from isthmus.entities.storage.staging import Staging
+
+__all__ = ["BLOCK_BYTES", "MOST_SOURCES", "SourceMarks"]
+
+MOST_SOURCES = 1024
+_PLACE_BYTES = SOURCE_BYTES + NUMBER_BYTES
+BLOCK_BYTES = SOURCE_BYTES + 2
+"""Of a place, what one mark is for."""
+_PREFIX_BYTES = 5
+_TIME_BYTES = 8
+
+
+class SourceMarks:
+    """The marks of one entity.
+
+    Args:
+        number: the entity's.
+        staging: where they are written.
+
+    Attributes:
+        trusted_from_ms: all keys that were kept from this wall time on are covered; None: the store does not say.
+    """
+
+    __slots__ = ("_end", "_marks", "_row", "_staging", "trusted_from_ms")
+
+    def __init__(self, number: int, staging: Staging) -> None:
+        self._staging = staging
+        self._row, self._end = numbered_span(SOURCE_MARK, number)
+        self._marks: dict[bytes, bytes] = {}
+        self.trusted_from_ms: int | None = None
+        for key, value in staging.journal.scan(self._row, self._end):
+            block = key[_PREFIX_BYTES:]
+            if block:
+                self._marks[block] = value
+            else:
+                self.trusted_from_ms = int.from_bytes(value, "big")
+
+    def begin(self, trusted_from_ms: int) -> None:
+        """Stage that there are no marks, and from when on there will be."""
+        batch = self._staging.batch
+        batch.delete_range(self._row, self._end)
+        batch.put(self._row, trusted_from_ms.to_bytes(_TIME_BYTES, "big"))
+        self._marks = {}
+        self.trusted_from_ms = trusted_from_ms
+
+    def ahead(self, places: Sequence[bytes]) -> dict[bytes, bytes] | None:
+        """The marks that these lead to, if each is above its source's mark and above those before it; None otherwise."""
+        block = places[0][:BLOCK_BYTES]
+        if block and places[-1].startswith(block) and all(map(lt, places, islice(places, 1, None))):
+            # In ascending order between two of one block there is none of another.
+            return {block: places[-1]} if places[0] > self._marks.get(block, b"") else None
+        ahead: dict[bytes, bytes] = {}
+        for place in places:
+            block = place[:BLOCK_BYTES]
+            if not block or place <= (ahead.get(block) or self._marks.get(block, b"")):
+                return None
+            ahead[block] = place
+        return ahead
+
+    def highest(self, places: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The marks that these lead to, in whatever order."""
+        highest: dict[bytes, bytes] = {}
+        for place in places:
+            block = place[:BLOCK_BYTES]
+            if block and place > (highest.get(block) or self._marks.get(block, b"")):
+                highest[block] = place
+        return highest
+
+    def has_room(self, marks: Mapping[bytes, bytes]) -> bool:
+        """Whether these may be raised: they make no more sources than there may be."""
+        return len(self._marks) + len(marks) <= MOST_SOURCES or len(self._marks.keys() | marks.keys()) <= MOST_SOURCES
+
+    def raise_to(self, marks: Mapping[bytes, bytes]) -> None:
+        """Stage marks that are higher than those that stand."""
+        put = self._staging.batch.put
+        for block, place in marks.items():
+            put(self._row + block, place)
+        self._marks.update(marks)

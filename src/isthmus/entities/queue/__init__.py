@@ -1,0 +1,1 @@
+"""Queues: what also subscriptions and dead-letter queues are."""

@@ -1,0 +1,118 @@
+"""Where an entity's messages go on to: the target of ForwardTo or ForwardDeadLetteredMessagesTo.
+
+What it is: one hop. The messages are staged at the target, or in the line to its store, in the batch in which they leave,
+or would have entered, their source, so that no kill finds them at both or at neither. What it is not: what becomes of messages that the target does
+not take (`relay`).
+Spec: docs/explanation/protocol.md, Forwarding, Rules.
+
+Invariants:
+    I1. Each message is taken by the target or told as not taken, with the reason; the order is kept.
+    I2. No message makes more than `MAX_HOPS` hops, restarts in between or not: circles end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
+from isthmus.entities.record.record import Parts
+from isthmus.errors import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    IsthmusError,
+    MessageTooLargeError,
+    QuotaExceededError,
+    StoreError,
+)
+
+__all__ = ["MAX_HOPS", "Onward", "Target", "reason_of"]
+
+# The service's own: a message passes four hops, and is dead-lettered where it would need a fifth.
+MAX_HOPS = 4
+
+_REASONS: tuple[tuple[type[IsthmusError], str], ...] = (
+    (TooManyHopsError, "MaxTransferHopCountExceeded"),
+    (EntityNotFoundError, "MessagingEntityNotFound"),
+    (EntityDisabledError, "MessagingEntityDisabled"),
+    (QuotaExceededError, "QuotaExceeded"),
+    (MessageTooLargeError, "MessageSizeExceeded"),
+    (SessionRequiredError, "Session ID is null"),
+    (InvalidMessageError, "InvalidMessage"),
+    (StoreError, "BodyUnreadable"),
+)
+# What every message of a group is refused for alike.
+_COMMON = (EntityDisabledError, EntityNotFoundError)
+
+
+class Target(Protocol):
+    """What takes forwarded messages: a queue or topic in the source's store, or the way to one in others."""
+
+    @property
+    def takes_sends(self) -> bool:
+        """As `Intake.takes_sends`."""
+        ...
+
+    def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
+        """As `Intake.refusal_of`."""
+        ...
+
+    def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
+        """As `Intake.accept_moved`."""
+        ...
+
+
+class Onward:
+    """The way on from one entity.
+
+    Args:
+        path: of the target, as it was created.
+        find: the queue or topic that has this path now; None if there is none.
+    """
+
+    __slots__ = ("_find", "path")
+
+    def __init__(self, path: str, find: Callable[[str], Target | None]) -> None:
+        self.path = path
+        self._find = find
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the target stands and takes messages, unless it is full."""
+        target = self._find(self.path)
+        return target is not None and target.takes_sends
+
+    def move(
+        self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int
+    ) -> list[tuple[int, IsthmusError]]:
+        """Stage messages at the target.
+
+        Args:
+            messages: in order.
+            origins: per message the sequence number where it first entered.
+            now_ms: enqueued time at the target.
+            hops: how often they were forwarded so far.
+
+        Returns:
+            Which of them it did not take, by place, and why.
+        """
+        if hops >= MAX_HOPS:
+            return [(place, TooManyHopsError(self.path)) for place in range(len(messages))]
+        target = self._find(self.path)
+        if target is None:
+            return [(place, EntityNotFoundError(self.path)) for place in range(len(messages))]
+        error = target.refusal_of(messages)
+        if error is None:
+            target.accept_moved(messages, origins, now_ms, hops + 1)
+            return []
+        if len(messages) == 1 or isinstance(error, _COMMON):
+            return [(place, error) for place in range(len(messages))]
+        failed: list[tuple[int, IsthmusError]] = []
+        for place, parts in enumerate(messages):
+            failed += [(place, why) for _, why in self.move([parts], [origins[place]], now_ms, hops)]
+        return failed
+
+
+def reason_of(error: IsthmusError) -> str:
+    """The dead-letter reason of a message that could not go on."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), error.code)

@@ -1,0 +1,1 @@
+"""Entities that require sessions: which sessions there are, their messages, and who holds them."""

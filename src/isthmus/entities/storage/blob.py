@@ -1,0 +1,415 @@
+"""Large messages: their bodies lie beside the store, in files that records refer to.
+
+What it is: the payload of a large message (what stands before its body, and a reference to the rest), the rows that tell
+which stored message refers to which body, and the choice of the bodies that nothing refers to any more. What it is not:
+the files (`isthmus.store.blob`), nor their reading and writing, which never happen on the engine's thread.
+See docs/explanation/store.md. A little over 400 lines: references are written, counted and collected by one set of rows.
+
+Invariants:
+    I1. A body is complete and durable before a record refers to it; reference and record are one batch.
+    I2. A body goes only after the end of the last message that refers to it is durable, and when nobody holds a pin: a
+        kill at any instant leaves no reference without a body, and a body without a reference goes at the next start.
+    I3. A reference is as alive as its message, told by the store alone: no way in which messages go can miss it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from isthmus.entities.storage.key import (
+    DEFERRED,
+    MESSAGE,
+    REFERENCE,
+    SCHEDULED,
+    message_key,
+    message_span,
+    state_key,
+    unpack_message,
+)
+from isthmus.entities.storage.staging import Staging
+
+__all__ = ["Blob", "BlobFiles", "BlobReader", "BlobWriter", "Blobs", "Large", "Payload"]
+
+# Body, its size, and the entity whose quota it counts to.
+_ROW = struct.Struct(">QQI")
+_HEAD = struct.Struct(">QQ")
+_LAST = (1 << 64) - 2
+# References looked at in one call, and time between two calls: reading keys must not hold up the loop.
+_SWEEP_AT_ONCE = 64
+_SWEEP_MS = 250
+
+
+class BlobWriter(Protocol):
+    """A body being written. All methods block and are called from one thread at a time."""
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Append bytes.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Have the disk take what was written, and wait until it has; this makes nothing durable.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make all that was written durable, with its name.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; what was written stays."""
+        ...
+
+
+class BlobReader(Protocol):
+    """A body being read."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """So many bytes from an offset on; blocks.
+
+        Raises:
+            StoreError: they are not there.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+class BlobFiles(Protocol):
+    """Bodies by number. Every method may block, and may be called from any thread."""
+
+    def numbers(self) -> list[int]:
+        """Of all bodies, whole or not."""
+        ...
+
+    def create(self, number: int) -> BlobWriter:
+        """Begin a body; raises StoreError where the disk refuses."""
+        ...
+
+    def open(self, number: int) -> BlobReader:
+        """Read a body; raises StoreError if it is not there."""
+        ...
+
+    def remove(self, number: int) -> None:
+        """Remove a body; no error if it is not there."""
+        ...
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Within, no body is removed: what a copy of the store refers to can be copied after it."""
+        ...
+
+    def copy_to(self, folder: Path) -> None:
+        """Put all bodies into a folder that is not there yet; durable on return. Raises OSError."""
+        ...
+
+
+class Blob:
+    """A body outside of its record.
+
+    Attributes:
+        number: which.
+        size_bytes: of everything from the body on: body sections and footer, as sent.
+    """
+
+    __slots__ = ("_pin", "number", "size_bytes")
+
+    def __init__(self, number: int, size_bytes: int, pin: _Pin | None = None) -> None:
+        self.number = number
+        self.size_bytes = size_bytes
+        self._pin = pin
+
+    def let_go(self) -> None:
+        """Hold the body no longer; also where an error's traceback keeps the object alive until the next collection."""
+        self._pin = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Blob) and (other.number, other.size_bytes) == (self.number, self.size_bytes)
+
+    def __hash__(self) -> int:
+        return hash((self.number, self.size_bytes))
+
+
+class Large:
+    """The payload of a large message.
+
+    Attributes:
+        front: its sections before the body, encoded.
+        blob: the rest.
+        is_copy: as for `isthmus.entities.record.copy.Copy`.
+    """
+
+    __slots__ = ("blob", "front", "is_copy")
+
+    def __init__(self, front: bytes, blob: Blob) -> None:
+        self.front = front
+        self.blob = blob
+        self.is_copy = False
+
+    def __len__(self) -> int:
+        return len(self.front) + self.blob.size_bytes
+
+
+# An encoded message.
+Payload = bytes | Large
+
+
+class _Pin:
+    """Keeps a body as long as it lives itself."""
+
+    __slots__ = ("_blobs", "_number")
+
+    def __init__(self, blobs: Blobs, number: int) -> None:
+        self._blobs = blobs
+        self._number = number
+        blobs.pinned[number] = blobs.pinned.get(number, 0) + 1
+
+    def __del__(self) -> None:
+        self._blobs.unpin(self._number)
+
+
+class Blobs:
+    """The bodies of one namespace and who refers to them.
+
+    Args:
+        staging: where references go.
+        files: where bodies are; None takes no large messages.
+
+    Attributes:
+        files: likewise.
+        on_discard: called with the number of a body that is to be removed; by default it is removed at once.
+        is_used: whether any message's body lies outside of its record.
+        pinned: how many pins each body has; kept by the pins themselves.
+        disk_bytes: of all bodies that messages refer to.
+    """
+
+    def __init__(self, staging: Staging, files: BlobFiles | None) -> None:
+        self.files = files
+        self.on_discard: Callable[[int], None] = self._remove
+        self.pinned: dict[int, int] = {}
+        self._staging = staging
+        self._next = 1
+        self._references: dict[int, int] = {}
+        self._holders: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}
+        self._next_sweep_ms = 0
+        self._places: dict[int, int] = {}
+        # Bodies whose last reference has ended, and that is not durable yet: how many such ends there are of each.
+        self._ending: dict[int, int] = {}
+        # The references whose ends these are: they may still be in the store.
+        self._ended: set[tuple[int, int]] = set()
+        self.is_used = False
+        self.disk_bytes = 0
+        self.load()
+        self._drop_orphans()
+
+    # ---- start, and after a failure
+
+    def load(self) -> None:
+        """Take the references from the store, as it stands now."""
+        before = [*self._references, *self._ending]
+        self._references.clear()
+        self._holders.clear()
+        self._bytes.clear()
+        self._places.clear()
+        self._ending.clear()
+        self._ended.clear()
+        self.disk_bytes = 0
+        for key, row in self._staging.journal.scan(bytes([REFERENCE]), bytes([REFERENCE + 1])):
+            blob, size_bytes, owner = _ROW.unpack(row)
+            self._count(int.from_bytes(key[1:5], "big"), blob, size_bytes, owner, 1)
+        self.is_used = bool(self._references)
+        for number in {*before} - self._references.keys():
+            # The end that the store shows need not be durable: a disk without room is read on as it stands.
+            self._ending[number] = 1
+            self._staging.confirm(partial(self._end, number, (0, 0)))
+
+    def _drop_orphans(self) -> None:
+        """Remove what an earlier run had not finished, or not removed."""
+        if self.files is None:
+            return
+        numbers = self.files.numbers()
+        self._next = max((*numbers, *self._references), default=0) + 1
+        for number in numbers:
+            if number not in self._references:
+                self.files.remove(number)
+
+    def _remove(self, number: int) -> None:
+        if self.files is not None:
+            self.files.remove(number)
+
+    # ---- bodies
+
+    def reserve(self) -> int:
+        """The number for a new body."""
+        number, self._next = self._next, self._next + 1
+        return number
+
+    def whole(self, number: int, size_bytes: int) -> Blob:
+        """A body that is durable now; it is kept as long as the object lives, or a reference."""
+        return Blob(number, size_bytes, _Pin(self, number))
+
+    def pin(self, payloads: Iterable[Payload]) -> None:
+        """Keep the bodies of payloads as long as these live, whatever becomes of their messages."""
+        for payload in payloads:
+            if isinstance(payload, Large):
+                payload.blob = self.whole(payload.blob.number, payload.blob.size_bytes)
+
+    def unpin(self, number: int) -> None:
+        """A pin is gone."""
+        left = self.pinned.pop(number) - 1
+        if left:
+            self.pinned[number] = left
+        else:
+            self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
+        if number not in self._references and number not in self.pinned and number not in self._ending:
+            self.on_discard(number)
+
+    def _end(self, number: int, reference: tuple[int, int]) -> None:
+        """The end of a reference is durable."""
+        self._ended.discard(reference)
+        left = self._ending.get(number, 1) - 1
+        if left:
+            self._ending[number] = left
+        else:
+            self._ending.pop(number, None)
+            self._let_go(number)
+
+    # ---- references
+
+    def refer(self, number: int, sequence: int, blob: Blob, owner: int) -> None:
+        """Stage that a message has a body.
+
+        Args:
+            number: under which the message lies in the store.
+            sequence: its sequence number.
+            blob: the body.
+            owner: number of the entity whose quota it counts to.
+        """
+        row = _ROW.pack(blob.number, blob.size_bytes, owner)
+        self._staging.batch.put(message_key(REFERENCE, number, sequence), row)
+        self._count(number, blob.number, blob.size_bytes, owner, 1)
+        self.is_used = True
+
+    def holds(self, number: int) -> bool:
+        """Whether messages under that number have bodies outside of their records."""
+        return number in self._holders
+
+    def stored_bytes(self, owner: int) -> int:
+        """Of all bodies that count to an entity's quota; a body shared by several counts for each."""
+        return self._bytes.get(owner, 0)
+
+    def _count(self, number: int, blob: int, size_bytes: int, owner: int, by: int) -> None:
+        if by > 0 and blob not in self._references:
+            self.disk_bytes += size_bytes
+        for counts, key, change in (
+            (self._references, blob, by),
+            (self._holders, number, by),
+            (self._bytes, owner, by * size_bytes),
+        ):
+            left = counts.get(key, 0) + change
+            if left:
+                counts[key] = left
+            else:
+                counts.pop(key, None)
+        if by < 0 and blob not in self._references:
+            self.disk_bytes -= size_bytes
+
+    # ---- the end of references
+
+    def tick(self, now_ms: int) -> None:
+        """Stage the end of references whose messages have gone; bounded work."""
+        if not self.is_used or now_ms < self._next_sweep_ms:
+            return
+        self._next_sweep_ms = now_ms + _SWEEP_MS
+        left = _SWEEP_AT_ONCE
+        for number in list(self._holders):
+            # Who was looked at goes behind the others.
+            if number in self._holders:
+                self._holders[number] = self._holders.pop(number)
+            left -= self.sweep(number, left)
+            if left <= 0:
+                break
+
+    def release_dead(self, *, written: bool = True) -> bool:
+        """Look now at what may have gone, before a sender is refused; whether there was anything to look at.
+
+        Args:
+            written: whether what is staged is written first, so that what it ends is seen. Not in the middle of an operation,
+                whose first half would be written without the other.
+        """
+        if not self.is_used:
+            return False
+        if written:
+            self._staging.write()
+        for number in list(self._holders):
+            self._sweep(number, _SWEEP_AT_ONCE)
+        return True
+
+    def sweep(self, number: int, limit: int = _SWEEP_AT_ONCE) -> int:
+        """Stage the end of dead references under a number; how many were looked at, at most `limit`.
+
+        Looks at the lowest ones, which mostly go first, and at some of the others, in turns.
+        """
+        self._staging.write()
+        return self._sweep(number, limit)
+
+    def _sweep(self, number: int, limit: int) -> int:
+        """As `sweep`, by what is written: what is staged may have ended more, and has begun none of what is there."""
+        state = self._staging.journal.get(state_key(number))
+        head = _HEAD.unpack_from(state)[1] if state else 0
+        share = max(1, limit // 2)
+        front = self._rows(number, 0, share)
+        self._end_dead(number, front, head)
+        if len(front) < share:
+            return len(front)
+        others = self._rows(number, max(self._places.get(number, 0), front[-1][0] + 1), share)
+        self._end_dead(number, others, head)
+        self._places[number] = others[-1][0] + 1 if len(others) == share else 0
+        return len(front) + len(others)
+
+    def _rows(self, number: int, first: int, limit: int) -> list[tuple[int, bytes]]:
+        found = self._staging.journal.scan(*message_span(REFERENCE, number, first, _LAST))
+        return [(unpack_message(key), row) for key, row in islice(found, limit)]
+
+    def _end_dead(self, number: int, rows: Sequence[tuple[int, bytes]], head: int) -> None:
+        journal = self._staging.journal
+        keys = [message_key(table, number, each) for each, _ in rows for table in (MESSAGE, DEFERRED, SCHEDULED)]
+        found = journal.get_many(keys)
+        for place, (sequence, row) in enumerate(rows):
+            message, deferred, scheduled = found[3 * place : 3 * place + 3]
+            reference = (number, sequence)
+            # What lies below the head is dead, though it may still be in the store.
+            if (
+                reference in self._ended
+                or (message is not None and sequence >= head)
+                or deferred is not None
+                or scheduled is not None
+            ):
+                continue
+            blob, size_bytes, owner = _ROW.unpack(row)
+            self._staging.batch.delete(message_key(REFERENCE, number, sequence))
+            self._count(number, blob, size_bytes, owner, -1)
+            self._ending[blob] = self._ending.get(blob, 0) + 1
+            self._ended.add(reference)
+            self._staging.promise(lambda blob=blob, ended=reference: self._end(blob, ended), None)  # type: ignore[misc]
+        self.is_used = bool(self._references)

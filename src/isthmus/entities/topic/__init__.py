@@ -1,0 +1,1 @@
+"""Topics: copies of each message for the subscriptions whose rules select it."""

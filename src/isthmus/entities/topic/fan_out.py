@@ -1,0 +1,174 @@
+"""How much a topic may copy to its subscriptions before others are served.
+
+What it is: the budget of one turn (`Turn`), and the topics that have more to copy than fitted into theirs (`FanOut`). What
+it is not: the copying, and where what waits is kept (`topic`). See docs/explanation/store.md.
+
+A copy, or a look of a rule at a message, is one unit. Without a budget one envelope to a topic with many subscriptions or
+rules would hold up all clients of a namespace, and its copies would be in memory together.
+
+Invariants:
+    I1. All that is copied in one commit at the senders' request is within one budget, however many topics, forwarding ones
+        included, take part; so is each turn in which a waiting topic goes on, and there are `TURNS` of these in a commit.
+    I2. Topics that wait get their turns in rotation.
+    I3. A topic whose messages the disk does not give is named and left alone for a while, longer each time; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isthmus.errors import StoreError
+
+if TYPE_CHECKING:
+    from isthmus.entities.queue.window import Pair
+    from isthmus.entities.topic.topic import Topic
+
+__all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
+
+_log = logging.getLogger(__name__)
+
+# What senders may have copied at once in one commit: some 40 ms of work. What is more waits in the topic.
+SENT_UNITS = 16_384
+SENT_BYTES = 16 << 20
+SENT_SECONDS = 0.04
+# What is copied of that in one go: some 10 ms. Rules may be slow, hence the time: when it is over
+# no further message or subscription is begun.
+TURN_UNITS = 4_096
+TURN_BYTES = 8 << 20
+TURN_SECONDS = 0.01
+# Turns whose copies one commit may hold: a slow disk must not make each of them wait for a sync of its own.
+TURNS = 8
+_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+class Turn:
+    """What may still be copied.
+
+    Args:
+        units: copies and looks of rules.
+        size_bytes: of copies.
+        seconds: of work.
+        now: monotonic seconds.
+
+    Attributes:
+        units: left.
+        size_bytes: left.
+        seconds: left.
+    """
+
+    __slots__ = ("_began_at", "_now", "seconds", "size_bytes", "units")
+
+    def __init__(self, units: int, size_bytes: int, seconds: float, now: Callable[[], float]) -> None:
+        self.units = units
+        self.size_bytes = size_bytes
+        self.seconds = seconds
+        self._now = now
+        self._began_at = now()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return self.units <= 0 or self.size_bytes <= 0 or self.seconds <= 0
+
+    def begin(self) -> None:
+        """Work begins."""
+        self._began_at = self._now()
+
+    def spend(self, units: int, size_bytes: int) -> None:
+        """Note what was done since `begin`, or since this was called last."""
+        self.units -= units
+        self.size_bytes -= size_bytes
+        now = self._now()
+        self.seconds -= now - self._began_at
+        self._began_at = now
+
+
+class FanOut:
+    """The budget of one engine's commits, and the topics that wait.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._waiting: dict[Topic, None] = {}
+        # Topics that could not be read: until when they are left alone, and for how long.
+        self._paused: dict[Topic, tuple[float, float]] = {}
+        self._sent: Turn | None = None
+        self._is_stopped = False
+        self._turns = 0
+
+    @property
+    def sent(self) -> Turn:
+        """What senders may still have copied in the commit that is being staged."""
+        if self._sent is None:
+            self._sent = Turn(SENT_UNITS, SENT_BYTES, SENT_SECONDS, self._now)
+        return self._sent
+
+    def begin(self) -> None:
+        """Another commit is being staged from now on."""
+        self._sent = None
+        self._turns = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any topic is to go on copying."""
+        return bool(self._waiting) and not self._is_stopped
+
+    def stop(self) -> None:
+        """Let what waits wait for the next start."""
+        self._is_stopped = True
+
+    def add(self, topic: Topic) -> None:
+        """A topic keeps messages that are to be copied."""
+        self._waiting[topic] = None
+
+    def discard(self, topic: Topic) -> None:
+        """A topic keeps none any more."""
+        self._waiting.pop(topic, None)
+        self._paused.pop(topic, None)
+
+    def go_on(self) -> bool:
+        """Let the next topic copy one turn's worth; whether any did, and another turn may follow.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        if self._turns >= TURNS:
+            return False
+        for topic in list(self._waiting):
+            del self._waiting[topic]
+            if topic.has_waiting:
+                self._waiting[topic] = None
+                turn = Turn(TURN_UNITS, TURN_BYTES, TURN_SECONDS, self._now)
+                pairs = self._read(topic, turn)
+                if pairs:
+                    topic.go_on(pairs, turn)
+                    self._turns += 1
+                    return self._turns < TURNS
+            else:
+                self._paused.pop(topic, None)
+        return False
+
+    def _read(self, topic: Topic, turn: Turn) -> list[Pair]:
+        """What a topic may copy now."""
+        until, pause_seconds = self._paused.get(topic, (0.0, 0.0))
+        now = self._now()
+        if now < until:
+            return []
+        try:
+            pairs = topic.read_waiting(turn)
+        except StoreError as error:
+            pause_seconds = min(max(_PAUSE_SECONDS, 2 * pause_seconds), _LONGEST_PAUSE_SECONDS)
+            self._paused[topic] = now + pause_seconds, pause_seconds
+            _log.error(
+                "messages of a topic cannot be read to be copied: topic=%r sequence=%d reason=%s; tried again in %g s",
+                topic.path, topic.head, error, pause_seconds,
+            )  # fmt: skip
+            return []
+        self._paused.pop(topic, None)
+        return pairs

@@ -1,0 +1,438 @@
+"""A topic: numbers messages and copies them to the subscriptions whose rules select them.
+
+What it is: an `Intake` whose messages go on at once, as far as the budget of a commit reaches (`fan_out`). What is more waits
+in the topic, stored once and in the batch of its acceptance, and is copied in turns, each of them one commit. What it is
+not: the choice of the copies (`selection`). See docs/explanation/store.md. Over 400 lines: a turn of copies reads the
+state of acceptance, of the waiting messages and of the subscriptions reached.
+
+Invariants:
+    I1. Messages are accepted whole: with their acceptance each is copied, or stored here to be copied. A turn's copies and
+        the removal of what was copied, down to the subscription reached, are one batch: no kill loses or doubles a copy.
+    I2. A copy carries the topic's sequence number as enqueue-sequence-number; messages keep the topic's order in every
+        subscription.
+    I3. Senders are told of acceptance when all copies are durable: those who send more than can be copied are held back
+        by their credit.
+    I4. A turn ends when its budget is spent, also between two subscriptions of one message.
+    I5. A waiting message of which nothing can be made is set aside under a key of its own and named in the log; those behind
+        it go on. What the disk does not give stays where it is, with all that is behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from isthmus.entities.catalog.description import EntityStatus
+from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.queue.window import Pair
+from isthmus.entities.record.amend import Stored, take_apart
+from isthmus.entities.record.record import Parts, build_many
+from isthmus.entities.record.view import MessageView
+from isthmus.entities.storage.blob import Payload
+from isthmus.entities.storage.journal import Batch
+from isthmus.entities.storage.key import MESSAGE, UNREADABLE, message_key, message_span, unpack_message
+from isthmus.entities.storage.staging import Callback, Failure
+from isthmus.entities.topic.fan_out import Turn
+from isthmus.entities.topic.selection import Selection
+from isthmus.errors import QuotaExceededError, StoreError
+
+__all__ = ["Topic"]
+
+_log = logging.getLogger(__name__)
+
+_FILTER_FAILED = "FilterEvaluationException"
+# Messages read at once of those that wait, and between two looks at the clock where there are rules.
+_READ_AT_ONCE = 1000
+_RULE_UNITS = 512
+# Copied messages are removed in ranges of so many: every range tombstone makes scans of the store dearer.
+_CLEAN_MESSAGES = 8192
+
+
+class _Subscriber(NamedTuple):
+    queue: Queue
+    selection: Selection
+    dead_letters_failures: bool
+
+
+class Topic(Intake):
+    """Where publishers send.
+
+    Attributes:
+        path: canonical name.
+        max_message_size_bytes: of one message.
+    """
+
+    def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
+        super().__init__(path, number, context, state)
+        self._prefix = message_key(MESSAGE, number, 0)[:-8]
+        self._subscribers: dict[str, _Subscriber] = {}
+        # What all subscriptions cost a message together, whether they have rules, and how many keep every message.
+        self._cost = self._takers = 0
+        self._has_rules = False
+        # Senders to be told when all up to a sequence number is copied.
+        self._untold: deque[tuple[int, Callback]] = deque()
+        self._enlist()
+
+    def reload(self, state: bytes | None) -> None:
+        super().reload(state)
+        # A fragment's stay: the catalog gives them to it, which has not failed with its store, and tells of those that go.
+        # A transaction that was begun before may end before the catalog looks at the fragment again.
+        if not self.is_fragment:
+            self._subscribers.clear()
+            self._reckon()
+        self._enlist()
+        self.tell_senders()
+
+    def wipe(self) -> None:
+        self._context.fan_out.discard(self)
+        super().wipe()
+        self.tell_senders()
+
+    def _enlist(self) -> None:
+        if self.has_waiting:
+            self._context.fan_out.add(self)
+        else:
+            self._context.fan_out.discard(self)
+
+    def configure(
+        self,
+        *,
+        status: EntityStatus,
+        default_ttl_ms: int,
+        quota_megabytes: int,
+        max_message_size_bytes: int | None,
+        duplicate_window_ms: int,
+    ) -> None:
+        """Take the settings of a description."""
+        self._configure(
+            status=status,
+            default_ttl_ms=default_ttl_ms,
+            quota_megabytes=quota_megabytes,
+            max_message_size_bytes=max_message_size_bytes,
+            duplicate_window_ms=duplicate_window_ms,
+        )
+
+    def subscribe(self, name: str, queue: Queue, selection: Selection, *, dead_letters_failures: bool) -> None:
+        """Add a subscription, or replace its rules; `name` in lower case."""
+        self._subscribers[name] = _Subscriber(queue, selection, dead_letters_failures)
+        self._reckon()
+
+    def unsubscribe(self, name: str) -> None:
+        """Take a subscription off; no error if unknown."""
+        self._subscribers.pop(name, None)
+        self._reckon()
+
+    def _reckon(self) -> None:
+        subscribers = self._subscribers.values()
+        self._cost = sum(one.selection.cost for one in subscribers)
+        self._has_rules = any(not one.selection.takes_all for one in subscribers)
+        self._takers = sum(one.selection.takes_all and one.queue.onward is None for one in subscribers)
+
+    @property
+    def queues(self) -> Iterator[Queue]:
+        """The subscriptions' queues."""
+        return (subscriber.queue for subscriber in self._subscribers.values())
+
+    def stored_bytes(self) -> int:
+        return super().stored_bytes() + sum(queue.stored_bytes() for queue in self.queues)
+
+    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
+        """As of any entity; the copies that are sure to be made count, those of messages that wait included."""
+        waiting = self.size_bytes if self.active_count else 0
+        return super()._full(size_bytes * max(1, self._takers) + waiting * self._takers, midway=midway)
+
+    # ---- taking messages
+
+    def accept(
+        self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> None:
+        messages = self.examine(payloads)
+        with self._staging.whole():
+            self.enter(messages, self._context.clock.wall_ms())
+        if self.active_count and on_durable is not None:
+            last, tell = self.last, on_durable
+            self._staging.promise(lambda: self._tell(last, tell), on_failed)
+        else:
+            self._staging.promise(on_durable, on_failed)
+
+    def _take(
+        self, accepted: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, hops: int = 0
+    ) -> None:
+        first = self.last + 1
+        self.last += len(accepted)
+        self._staging.touch(self)
+        done = after = 0
+        if not self.active_count and not self._is_copying:
+            numbers = range(first, self.last + 1) if origins is None else origins
+            done, after = self._copy(accepted, numbers, now_ms, hops, 0, self._context.fan_out.sent)
+        if done < len(accepted):
+            rest = None if origins is None else origins[done:]
+            self._keep(accepted[done:], first + done, now_ms, rest, hops, after)
+
+    def _copy(
+        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
+    ) -> tuple[int, int]:
+        """Stage copies as far as the turn reaches.
+
+        Args:
+            messages: in order.
+            numbers: per message the sequence number where it first entered.
+            now_ms: enqueued time.
+            hops: how often they were forwarded.
+            after: number of the last subscription that has the first message already; 0: none has.
+            turn: what may be done.
+
+        Returns:
+            How many messages were copied to all, and the number of the last subscription that has the next one; 0: none has.
+        """
+        if not self._cost:
+            return len(messages), 0
+        self._is_copying = True
+        try:
+            return self._copy_in_turn(messages, numbers, now_ms, hops, after, turn)
+        finally:
+            self._is_copying = False
+
+    # What comes meanwhile has come by a subscription that forwards to this topic; it waits behind what is being copied.
+    _is_copying = False
+
+    def _copy_in_turn(
+        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
+    ) -> tuple[int, int]:
+        total, at = len(messages), 0
+        turn.begin()
+        while at < total and not turn.is_over:
+            count, size_bytes = (0, 0) if after else self._fitting(messages, at, turn)
+            if count:
+                part, origins = messages[at : at + count], numbers[at : at + count]
+                views: list[MessageView] = []
+                for subscriber in self._subscribers.values():
+                    self._feed(subscriber, part, origins, views, now_ms, hops)
+                turn.spend(count * self._cost, size_bytes)
+                at += count
+                continue
+            after = self._copy_divided(messages[at], numbers[at], now_ms, hops, after, turn)
+            if after:
+                break
+            at += 1
+        return at, after
+
+    def _fitting(self, messages: Sequence[Parts], at: int, turn: Turn) -> tuple[int, int]:
+        """How many messages from a place on the turn has room for, with all their copies, and the bytes of these."""
+        copies = len(self._subscribers)
+        units = min(turn.units, max(_RULE_UNITS, self._cost)) if self._has_rules else turn.units
+        count = min(len(messages) - at, units // self._cost)
+        size_bytes = copies * sum(len(messages[place].rest) for place in range(at, at + count))
+        while count and size_bytes > turn.size_bytes:
+            dropped = count - count // 2
+            count -= dropped
+            size_bytes -= copies * sum(len(messages[place].rest) for place in range(at + count, at + count + dropped))
+        return count, size_bytes
+
+    def _copy_divided(self, parts: Parts, number: int, now_ms: int, hops: int, after: int, turn: Turn) -> int:
+        """Stage one message's copies, subscription by subscription; the last one that got its, 0 if all did."""
+        views: list[MessageView] = []
+        in_order = sorted(self._subscribers.values(), key=lambda subscriber: subscriber.queue.number)
+        for subscriber in in_order:
+            if subscriber.queue.number <= after:
+                continue
+            if turn.is_over:
+                return after
+            self._feed(subscriber, [parts], [number], views, now_ms, hops)
+            turn.spend(subscriber.selection.cost, len(parts.rest))
+            after = subscriber.queue.number
+        return 0
+
+    def _feed(
+        self,
+        subscriber: _Subscriber,
+        messages: Sequence[Parts],
+        numbers: Sequence[int],
+        views: list[MessageView],
+        now_ms: int,
+        hops: int,
+    ) -> None:
+        """Stage the copies for one subscription; `views` is filled when rules first ask for them."""
+        queue, selection, dead_letters_failures = subscriber
+        if selection.takes_all:
+            queue.store(messages, now_ms, numbers, fed=True, hops=hops)
+        elif not selection.takes_none:
+            if not views:
+                views += [MessageView(parts, number, now_ms) for parts, number in zip(messages, numbers, strict=True)]
+            self._select(queue, selection, views, dead_letters_failures, hops)
+
+    # ---- messages that wait to be copied
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether messages wait to be copied."""
+        return self.active_count > 0 and not self.is_deleted
+
+    def _keep(
+        self,
+        messages: Sequence[Parts],
+        first: int,
+        now_ms: int,
+        origins: Sequence[int] | None,
+        hops: int,
+        after: int,
+    ) -> None:
+        """Store messages that are to be copied later."""
+        if not self.active_count or first < self.head:
+            # What was copied in this commit may still stand between the two.
+            self._cleaned = first if self._cleaned == self.head else min(first, self._cleaned)
+            self.head = first
+            self._mark = after
+        pairs, size, blobs = build_many(messages, first, now_ms, self._prefix, origins, hops)
+        put = self._staging.batch.put
+        for key, record in pairs:
+            put(key, record)
+        for sequence, blob in blobs:
+            self._context.blobs.refer(self.number, sequence, blob, self._quota_number)
+        self.active_count += len(pairs)
+        self.size_bytes += size
+        self._enlist()
+
+    def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
+        """Copy what waits, as far as the turn reaches.
+
+        Args:
+            pairs: what `read_waiting` gave, not empty.
+            turn: what may be done.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        waiting = _readable(pairs)
+        if not waiting:
+            self._set_aside(*pairs[0])
+            return
+        done = 0
+        for (enqueued_ms, hops), group in groupby(waiting, key=lambda stored: (stored.enqueued_ms, stored.hops)):
+            together = list(group)
+            # A default of more than 49 days is named by no header, and so by no stored message.
+            messages = self._capped([stored.parts for stored in together])
+            numbers = [stored.origin for stored in together]
+            count, self._mark = self._copy(messages, numbers, enqueued_ms, hops, self._mark, turn)
+            done += count
+            if count < len(together):
+                break
+        if done:
+            self._pass(pairs[:done])
+        self._staging.touch(self)
+
+    def _pass(self, pairs: Sequence[Pair]) -> None:
+        """Note that the first that wait do so no longer."""
+        self.active_count -= len(pairs)
+        self.size_bytes -= sum(len(record) for _, record in pairs)
+        self.head = unpack_message(pairs[-1][0]) + 1
+
+    def _set_aside(self, key: bytes, record: bytes) -> None:
+        """Keep the first message that waits where nobody reads it, and go on behind it."""
+        sequence = unpack_message(key)
+        _log.error(
+            "message not copied, the store has something else in its place: topic=%r sequence=%d bytes=%d; "
+            "it is set aside, restore a back-up to have it",
+            self.path, sequence, len(record),
+        )  # fmt: skip
+        self._staging.batch.put(message_key(UNREADABLE, self.number, sequence), record)
+        self._mark = 0
+        self._pass([(key, record)])
+        self._staging.touch(self)
+
+    def read_waiting(self, turn: Turn) -> list[Pair]:
+        """The first messages that wait, as many as a turn may copy; only such whose acceptance is durable.
+
+        Raises:
+            StoreError: the first one cannot be read.
+        """
+        pairs: list[Pair] = []
+        limit = min(_READ_AT_ONCE, turn.units // max(1, self._cost) + 1)
+        size_bytes = turn.size_bytes // max(1, len(self._subscribers))
+        try:
+            for pair in self._staging.journal.scan(*message_span(MESSAGE, self.number, self.head, self.committed)):
+                pairs.append(pair)
+                size_bytes -= len(pair[1])
+                if len(pairs) == limit or size_bytes <= 0:
+                    break
+        except StoreError:
+            if not pairs:
+                raise
+        return pairs
+
+    def stage_state(self, batch: Batch) -> None:
+        if (
+            self.head > self._cleaned
+            and not self.is_deleted
+            and (not self.active_count or self.head - self._cleaned >= _CLEAN_MESSAGES)
+        ):
+            batch.delete_range(*message_span(MESSAGE, self.number, self._cleaned, self.head - 1))
+            self._cleaned = self.head
+        super().stage_state(batch)
+
+    # ---- group commit
+
+    def seal(self) -> Any:
+        return self.last, self.head if self.active_count else self.last + 1
+
+    def publish(self, sealed: Any) -> None:
+        last, copied = sealed
+        super().publish(last)
+        self._copied = max(self._copied, copied)
+        while self._untold and self._untold[0][0] < self._copied:
+            self._untold.popleft()[1]()
+
+    # Below that number all is copied, and the copies are durable.
+    _copied = 0
+
+    def _tell(self, last: int, tell: Callback) -> None:
+        """A sender's messages up to a number are durable: tell it when their copies are, too (I3)."""
+        if last < self._copied or not self.active_count:
+            tell()
+        else:
+            self._untold.append((last, tell))
+
+    def tell_senders(self) -> None:
+        """Tell all senders: what they sent is durable, and will be copied, or has gone with the topic."""
+        untold, self._untold = self._untold, deque()
+        for _, tell in untold:
+            tell()
+
+    # ---- the choice of copies
+
+    def _select(
+        self, queue: Queue, selection: Selection, views: list[MessageView], dead_letters_failures: bool, hops: int
+    ) -> None:
+        chosen: list[Parts] = []
+        origins: list[int] = []
+        for view in views:
+            try:
+                copies, failed = selection.copies(view)
+            except Exception as fault:  # noqa: BLE001 - one rule's fault must not hold up what all others wait for
+                copies, failed = [], fault
+            for parts in copies:
+                chosen.append(parts)
+                origins.append(view.sequence)
+            if failed is not None and not copies and dead_letters_failures and queue.dead_letters is not None:
+                stored = Stored(view.parts, view.sequence, view.enqueued_ms, view.sequence, hops)
+                queue.dead_letters.store_dead([stored], queue.path, _FILTER_FAILED, str(failed))
+        if chosen:
+            queue.store(chosen, views[0].enqueued_ms, origins, fed=True, hops=hops)
+
+
+def _readable(pairs: Sequence[Pair]) -> list[Stored]:
+    """The messages of rows, up to the first row that holds none."""
+    found: list[Stored] = []
+    for key, record in pairs:
+        try:
+            stored = take_apart(record)
+        except Exception:  # noqa: BLE001 - bytes of any kind, read by place
+            break
+        if stored.sequence != unpack_message(key):
+            break
+        found.append(stored)
+    return found

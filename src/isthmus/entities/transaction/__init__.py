@@ -1,0 +1,1 @@
+"""Transactions, and sending via one entity to another."""

@@ -1,0 +1,87 @@
+"""A back-up of a namespace of this machine, whether it runs or not.
+
+What it is: who can read the data folder can read its keys, and so asks the process that has it open for a back-up; where
+none has, the store is opened here. What it is not: for a namespace elsewhere; log in there.
+
+Invariants:
+    I1. The folder that was asked for is whole and on disk when it has its name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from isthmus.broker.backup import back_up_stopped, copy_folder
+from isthmus.broker.running import read_running
+from isthmus.broker.security.keyring import Keyring
+from isthmus.broker.zone import back_up_zoned, known_zones
+from isthmus.clock import SystemClock
+from isthmus.errors import InvalidArgumentError, IsthmusError, StoreError
+from isthmus.operations.server.target import Target
+from isthmus.transport import Endpoint, SharedKeyCredential
+
+__all__ = ["back_up_anyhow"]
+
+_TIMEOUT_SECONDS = 600.0
+
+
+def back_up_anyhow(data: Path, folder: Path) -> bool:
+    """Make a back-up; whether a running process made it.
+
+    Raises:
+        InvalidArgumentError: the folder is there already, or cannot be made.
+        StoreError: there is no namespace, or the disk refused.
+        IsthmusError: the process that has the folder open does not answer.
+    """
+    if folder.exists():
+        raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
+    try:
+        if known_zones(data):
+            back_up_zoned(data, folder)
+        else:
+            back_up_stopped(data, folder)
+    except StoreError as error:
+        if "in use" not in str(error):
+            raise
+    else:
+        return False
+    made = Path(_ask(data))
+    try:
+        copy_folder(made, folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        with suppress(OSError):
+            made.parent.rmdir()
+    return True
+
+
+def _ask(data: Path) -> str:
+    running = read_running(data)
+    if running is None:
+        raise StoreError(f"A process has '{data}' open that does not say where it listens.")
+    keyring = Keyring.open(data / "keys.json", SystemClock())
+    rule = next((rule for rule in keyring.rules if "Manage" in rule.rights), None)
+    if rule is None:
+        raise InvalidArgumentError(f"no key of '{data}' has Manage")
+    host, port = running["host"], running["ports"]["http"]
+    shown = f"[{host}]" if ":" in host else host
+    endpoint = Endpoint(
+        host,
+        port,
+        tls=not running["plain"],
+        authority=f"{shown}:{port}",
+        credential=SharedKeyCredential(rule.key_name, rule.primary_key),
+        ca_file=running.get("ca_file", ""),
+    )
+    root = f"{'http' if running['plain'] else 'https'}://{shown}:{port}"
+    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+    answer = Target(endpoint, root).ask("POST", f"/$isthmus/backup?name={name}", _TIMEOUT_SECONDS)
+    made = json.loads(answer).get("folder")
+    if not isinstance(made, str):
+        raise IsthmusError("the namespace made a back-up and did not say where")
+    return made

@@ -1,0 +1,1 @@
+"""Ledgers: the tables in which targets note what they took."""

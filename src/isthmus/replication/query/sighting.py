@@ -1,0 +1,95 @@
+"""What is seen of a route, running or not."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from isthmus.replication.query.tally import NO_COUNTS, Counts
+
+__all__ = ["Backlog", "Seldom", "Sighting", "SpoolView"]
+
+VIEW_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolView:
+    """What is in the spools of a route: settled at the source, and not at the target yet.
+
+    Attributes:
+        waiting: messages.
+        size_bytes: of the spools' files.
+        oldest_ms: wall time at which about the first of them was written; 0 where there are none.
+        suppressed: messages that a step `deduplicate` has not passed on, since the spool was made.
+        refused: messages that were set aside in the spool, since the target or a step refused them.
+    """
+
+    waiting: int = 0
+    size_bytes: int = 0
+    oldest_ms: int = 0
+    suppressed: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a running route tells of itself.
+
+    Attributes:
+        ready: whether its source has begun to look for messages.
+        counts: what became of messages since the route started in this process.
+        held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
+        processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
+        error: why it failed; empty where it has not. It begins again by itself.
+        retry_in_seconds: when, with `error`.
+        limit: the operator's rate that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
+        limit_per_second: as messages a second; infinite for none.
+        spool: what is in its spools; None: it has none.
+    """
+
+    ready: bool = True
+    counts: Counts = NO_COUNTS
+    held: str = ""
+    processes: tuple[int, ...] = ()
+    error: str = ""
+    retry_in_seconds: float = 0.0
+    limit: str = ""
+    limit_per_second: float = math.inf
+    spool: SpoolView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What stands before a route, by a look at its source.
+
+    Attributes:
+        waiting: messages there, those under way included; at most so many, since messages that are deferred, or were
+            taken out of turn, are counted along.
+        oldest_enqueued_ms: wall time at which the first of them entered; 0 where none waits.
+    """
+
+    waiting: int = 0
+    oldest_enqueued_ms: int = 0
+
+
+class Seldom:
+    """A look at spools that is taken no more often than every VIEW_SECONDS.
+
+    Args:
+        look: takes it.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, look: Callable[[], SpoolView], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._at = -math.inf
+        self._found = SpoolView()
+
+    def __call__(self) -> SpoolView:
+        now = self._clock()
+        if now - self._at >= VIEW_SECONDS:
+            self._at, self._found = now, self._look()
+        return self._found

@@ -1,0 +1,39 @@
+"""What became of a route's messages, summed over its leases.
+
+What it is: the counts that an operator sees. What it is not: the reports of leases that they are made of
+(`isthmus.bridge.host.control.tally`).
+
+Invariants:
+    I1. Moved are only messages that were settled because the target has acknowledged them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["NO_COUNTS", "Counts"]
+
+
+class Counts(NamedTuple):
+    """Messages by what became of them.
+
+    Attributes:
+        settled: at the source, for whatever reason.
+        moved: settled because the target has acknowledged them.
+        dead_lettered: set aside in the source's dead-letter queue, with a reason.
+        discarded: completed at the source without being sent, e.g. because they have been at the target.
+        resent: sent again, after a refusal or a lost connection.
+    """
+
+    settled: int = 0
+    moved: int = 0
+    dead_lettered: int = 0
+    discarded: int = 0
+    resent: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """The sums."""
+        return Counts(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+NO_COUNTS = Counts()

@@ -1,0 +1,1 @@
+"""Spark itself: the Java that runs it, its workers and executors, and its end."""

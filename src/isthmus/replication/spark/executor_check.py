@@ -1,0 +1,114 @@
+"""Whether executors can carry routes, found out before any route starts.
+
+What it is: one small Spark job, whose tasks each tell the version of isthmus that they have and try the control port. What it is not: a
+guarantee; an executor that joins later is not tried, and what it lacks is told by the route that it fails.
+
+Invariants:
+    I1. A fault that only the operator can mend is told in one sentence, and ends the run before a route has started.
+    I2. A cluster without a free task slot is waited for without end, and told; a wish to stop ends the waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import isthmus
+from isthmus.bridge.host.control.client import dial_control
+from isthmus.errors import ConfigError, Fault, IsthmusError
+from isthmus.replication.spark.executor_fault import executor_fault
+from isthmus.replication.spark.gone import calling_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_executors"]
+
+log = logging.getLogger(__name__)
+
+_GROUP = "isthmus-check"
+DIAL_SECONDS = 10.0
+TELL_SECONDS = 30.0
+_STEP_SECONDS = 0.1
+
+
+def check_executors(spark: SparkSession, address: str, token: str, slots: int, stop: threading.Event) -> None:
+    """Try executors; blocks until as many tasks as the run needs have been one.
+
+    Args:
+        spark: the session.
+        address: of the control port.
+        token: the key of the run.
+        slots: how many tasks to start: those that get no executor of their own share one.
+        stop: set by whoever wants the run to end.
+
+    Raises:
+        ConfigError: an executor cannot carry a route.
+        SparkGoneError: Spark has ended.
+    """
+    context = spark.sparkContext
+    found: list[str] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with calling_spark():
+                context.setJobGroup(_GROUP, "isthmus: can executors carry routes?", interruptOnCancel=True)
+                tried = context.parallelize(range(slots), slots).mapPartitions(_trial(address, token))
+                found.extend(tried.collect())
+        except BaseException as error:  # noqa: BLE001 - the caller's thread tells it
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="check-executors", daemon=True)
+    thread.start()
+    waited = 0.0
+    while thread.is_alive():
+        if stop.wait(_STEP_SECONDS):
+            with calling_spark():
+                context.cancelJobGroup(_GROUP)
+            return
+        waited += _STEP_SECONDS
+        if waited >= TELL_SECONDS:
+            waited = float("-inf")
+            log.warning(
+                "%s has started no task for %.0f s: it has no free cores or memory for this run, or none that fit spark.executor.cores "
+                "and spark.executor.memory; waiting",
+                context.master,
+                TELL_SECONDS,
+            )
+    if failed:
+        _raise(failed[0], str(context.pythonExec))
+    faults = list(dict.fromkeys(each for each in found if each))
+    if faults:
+        raise ConfigError([Fault(each, "") for each in faults])
+
+
+def _raise(error: BaseException, python: str) -> None:
+    told = executor_fault(str(error), isthmus.__version__, python)
+    if not told:
+        raise error
+    raise ConfigError([Fault(told, "")]) from None
+
+
+def _trial(address: str, token: str) -> Callable[[Iterable[int]], Iterator[str]]:
+    version = isthmus.__version__
+
+    def tried(_: Iterable[int]) -> Iterator[str]:
+        yield try_here(address, token, version)
+
+    return tried
+
+
+def try_here(address: str, token: str, version: str) -> str:
+    """What is wrong with this process, which an executor has started; empty where nothing."""
+    where = f"the executor on {socket.gethostname()}"
+    if isthmus.__version__ != version:
+        return f"{where} has isthmus {isthmus.__version__} and the driver {version}: install the same on both"
+    try:
+        dial_control(address, token, DIAL_SECONDS).close()
+    except IsthmusError as error:
+        return f"{where}: {error.message}"
+    return ""

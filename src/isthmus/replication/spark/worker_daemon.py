@@ -1,0 +1,34 @@
+"""The process that Spark forks its Python workers from.
+
+What it is: PySpark's own daemon, started by Spark as `spark.python.daemon.module`, after everything has been imported that
+isthmus's readers and sinks, and Spark's own worker, import. A route takes two workers, and each would spend most of a second
+of CPU on the same imports, and hold the same pages once more. What it is not: a change of the daemon.
+
+A worker collects garbage after every task. What was imported before the fork is taken out of that: going through it took
+30 ms at each lease change, and copied the pages that the workers share.
+
+Invariants:
+    I1. What is imported here starts no thread and opens nothing: the daemon forks.
+    I2. Nothing here, and nothing that moves a message, loads pandas: it takes as long as all the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark.daemon import manager
+
+import isthmus.bridge.host.reader.reader
+import isthmus.bridge.host.sender.sender
+import isthmus.bridge.spark.inflow
+import isthmus.bridge.spark.outflow
+import isthmus.bridge.spark.source
+import isthmus.connectors.servicebus.port.connector
+import isthmus.connectors.servicebus.sink
+import isthmus.connectors.servicebus.source  # noqa: F401 - for those who are forked
+
+gc.collect()
+gc.freeze()
+
+if __name__ == "__main__":
+    manager()

@@ -1,0 +1,1 @@
+"""Keys and the compact form of encrypted bodies."""

@@ -1,0 +1,83 @@
+"""Fields of a message, as steps name them.
+
+`origin.name` is a field of the JSON body, `property:NAME` an application property, `system:NAME` a system property of the rules
+language, `'text'` that text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from isthmus.replication.step.message.message import StepMessage
+from isthmus.rules import MISSING
+from isthmus.rules.system import canonical_name
+
+__all__ = ["ABSENT", "put", "reader", "take_out"]
+
+ABSENT = object()
+"""A field that a message has not got."""
+
+
+def reader(field: str) -> Callable[[StepMessage], Any]:
+    """What reads a field; ABSENT where it is not there."""
+    if len(field) > 1 and field[0] == field[-1] == "'":
+        text = field[1:-1]
+        return lambda message: text
+    if field.startswith("property:"):
+        name = field.partition(":")[2].lower()
+        return lambda message: _json_value(message.user(name))
+    if field.startswith("system:"):
+        name = canonical_name(field.partition(":")[2]) or ""
+        return lambda message: _json_value(message.sys(name))
+    path = field.split(".")
+    if len(path) == 1:
+        return lambda message: message.json_object().get(field, ABSENT)
+    return lambda message: _get(message.json_object(), path)
+
+
+def put(body: dict[str, Any], field: str, value: Any) -> None:
+    """Set a field of a JSON object; dots nest."""
+    *above, last = field.split(".")
+    for name in above:
+        inner = body.get(name)
+        if not isinstance(inner, dict):
+            inner = body[name] = {}
+        body = inner
+    body[last] = value
+
+
+def take_out(body: dict[str, Any], field: str) -> None:
+    """Take a field out of a JSON object, if it is there."""
+    *above, last = field.split(".")
+    inner: Any = body
+    for name in above:
+        inner = inner.get(name) if isinstance(inner, dict) else None
+    if isinstance(inner, dict):
+        inner.pop(last, None)
+
+
+def _get(value: Any, path: list[str]) -> Any:
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return ABSENT
+        value = value[name]
+    return value
+
+
+def _json_value(value: Any) -> Any:
+    if value is MISSING:
+        return ABSENT
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    return str(value)

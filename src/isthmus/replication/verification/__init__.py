@@ -1,0 +1,1 @@
+"""Verification: what the namespaces of a task hold against what entered them."""

@@ -1,0 +1,321 @@
+"""An independent reading of a task's namespaces, for reconciliation.
+
+What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is
+true while messages move, and the collection of nothing but numbers and digests. What it is not: the comparison
+(`isthmus.replication.verification.reconcile`), and it asks no route what it has counted.
+
+The order of reading, and why it is sound while routes run:
+    1. every member's audited subscription to its end: what entered by then is what must be accounted for;
+    2. every route's source, and behind it the spools that the route reads through: what waits there;
+    3. every member's audited subscription again, from where the first reading ended: what moved between 1 and 2;
+    4. every route's dead-letter queue: what was set aside between 2 and 4 has left the source before.
+    5. for what is missing then, where the target detects duplicates: the subscriptions once more, for the equal that
+       the copy was dropped for, which came before it.
+A message that entered is at each step either before a route, behind it, or set aside, and it only ever goes forward; so
+one that is found nowhere was lost.
+
+Invariants:
+    I1. Reading changes nothing: messages are browsed.
+    I2. What enters after step 1 ended is ignored, at its origin and as a copy.
+    I3. What is found nowhere and whose time to live ended before the reading began counts as ended; what ended its life
+        during the reading is left out: namespaces drop it wherever it stands, at times of their own.
+    I4. What the task does not replicate, by its filter or because its publisher marked it, is not missed anywhere; it is
+        counted.
+    I5. A copy is believed only if it has the content of the original that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from isthmus.clock import Clock, SystemClock
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS
+from isthmus.replication.verification.audited import Audited, Selects
+from isthmus.replication.verification.detection import dropped_by_detection
+from isthmus.replication.verification.identity import Identity, Members, identify
+from isthmus.replication.verification.passage import (
+    DEAD_LETTER,
+    DRIFT_MS,
+    LogReader,
+    Passage,
+    Peek,
+    PeekOpener,
+    SourceReader,
+    SpoolsReader,
+    messages,
+)
+from isthmus.replication.verification.reading import Reading
+from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.replication.verification.unkept import doubt_unkept, entered_unkept
+from isthmus.topology.model import Endpoint, Route
+
+__all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "Selects", "audit"]
+
+
+def audit(
+    task: str,
+    routes: Sequence[Route],
+    subscriptions: Mapping[str, Endpoint],
+    open_peek: PeekOpener,
+    *,
+    passages: Sequence[Passage] = (),
+    on_message: Callable[[str, bytes], None] | None = None,
+    detection_ms: Mapping[str, int] | None = None,
+    selects: Selects | None = None,
+    ordered: bool = True,
+    by_session: bool = False,
+    mark: str = "",
+    former_marks: Sequence[str] = (),
+    shared: bool | Collection[str] = False,
+    ttl_ms: int | Mapping[str, int] = 0,
+    clock: Clock | None = None,
+    members: Members | None = None,
+    logs: Mapping[str, bool] | None = None,
+    log_reader: LogReader | None = None,
+    spools: SpoolsReader | None = None,
+    delivered: Callable[[Passage], set[int]] | None = None,
+) -> Reconciliation:
+    """Read a task's namespaces and compare them.
+
+    Args:
+        task: the task's name.
+        routes: the task's routes.
+        subscriptions: by alias, or by what else the passages call it, each entity that is read to its end: what keeps all that
+            entered an origin, and where copies have to stand.
+        open_peek: opens an entity for browsing.
+        passages: which origin's messages have to stand where; none: those of each route's source at each route's target.
+        on_message: is also shown every message of the audited subscriptions, with the member's alias.
+        detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
+        selects: which of the messages that publishers sent are replicated; None: all.
+        ordered: whether the task promises order.
+        by_session: whether that is an order within each session.
+        mark: the property that the task's rule sets on copies.
+        former_marks: those that it has set before.
+        shared: whether applications consume the audited subscriptions, or which of them.
+        ttl_ms: the time to live that they give their messages; 0 for none.
+        clock: tells whose time to live has ended.
+        members: as for `identify`.
+        logs: by alias, which of the entities are logs, and whether what stood in one before the task began is not moved.
+        log_reader: reads what stands before routes whose source is a log.
+        spools: tells what stands in the spools of routes.
+        delivered: what ledgers tell of messages that went a way, as sequence numbers at their origin.
+
+    Raises:
+        EntityNotFoundError: an audited subscription or a route's source does not stand.
+        IsthmusError: a namespace cannot be read.
+    """
+    clock = clock or SystemClock()
+    began_ms = clock.wall_ms()
+    read = partial(identify, members=members)
+    marks = tuple(filter(None, (mark, *former_marks)))
+    followed = passages or [
+        Passage(origin=route.source.alias, member=route.target.alias, routes=(route,)) for route in routes
+    ]
+    kept = {each.origin for each in passages if each.is_witnessed} if passages else set(subscriptions)
+    forwarded = {each.member: each.origin for each in followed if not each.routes or each.keeps_numbers}
+    peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
+    audited = {
+        alias: Audited(
+            alias,
+            endpoint.entity,
+            marks,
+            selects,
+            is_origin=alias in kept,
+            is_log=alias in (logs or {}),
+            forwards=forwarded.get(alias, ""),
+            is_table=endpoint.is_table,
+            by_session=by_session,
+        )
+        for alias, endpoint in subscriptions.items()
+    }
+    ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
+    sources = SourceReader(followed, open_peek, read, log_reader, spools)
+    sources.read_waiting(began_ms)
+    rest = sources.found
+    met = {pair: set(each.waiting) for pair, each in rest.items()}
+    for alias, each in audited.items():
+        each.first_pass = False
+        _read_on(each, peeks[alias], read, ends[alias], on_message)
+    sources.read_set_aside()
+    for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
+        audited[alias].begin_with(_met(alias, audited, rest))
+    readings = {
+        alias: each.reading(
+            shared=shared if isinstance(shared, bool) else alias in shared,
+            ttl_ms=ttl_ms if isinstance(ttl_ms, int) else ttl_ms.get(alias, 0),
+            read_ms=began_ms,
+        )
+        for alias, each in audited.items()
+    }
+    ended_ms = clock.wall_ms() + DRIFT_MS
+    unkept, unseen = entered_unkept(followed, audited, rest, met)
+    changed = {each.pair for each in followed if each.changes}
+    holdings = {alias: _holding(each, audited, readings, ended_ms, unkept, changed) for alias, each in audited.items()}
+    for alias, entered in unkept.items():
+        holdings.setdefault(alias, Holding()).entered = entered
+        holdings[alias].arrived[alias] = entered
+    missing = _missing(holdings, rest)
+    for pair, numbers in missing.items():
+        if pair[0] not in unkept:
+            rest[pair].resent |= {number for number in numbers if audited[pair[0]].is_resent(number)}
+            numbers.difference_update(rest[pair].resent)
+    for alias in holdings.keys() - unkept.keys():
+        during_ms = (began_ms - DRIFT_MS, clock.wall_ms() + DRIFT_MS)
+        _leave_out(alias, holdings[alias], audited[alias], missing, during_ms)
+    if any(missing.values()):
+        reads = {alias: partial(messages, peek, 0, read) for alias, peek in peeks.items()}
+        originals = {alias: each.originals for alias, each in audited.items()}
+        sought = {pair: numbers for pair, numbers in missing.items() if pair[0] not in unkept}
+        for pair, numbers in dropped_by_detection(sought, reads, detection_ms or {}, originals, marks).items():
+            rest[pair].dropped |= numbers
+            missing[pair] -= numbers
+        doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest)
+        for passage in followed:
+            if passage.is_witnessed:
+                at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
+                _doubt(*at, began_ms - DRIFT_MS, passage)
+        if delivered is not None:
+            for passage in followed:
+                doubtful = rest[passage.pair].consumed
+                rest[passage.pair].delivered |= doubtful & delivered(passage) if doubtful else set()
+    pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
+    return reconcile(
+        task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
+    )
+
+
+def _met(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:
+    """What the task is known to have met of an origin's messages."""
+    found: set[int] = set()
+    for pair, each in rest.items():
+        if pair[0] == origin:
+            found |= each.waiting | each.expired | each.dead_lettered
+    for at in audited.values():
+        if origin in at.arrivals:
+            found.update(at.arrivals[origin].numbers)
+    return found
+
+
+def _holding(
+    at: Audited,
+    audited: Mapping[str, Audited],
+    readings: Mapping[str, Reading],
+    ended_ms: int,
+    unkept: Mapping[str, Sequence[int]],
+    changed: Collection[tuple[str, str]],
+) -> Holding:
+    """What stands at a member, each copy judged by the original that it names.
+
+    `ended_ms`: when the reading ended. `unkept`: see `entered_unkept`. `changed`: pairs between which contents change.
+    """
+    held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
+    for alias, arrivals in at.arrivals.items():
+        if alias in unkept:
+            entered = set(unkept[alias])
+            stands = [
+                (number, lane)
+                for number, lane in zip(arrivals.numbers, arrivals.lanes, strict=True)
+                if number in entered
+            ]
+            held.arrived[alias] = [number for number, _ in stands]
+            held.lanes[alias] = [lane for _, lane in stands]
+            continue
+        origin = audited.get(alias)
+        if origin is None:
+            continue
+        kept = {number for numbers in origin.kept.values() for number in numbers}
+        horizons: dict[int, int] = {}
+        for number in origin.own:
+            horizons[number >> FRAGMENT_BITS] = max(number, horizons.get(number >> FRAGMENT_BITS, number))
+        gone = bool(readings[alias].doubt) or not origin.messages
+        for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
+            fragment = number >> FRAGMENT_BITS
+            horizon = horizons.get(fragment, -1)
+            if number in origin.originals:
+                equal = (alias, at.alias) in changed or origin.originals.digest(number) == digest
+                fate = held.arrived if equal else held.unequal
+            elif number in kept:
+                continue  # a route took it before the rule was changed
+            elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
+                continue  # it entered after the first reading of its origin
+            elif gone:
+                fate = held.unknown
+            elif 0 <= number < origin.first_numbers.get(fragment, 0):
+                continue  # its original has lived out the subscription's time to live, or entered before it was made
+            elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
+                continue  # its original's life has ended, behind all that stands there
+            else:
+                fate = held.forged
+            fate.setdefault(alias, []).append(number)
+            if fate is held.arrived:
+                held.lanes.setdefault(alias, []).append(arrivals.lanes[index])
+    return held
+
+
+def _missing(
+    holdings: Mapping[str, Holding], rest: Mapping[tuple[str, str], Undelivered]
+) -> dict[tuple[str, str], set[int]]:
+    """What is missing for no reason that the routes' sources show, by (origin, member)."""
+    return {
+        pair: set(holdings[pair[0]].entered)
+        - set(holdings[pair[1]].arrived.get(pair[0], ()))
+        - undelivered.waiting
+        - undelivered.expired
+        - undelivered.dead_lettered
+        - undelivered.elsewhere
+        for pair, undelivered in rest.items()
+    }
+
+
+def _leave_out(
+    alias: str,
+    holding: Holding,
+    origin: Audited,
+    missing: Mapping[tuple[str, str], set[int]],
+    during_ms: tuple[int, int],
+) -> None:
+    """Takes what is missing and ended its life during the reading out of the comparison."""
+    numbers = set().union(*(each for pair, each in missing.items() if pair[0] == alias))
+    ended = {number for number in numbers if during_ms[0] <= origin.originals.ends_ms(number) <= during_ms[1]}
+    if not ended:
+        return
+    holding.entered = [number for number in holding.entered if number not in ended]
+    for pair, each in missing.items():
+        if pair[0] == alias:
+            each.difference_update(ended)
+
+
+def _doubt(
+    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
+) -> None:
+    """Of what is missing, what cannot be called lost."""
+    for number in missing:
+        enqueued_ms = origin.originals.enqueued_ms(number)
+        if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
+            undelivered.copy_expired.add(number)
+        elif 0 < origin.originals.ends_ms(number) < began_ms:
+            undelivered.ended.add(number)
+        elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
+            undelivered.consumed.add(number)
+
+
+def _read_on(
+    audited: Audited,
+    peek: Peek,
+    read: Callable[[bytes], Identity],
+    known: Mapping[int, int],
+    on_message: Callable[[str, bytes], None] | None,
+) -> dict[int, int]:
+    """Reads what comes after `known`: by fragment, of which an ordinary entity has one, the next sequence number."""
+    ends = dict(known)
+    start = 0 if any(known) else known.get(0, 0)
+    for message, identity in messages(peek, start, read):
+        fragment = identity.sequence >> FRAGMENT_BITS
+        if identity.sequence < known.get(fragment, 0):
+            continue
+        audited.take(message, identity)
+        ends[fragment] = identity.sequence + 1
+        if on_message is not None:
+            on_message(audited.alias, message)
+    return ends

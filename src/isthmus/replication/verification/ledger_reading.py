@@ -1,0 +1,60 @@
+"""What a ledger tells of messages that a target has acknowledged, for verification.
+
+What it is: the numbers of messages that a route has moved, by their origin, from the table and from the files that are not part of it yet. What
+it is not: a proof that they still stand there: where nobody consumes, verification looks for the message itself.
+
+Invariants:
+    I1. Only outcomes `moved` count: the target has acknowledged the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from isthmus.connectors.ledger.file import OPEN
+from isthmus.replication.ledger.table import rows_of
+
+__all__ = ["moved"]
+
+_COLUMNS = ["route", "outcome", "source", "sequence_number", "origin", "origin_sequence_number"]
+_MOVED = "moved"
+
+
+def moved(ledger: Path, route: str, origins: Collection[str]) -> set[int]:
+    """Sequence numbers, at their origin, of messages that a route has moved.
+
+    Args:
+        ledger: its folder.
+        route: the route's name.
+        origins: alias and entity of the origin, as provenance has it.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    folded = {each.lower() for each in origins}
+    found = set()
+    for row in _rows(ledger):
+        if row["route"] != route or row["outcome"] != _MOVED:
+            continue
+        origin, number = row.get("origin"), row.get("origin_sequence_number")
+        if origin is None:  # it bears no provenance: its source is where it entered
+            origin, number = row.get("source"), row.get("sequence_number")
+        if number is not None and (origin is None or origin.lower() in folded):
+            found.add(int(number))
+    return found
+
+
+def _rows(ledger: Path) -> Iterator[dict[str, Any]]:
+    # What is open becomes part of the table: it is read first.
+    for path in sorted((ledger / OPEN).glob("*.log")):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        yield from rows_of(data, bodies=False)
+    for path in sorted(ledger.glob("date=*/*.parquet")):
+        yield from pq.ParquetFile(path).read(columns=_COLUMNS).to_pylist()

@@ -1,0 +1,226 @@
+"""The ways that messages take through a task, as the audit follows them.
+
+What it is: one origin's messages on their way to one target through one or more routes, and the reading of what stands before those
+routes. What it is not: the reading of targets (`isthmus.replication.verification.audit`).
+
+Invariants:
+    I1. Routes are read in the order in which a message passes them, so that one that moves meanwhile is met further on.
+    I2. A number counts for an origin only if the message entered there: at the first route one that came from no other origin of
+        the task, further on a copy that names the origin.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+from isthmus.connectors.servicebus.head import pages, standing
+from isthmus.errors import EntityNotFoundError
+from isthmus.replication.canary_mark import is_canary
+from isthmus.replication.verification.identity import Identity
+from isthmus.replication.verification.reconcile import Undelivered
+from isthmus.topology.model import Endpoint, Route
+
+__all__ = [
+    "DEAD_LETTER",
+    "DRIFT_MS",
+    "LogReader",
+    "PAGE_MESSAGES",
+    "Passage",
+    "Peek",
+    "PeekOpener",
+    "SourceReader",
+    "messages",
+]
+
+Peek = Callable[[int, int], Sequence[bytes]]
+"""Encoded messages from a sequence number on, at most so many; empty at the end."""
+
+PeekOpener = Callable[[Endpoint], Peek]
+"""Opens an entity for browsing; EntityNotFoundError where there is none."""
+
+Read = Callable[[bytes], Identity]
+
+
+class LogReader(Protocol):
+    """Reads what stands before routes whose source is a log."""
+
+    def waiting(self, route: Route) -> Peek:
+        """The records that the route's group has not committed.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        ...
+
+    def set_aside(self, route: Route) -> Iterator[Identity]:
+        """The records that were set aside.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        ...
+
+
+class SpoolsReader(Protocol):
+    """What stands in the spools of routes (`isthmus.replication.shuffle.standing`)."""
+
+    def waiting(self, route: str) -> Iterator[bytes]:
+        """Messages that wait there."""
+        ...
+
+    def set_aside(self, route: str) -> Iterator[bytes]:
+        """Messages that were set aside there."""
+        ...
+
+
+DEAD_LETTER = "/$DeadLetterQueue"
+EXPIRED = "TTLExpiredException"
+# A page of 1 KiB messages stays well below the service's limit for one answer.
+PAGE_MESSAGES = 250
+# How far the clocks of namespaces and of this machine may be apart.
+DRIFT_MS = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """One origin's messages on their way to one target.
+
+    Attributes:
+        origin: what the audit calls the origin.
+        member: what the audit calls the target.
+        routes: in the order in which a message passes them; none: the namespace itself forwards the messages.
+        is_witnessed: whether what entered the origin can be read there.
+        is_consumed: of an origin without witness: whether what is missing may have been consumed, there or at the target.
+        is_filtered: whether not all messages of the origin go this way.
+        expires_ms: copies live so long at the target at most; 0: as long as their originals.
+        changes: whether contents change on the way.
+        drops: whether steps may complete messages without passing them on.
+        keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
+    """
+
+    origin: str
+    member: str
+    routes: tuple[Route, ...]
+    is_witnessed: bool = True
+    is_consumed: bool = False
+    is_filtered: bool = False
+    expires_ms: int = 0
+    changes: bool = False
+    drops: bool = False
+    keeps_numbers: bool = False
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Origin and member."""
+        return self.origin, self.member
+
+    def takes(self, depth: int, identity: Identity) -> bool:
+        """Whether a message that stands before its route of this depth entered at its origin."""
+        return identity.origin == ("" if depth == 0 else self.origin)
+
+
+class SourceReader:
+    """Reads what stands before routes.
+
+    Args:
+        passages: all that are audited together.
+        open_peek: opens an entity for browsing.
+        read: a message's identity.
+        logs: reads what stands before routes whose source is a log; None: there are none.
+        spools: tells what stands in the spools of routes; None: no route has any.
+    """
+
+    def __init__(
+        self,
+        passages: Sequence[Passage],
+        open_peek: PeekOpener,
+        read: Read,
+        logs: LogReader | None = None,
+        spools: SpoolsReader | None = None,
+    ) -> None:
+        self._spools = spools
+        self.found = {passage.pair: Undelivered() for passage in passages}
+        self._open = open_peek
+        self._logs = logs
+        self._read = read
+        self._stages: list[dict[Endpoint, list[Passage]]] = []
+        for depth in range(max((len(each.routes) for each in passages), default=0)):
+            stage: dict[Endpoint, list[Passage]] = defaultdict(list)
+            for each in passages:
+                if depth < len(each.routes):
+                    stage[each.routes[depth].source].append(each)
+            self._stages.append(stage)
+
+    def read_waiting(self, began_ms: int) -> None:
+        """Note what waits before the routes; `began_ms`: wall time at which the audit began.
+
+        Raises:
+            EntityNotFoundError: a route's source does not stand.
+            IsthmusError: a namespace cannot be read.
+        """
+        for depth, stage in enumerate(self._stages):
+            for source, passages in stage.items():
+                is_log = bool(passages[0].routes[depth].options.log.group)
+                peek = self._logs.waiting(passages[0].routes[depth]) if is_log and self._logs else self._open(source)
+                # From the source a message goes into the spools: those are read behind it.
+                in_spools = self._in_spools(passages, depth)
+                for message, identity in chain(messages(peek, 0, self._read), in_spools):
+                    over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
+                    # A copy that stands before a first route was let through by a changed rule.
+                    for each in passages:
+                        if each.takes(depth, identity):
+                            at = self.found[each.pair]
+                            (at.expired if over else at.waiting).add(identity.number)
+
+    def read_set_aside(self) -> None:
+        """Note what was dead-lettered before the routes.
+
+        Raises:
+            IsthmusError: a namespace cannot be read.
+        """
+        for depth, stage in enumerate(self._stages):
+            for source, passages in stage.items():
+                known = {each.origin for each in passages}
+                for identity in self._set_aside(source, passages[0].routes[depth]):
+                    for each in passages:
+                        # What an unknown way led to a first route is set aside there all the same.
+                        if each.takes(depth, identity) or (depth == 0 and identity.origin not in known):
+                            at = self.found[each.pair]
+                            (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
+
+    def _in_spools(self, passages: Sequence[Passage], depth: int) -> Iterator[tuple[bytes, Identity]]:
+        if self._spools is None:
+            return
+        for name in dict.fromkeys(each.routes[depth].name for each in passages):
+            for message in self._spools.waiting(name):
+                if not is_canary(message):
+                    yield message, self._read(message)
+
+    def _set_aside(self, source: Endpoint, route: Route) -> Iterator[Identity]:
+        for message in self._spools.set_aside(route.name) if self._spools is not None else ():
+            yield self._read(message)
+        if route.options.log.group:
+            yield from self._logs.set_aside(route) if self._logs is not None else ()
+            return
+        try:
+            peek = self._open(Endpoint(source.alias, source.entity + DEAD_LETTER))
+            for _, identity in messages(peek, 0, self._read):
+                yield identity
+        except EntityNotFoundError:
+            return
+
+
+def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:
+    """All that stands in an entity from a sequence number on when the reading begins, but for canaries.
+
+    Raises:
+        IsthmusError: the namespace cannot be read.
+    """
+    for page in pages(peek, PAGE_MESSAGES, from_sequence):
+        for message in page:
+            if not is_canary(message):
+                yield message, read(message)

@@ -1,0 +1,106 @@
+"""What the numbers of an origin tell whose messages nobody keeps.
+
+What it is: of a queue that a route empties, what entered it, and what may be said of a number that is found nowhere. A queue numbers
+its messages without gaps (Microsoft Learn, "Message sequencing and timestamps"), but for those that were scheduled. What it is not:
+any reading.
+
+Invariants:
+    I1. The numbers from the lowest to the highest that is known have entered, in each fragment. What came behind the highest, or
+        before the lowest, cannot be seen; the latter is told.
+    I2. A number that is found nowhere is lost only where nobody consumes at either end and every message goes the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS
+from isthmus.replication.verification.audited import Audited
+from isthmus.replication.verification.passage import Passage
+from isthmus.replication.verification.reconcile import Undelivered
+
+__all__ = ["doubt_unkept", "entered_unkept", "numbered"]
+
+
+def entered_unkept(
+    passages: Sequence[Passage],
+    audited: Mapping[str, Audited],
+    rest: Mapping[tuple[str, str], Undelivered],
+    met: Mapping[tuple[str, str], set[int]],
+) -> tuple[dict[str, list[int]], list[str]]:
+    """By origin that nobody keeps, what entered it as far as its numbers tell; and what they cannot tell.
+
+    Args:
+        passages: all that are audited together.
+        audited: what was read of the targets.
+        rest: what stands before the routes.
+        met: of that, what waited there.
+    """
+    entered: dict[str, list[int]] = {}
+    unseen = []
+    for origin in {each.origin: None for each in passages if not each.is_witnessed}:
+        known: set[int] = set()
+        until: set[int] = set()
+        for each in passages:
+            if each.origin != origin:
+                continue
+            undelivered = rest[each.pair]
+            until |= met[each.pair]
+            known |= undelivered.waiting | undelivered.expired | undelivered.dead_lettered
+            arrivals = audited[each.member].arrivals.get(origin)
+            if arrivals is not None:
+                until.update(arrivals.numbers[: arrivals.first_pass])
+                known.update(arrivals.numbers)
+        entered[origin], before = numbered(known | until, until)
+        if before:
+            unseen.append(
+                f"{before:,} messages came to {origin} before the first that is known: nobody keeps what enters there"
+            )
+    return entered, unseen
+
+
+def doubt_unkept(
+    passages: Sequence[Passage],
+    missing: Mapping[tuple[str, str], set[int]],
+    rest: Mapping[tuple[str, str], Undelivered],
+) -> None:
+    """Of what is missing in the numbers of origins that nobody keeps, what cannot be called lost.
+
+    Where not all messages go the same way, one that is known elsewhere is missing nowhere, and one that is known nowhere is told
+    once.
+    """
+    for each in passages:
+        siblings = [other for other in passages if other.origin == each.origin and other.is_filtered]
+        if each.is_filtered:
+            nowhere = set.intersection(*(missing[other.pair] for other in siblings))
+            told = nowhere if each is siblings[0] else set()
+            rest[each.pair].elsewhere |= missing[each.pair] - told
+            rest[each.pair].consumed |= told
+        elif each.is_consumed or each.expires_ms or each.drops:
+            rest[each.pair].consumed |= missing[each.pair]
+
+
+def numbered(known: Iterable[int], until: Iterable[int]) -> tuple[list[int], int]:
+    """The numbers that entered an origin that nobody keeps, and how many came before the lowest that is known.
+
+    Args:
+        known: numbers that were met anywhere.
+        until: those of them that were met before anything else was read; what is higher may have entered since.
+    """
+    lowest = _by_fragment(known, min)
+    highest = _by_fragment(until, max)
+    entered: list[int] = []
+    for fragment, last in sorted(highest.items()):
+        entered.extend(range(lowest[fragment], last + 1))
+    low = (1 << FRAGMENT_BITS) - 1
+    return entered, sum(max(0, (first & low) - 1) for first in lowest.values())
+
+
+def _by_fragment(numbers: Iterable[int], choose: Callable[[int, int], int]) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    for number in numbers:
+        if number < 0:
+            continue  # its provenance cannot be read
+        fragment = number >> FRAGMENT_BITS
+        found[fragment] = choose(found.get(fragment, number), number)
+    return found

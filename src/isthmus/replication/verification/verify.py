@@ -1,0 +1,383 @@
+"""Which entities prove a task, and the proof.
+
+What it is: what the flows of a task's pattern come to for the audit (the entities that are read and what they are called, the
+routes between them, what of an origin's messages the task replicates), and the audit of each task. What it is not: any pattern,
+the reading (`isthmus.replication.verification.audit`) or the comparison (`isthmus.replication.verification.reconcile`).
+
+Invariants:
+    I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
+    I2. What cannot be compared is told: its flows are never called clean.
+    I3. A copy of a message that entered where nothing is compared counts nowhere as a message that entered.
+    I4. What a log's retention has removed is compared no more; nor, with `start: now`, what stood in it before the task began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
+from isthmus.connectors.servicebus.head import standing
+from isthmus.entities.record.parse import HeadCache, split
+from isthmus.entities.record.view import MessageView
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.message.name import ORIGIN
+from isthmus.replication.reach import Reach
+from isthmus.replication.shuffle.standing import SpoolsStanding
+from isthmus.replication.verification.audit import audit
+from isthmus.replication.verification.audited import Selects
+from isthmus.replication.verification.identity import Identity, Members
+from isthmus.replication.verification.log_audit import LogAudit
+from isthmus.replication.verification.passage import Passage
+from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.rules import Filter, FilterError, parse_filter
+from isthmus.rules.value import compare
+from isthmus.topology.kind import KINDS
+from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
+from isthmus.topology.pattern.part.mark import mark_filter
+from isthmus.topology.route import flows as declared_flows
+from isthmus.topology.route import routes
+
+__all__ = ["Ground", "flows_of", "ground_of", "selection", "verify"]
+
+AUDIT = "audit"
+SUBSCRIPTIONS = "/Subscriptions/"
+# A namespace that restarts meanwhile is back within this time; so is one that asks for a pause.
+PATIENCE_SECONDS = 30.0
+
+
+class Ground(NamedTuple):
+    """Flows that are audited together, in the audit's terms.
+
+    Attributes:
+        places: by label, the entities that are read to their end.
+        passages: the flows.
+        origins: by entity that messages enter, or are copied from first, the origin's label.
+        detection_ms: by label, the history window of duplicate detection.
+        shared: labels of the places that applications consume.
+        ttl_ms: by label, the time to live that a place gives its messages.
+    """
+
+    places: Mapping[str, Endpoint]
+    passages: Sequence[Passage]
+    origins: Mapping[Endpoint, str]
+    detection_ms: Mapping[str, int]
+    shared: frozenset[str]
+    ttl_ms: Mapping[str, int]
+
+
+def verify(
+    federation: Federation,
+    *,
+    task: str = "",
+    subscription: str = "",
+    former_marks: Sequence[str] = (),
+    state_folder: Path | None = None,
+) -> Iterator[Reconciliation]:
+    """Reconcile a federation's tasks by independent reading; blocks.
+
+    Args:
+        federation: with absolute paths.
+        task: this one only; empty for all.
+        subscription: the subscription to read at every topic; empty to choose.
+        former_marks: properties that copies were marked with before the file named another mark.
+        state_folder: of the runs of the file, where routes have their spools; None: they have none there.
+
+    Raises:
+        InvalidArgumentError: there is no such task, or nothing to read.
+        IsthmusError: a namespace cannot be read.
+    """
+    if task and task not in federation.tasks:
+        raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
+    with Reach(federation, "isthmus-verify", patience_seconds=PATIENCE_SECONDS) as reach:
+        for each in federation.tasks.values():
+            if task and each.name != task:
+                continue
+            chosen = {route.name: route for route in routes(federation, each.name)}
+            flows = flows_of(federation, each.name, subscription)
+            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation, chosen))}
+            read = [flow for flow in flows if flow not in reasons]
+            spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
+            outside = _outside((flow.origin for flow in reasons), reach) if read else {}
+            results = [
+                _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside)
+                for group in _groups(read)
+            ]
+            nothing = () if flows else (f"task {each.name} moves nothing that can be compared",)
+            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing))
+
+
+def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:
+    """The flows of a task, with the subscription that the caller wants read.
+
+    Args:
+        federation: which declares the task.
+        task: its name.
+        subscription: the one to read at every topic; empty: the audit subscription where the task has one, else the first that
+            holds all.
+
+    Raises:
+        InvalidArgumentError: the task declares none.
+    """
+    flows = declared_flows(federation.tasks[task])
+    if subscription:
+        return [_read_by(flow, subscription) for flow in flows]
+    if any(not flow.target.entity for flow in flows):
+        raise InvalidArgumentError(
+            f"task {task} declares no subscription that holds every message: write audit: 1d in the task and apply "
+            "it, or name one with --subscription"
+        )
+    return flows
+
+
+def _read_by(flow: Flow, subscription: str) -> Flow:
+    """The flow with another subscription read at its topics."""
+    is_shared = subscription.lower() == flow.consumers.lower()
+    route_topics = flow.origin, Endpoint(flow.target.alias, flow.origin.entity)
+    ends = []
+    for end, topic in zip((flow.witness, flow.target), route_topics, strict=True):
+        name = (
+            end.entity.partition(SUBSCRIPTIONS)[0]
+            if SUBSCRIPTIONS in end.entity
+            else ""
+            if end.entity
+            else topic.entity
+        )
+        ends.append(Endpoint(end.alias, f"{name}{SUBSCRIPTIONS}{subscription}") if name else end)
+    return replace(
+        flow,
+        witness=ends[0],
+        target=ends[1],
+        origin_is_consumed=is_shared,
+        target_is_consumed=is_shared,
+        audit_ms=flow.audit_ms if subscription.lower() == AUDIT else 0,
+    )
+
+
+def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation, chosen: Mapping[str, Route]) -> str:
+    """Why a flow cannot be read; empty where it can."""
+    origin, target = (federation.namespaces.get(each.alias) for each in (flow.origin, flow.target))
+    if origin is not None and origin.is_plain:
+        return (
+            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[origin.kind].title} numbers no messages, so that "
+            "what has left the queue is not known"
+        )
+    if target is not None and target.is_plain and not KINDS[target.kind].browses:
+        return (
+            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[target.kind].title} cannot be read without taking "
+            "its messages"
+        )
+    if flow.routes and flow.routes[-1] in chosen and chosen[flow.routes[-1]].options.plain.writes_topic:
+        return f"what goes from {flow.origin} to {flow.target} is not compared: a topic keeps nothing that could be read there"
+    others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
+    if not flow.routes and others:
+        return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"
+    return ""
+
+
+def _groups(flows: Iterable[Flow]) -> list[list[Flow]]:
+    """Flows that are audited together (I1)."""
+    found: dict[str | None, list[Flow]] = {}
+    for flow in flows:
+        found.setdefault(flow.filter if flow.witness.entity else None, []).append(flow)
+    return list(found.values())
+
+
+def _audit(
+    federation: Federation,
+    task: str,
+    flows: Sequence[Flow],
+    chosen: Mapping[str, Route],
+    reach: Reach,
+    former_marks: Sequence[str],
+    spools: SpoolsStanding,
+    outside: Mapping[tuple[str, str], str],
+) -> Reconciliation:
+    ground = ground_of(flows, chosen)
+    by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
+    labels = {
+        (namespace, entity.entity.lower()): label
+        for namespace, alias in by_namespace.items()
+        for entity, label in ground.origins.items()
+        if entity.alias == alias
+    }
+    passed = [route for each in ground.passages for route in each.routes]
+    options = passed[0].options if passed else RouteOptions()
+    logs = LogAudit(reach, passed)
+    return audit(
+        task,
+        passed,
+        ground.places,
+        logs.open,
+        passages=ground.passages,
+        detection_ms=ground.detection_ms,
+        selects=selection(flows[0].filter, options) if flows[0].witness.entity else None,
+        members=Members({**outside, **labels}),
+        ordered=all(route.options.ordering != "none" for route in passed),
+        by_session=any(route.options.ordering == "session" for route in passed),
+        mark=options.mark,
+        former_marks=former_marks,
+        shared=ground.shared,
+        ttl_ms=ground.ttl_ms,
+        logs={
+            label: any(route.source == end and route.options.start == "now" for route in passed)
+            for label, end in ground.places.items()
+            if not end.is_table and federation.namespaces[end.alias].is_log
+        },
+        log_reader=logs,
+        spools=spools,
+        delivered=lambda passage: _delivered(passage, ground),
+    )
+
+
+def _outside(origins: Iterable[Endpoint], reach: Reach) -> dict[tuple[str, str], str]:
+    """Labels for origins whose messages are not compared: their copies entered at none of the others."""
+    found: dict[tuple[str, str], str] = {}
+    for origin in dict.fromkeys(origins):
+        names = {origin.alias}
+        with suppress(IsthmusError):  # it is not read otherwise; its copies tell the alias where it has no identity
+            names |= reach.identities((origin.alias,)).keys()
+        found |= {(name, origin.entity.lower()): str(origin) for name in names}
+    return found
+
+
+def _delivered(passage: Passage, ground: Ground) -> set[int]:
+    """What the ledger of a way's last route tells; nothing where the task keeps none."""
+    ledger = passage.routes[-1].options.ledger if passage.routes else None
+    if ledger is None or not Path(ledger.path).exists():
+        return set()
+    from isthmus.replication.verification.ledger_reading import moved
+
+    origins = [str(end) for end, label in ground.origins.items() if label == passage.origin]
+    return moved(Path(ledger.path), passage.routes[-1].name, origins)
+
+
+def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
+    """Flows in the audit's terms.
+
+    Args:
+        flows: that are audited together.
+        chosen: the task's routes by name.
+    """
+    label = _labels(
+        [end for flow in flows for end in (flow.witness if flow.witness.entity else flow.origin, flow.target)]
+    )
+    places: dict[str, Endpoint] = {}
+    passages = []
+    origins: dict[Endpoint, str] = {}
+    detection_ms: dict[str, int] = {}
+    ttl_ms: dict[str, int] = {}
+    shared = set()
+    for flow in flows:
+        origin = label(flow.witness if flow.witness.entity else flow.origin)
+        member = label(flow.target)
+        if flow.witness.entity:
+            places[origin] = flow.witness
+            ttl_ms[origin] = flow.audit_ms
+            shared |= {origin} if flow.origin_is_consumed else set()
+        shared |= {member} if flow.target_is_consumed else set()
+        passed = tuple(chosen[name] for name in flow.routes if name in chosen)
+        passages.append(
+            Passage(
+                origin=origin,
+                member=member,
+                routes=passed,
+                is_witnessed=bool(flow.witness.entity),
+                is_consumed=flow.origin_is_consumed or flow.target_is_consumed,
+                is_filtered=bool(flow.filter),
+                expires_ms=flow.expires_ms,
+                changes=flow.changes,
+                drops=flow.drops,
+                keeps_numbers=flow.target.is_table,
+            )
+        )
+        for source in (flow.origin, *(route.source for route in passed[:1])):
+            origins.setdefault(Endpoint(source.alias, source.entity.partition(SUBSCRIPTIONS)[0]), origin)
+    for flow in flows:
+        member = label(flow.target)
+        places.setdefault(member, flow.target)
+        detection_ms[member] = flow.detection_ms
+        lives = [each for each in (flow.audit_ms, flow.expires_ms) if each]
+        ttl_ms.setdefault(member, min(lives, default=0))
+    return Ground(places, passages, origins, detection_ms, frozenset(shared), ttl_ms)
+
+
+def _labels(ends: Iterable[Endpoint]) -> Callable[[Endpoint], str]:
+    """Names for entities: the alias where only one is meant there, else with queue or topic, else the whole path."""
+    by_alias: dict[str, dict[str, set[str]]] = {}
+    for end in ends:
+        by_alias.setdefault(end.alias, {}).setdefault(end.entity.partition(SUBSCRIPTIONS)[0], set()).add(end.entity)
+
+    def label(end: Endpoint) -> str:
+        entities = by_alias[end.alias]
+        base = end.entity.partition(SUBSCRIPTIONS)[0]
+        if len(entities[base]) > 1:
+            return str(end)
+        return f"{end.alias}/{base}" if len(entities) > 1 else end.alias
+
+    return label
+
+
+def _merged(task: str, results: Sequence[Reconciliation], unread: tuple[str, ...]) -> Reconciliation:
+    if len(results) == 1 and not unread:
+        return results[0]
+    return Reconciliation(
+        task,
+        tuple(comparison for result in results for comparison in result.comparisons),
+        all(result.ordered for result in results),
+        tuple(reading for result in results for reading in result.readings),
+        tuple(dict.fromkeys((*(text for result in results for text in result.unread), *unread))),
+    )
+
+
+def selection(condition_text: str, options: RouteOptions) -> Selects:
+    """What a task does with a message that a publisher sent, by the rule of its replication subscriptions.
+
+    A publisher may mark a message to keep it where it is. A mark on a message that also has provenance came with a copy's
+    properties, from an application that sends them again or from another task: the rule stops a new message then.
+
+    Args:
+        condition_text: what goes; empty: everything.
+        options: of the task's routes, which name the mark; an empty mark: the task needs none.
+    """
+    condition = parse_filter(condition_text) if condition_text else None
+    is_number = options.mark_is_number
+    mark = options.mark.lower()
+    unmarked = parse_filter(mark_filter(options.mark, is_number=is_number) if mark else "1 = 1")
+    origin = ORIGIN.encode()
+
+    def selects(message: bytes, identity: Identity) -> str:
+        start, end = section.locate(message).application_properties
+        may_be_marked = bool(mark) and (not mark.isascii() or mark.encode() in message[start:end].lower())
+        if condition is None and not may_be_marked:
+            return ""
+        view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
+        free = _matches(unmarked, view) if may_be_marked else True
+        if not free:
+            # The rule is unknown, not false, where one of its alternatives cannot be compared.
+            if free is None and not (is_number and _is_one(view, mark)):
+                return "incomparable"
+            return "held_back" if is_number and origin not in message[start:end] else "stopped"
+        return "" if condition is None or _matches(condition, view) else "filtered"
+
+    return selects
+
+
+def _is_one(view: MessageView, mark: str) -> bool:
+    """Whether the mark is the number 1."""
+    try:
+        return compare("=", view.user(mark), 1) is True
+    except (FilterError, CodecError):
+        return False
+
+
+def _matches(rule: Filter, view: MessageView) -> bool | None:
+    """Whether a rule selects a message; None where it cannot tell."""
+    try:
+        return rule.matches(view)
+    except (FilterError, CodecError):
+        return None

@@ -1,0 +1,124 @@
+"""The contrary of a filter: a filter that selects every message that the first one does not.
+
+What it is: `not_true`, which follows the three-valued logic of SQL filters. `NOT (a = 1)` is no contrary: of a message without `a`, or
+whose `a` is text, both are unknown, and neither selects it. What it is not: the meaning of filters (`isthmus.rules.evaluation.closure`).
+Specification: Microsoft Learn, "Subscription Rule SQL Filter Syntax".
+
+Invariants:
+    I1. Of a filter and its contrary exactly one selects any message whose properties are missing, null, text, numbers, truth
+        values, UUIDs or times. Binary values and lengths of time compare with nothing that a rule can name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from isthmus.rules.syntax.tree import (
+    And,
+    Comparison,
+    Constant,
+    Exists,
+    Expression,
+    In,
+    IsNull,
+    Like,
+    NewId,
+    Not,
+    Or,
+    Predicate,
+    Property,
+)
+from isthmus.rules.system import SYSTEM_PROPERTIES
+
+__all__ = ["not_true"]
+
+_NOW = Property("sys", "EnqueuedTimeUtc")
+_TEXT, _NUMBER, _TRUTH, _UUID, _TIME = "text", "number", "truth", "uuid", "time"
+
+
+def not_true(tree: Predicate) -> Predicate | None:
+    """The contrary of a filter; None where none can be written.
+
+    It can for comparisons of one property with constants, IN, LIKE, IS NULL and EXISTS, joined by AND, OR and NOT.
+    """
+    return _contrary(tree, of=True)
+
+
+def _contrary(tree: Predicate, *, of: bool) -> Predicate | None:
+    """What is true exactly where the tree is not `of`."""
+    match tree:
+        case And(operands) | Or(operands):
+            parts = [_contrary(each, of=of) for each in operands]
+            found = [each for each in parts if each is not None]
+            if len(found) < len(parts):
+                return None
+            return _any(found) if isinstance(tree, And) == of else And(tuple(found))
+        case Not(operand):
+            return _contrary(operand, of=not of)
+        case IsNull() | Exists():
+            return Not(tree) if of else tree
+        case Comparison() | In() | Like():
+            tested = _tested(tree)
+            if tested is None:
+                return None
+            subject, kinds = tested
+            other: list[Predicate] = [IsNull(subject), Not(tree) if of else tree]
+            if subject.scope == "user":
+                if len(kinds) != 1:
+                    return None  # of constants of several types, some are unknown whatever the value is
+                other += (
+                    test
+                    for kind in (_TEXT, _NUMBER, _TRUTH, _UUID, _TIME)
+                    if kind not in kinds
+                    for test in _is(subject, kind)
+                )
+            return _any(other)
+
+
+def _any(parts: Iterable[Predicate]) -> Predicate:
+    flat: list[Predicate] = []
+    for each in parts:
+        flat.extend(each.operands if isinstance(each, Or) else [each])
+    return Or(tuple(flat))
+
+
+def _tested(tree: Comparison | In | Like) -> tuple[Property, set[str]] | None:
+    """The one property that a condition tests, and the types of what it is compared with; None for anything else."""
+    match tree:
+        case Comparison(_, Property() as subject, Constant() as constant) | Comparison(
+            _, Constant() as constant, Property() as subject
+        ):
+            values: tuple[Expression, ...] = (constant,)
+        case In(Property() as subject, items):
+            values = items
+        case Like(Property() as subject, Constant(), None | Constant()):
+            return (subject, {_TEXT}) if _is_known(subject) else None
+        case _:
+            return None
+    kinds = {_kind(each) for each in values}
+    return (subject, kinds) if "" not in kinds and _is_known(subject) else None
+
+
+def _is_known(subject: Property) -> bool:
+    return subject.scope == "user" or subject.name in SYSTEM_PROPERTIES
+
+
+def _kind(value: Expression) -> str:
+    if not isinstance(value, Constant) or value.value is None:
+        return ""
+    if isinstance(value.value, bool):
+        return _TRUTH
+    return _TEXT if isinstance(value.value, str) else _NUMBER
+
+
+def _is(subject: Property, kind: str) -> Iterable[Predicate]:
+    """Conditions of which one is true of any value of a type, and none of a value of another."""
+    if kind == _TEXT:
+        return (Like(subject, Constant("%")),)
+    if kind == _NUMBER:
+        return Comparison("<>", subject, Constant(0)), Comparison("=", subject, Constant(0))
+    if kind == _TRUTH:
+        return (In(subject, (Constant(True), Constant(False))),)
+    if kind == _UUID:
+        return (Comparison("<>", subject, NewId()),)
+    return Comparison("<=", subject, _NOW), Comparison(">", subject, _NOW)

@@ -1,0 +1,1 @@
+"""What filters and actions do with a message: closures over a view."""

@@ -1,0 +1,1 @@
+"""Claims: which run may act for a task."""

@@ -1,0 +1,56 @@
+"""The lock of a run on its state folder.
+
+What it is: a lock of a file in the state folder, which holds the checkpoints and the status of one run: of two runs that share them,
+e.g. one with `--task flights` and one with `--task gates`, each stops the other's queries and overwrites the other's status.
+What it is not: the claim of a task (`isthmus.supervisor.claim.claim`), which keeps runs on other machines out.
+
+Invariants:
+    I1. One run at a time holds a folder; the folder of a run that was killed is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["FolderInUseError", "held_folder"]
+
+FILE = "run.lock"
+
+
+class FolderInUseError(IsthmusError):
+    """Another run uses the state folder."""
+
+    code = "state-folder-in-use"
+
+    def __init__(self, folder: str = "") -> None:
+        super().__init__("", folder=folder)
+
+    def text(self) -> str:
+        return (
+            f"another run keeps its checkpoints and its status in {self.attributes.get('folder')}; stop it, or give this one a folder "
+            "of its own with --state, which `isthmus status`, `pause` and `resume` then need, too"
+        )
+
+
+@contextlib.contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """While it lasts, no other run uses the folder.
+
+    Args:
+        folder: the state folder; created if absent.
+
+    Raises:
+        FolderInUseError: another run uses it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUseError(str(folder)) from None
+        yield

@@ -1,0 +1,74 @@
+"""The claims of tasks whose entities are deleted.
+
+What it is: taking, as a run does, the claims that are about to be deleted, so that nothing is deleted under a run that still moves
+the task, and no run begins meanwhile. What it is not: the deletion.
+
+Invariants:
+    I1. While it lasts no run holds one of the claims; where one does, that is an error, and nothing has been touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from isthmus.connectors.secret import scrub
+from isthmus.errors import IsthmusError
+from isthmus.replication.reach import Reach
+from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
+from isthmus.supervisor.supervisor import ClaimState
+from isthmus.topology.model import Endpoint, Federation
+from isthmus.transport import Client
+
+__all__ = ["ClaimNotTakenError", "held_claims"]
+
+DECIDE_SECONDS = 20.0
+_PAUSE_SECONDS = 0.05
+
+
+class ClaimNotTakenError(IsthmusError):
+    """Whether a run moves the task cannot be told."""
+
+    code = "claim-not-taken"
+    retryable = True
+
+    def __init__(self, task: str = "", alias: str = "", reason: str = "") -> None:
+        super().__init__("", task=task, alias=alias, reason=scrub(reason))
+
+    def text(self) -> str:
+        a = self.attributes
+        return f"whether a run moves task {a.get('task')} cannot be told (claim at {a.get('alias')}: {a.get('reason')}); nothing was deleted"
+
+
+@contextmanager
+def held_claims(
+    federation: Federation,
+    wanted: Sequence[tuple[str, str]],
+    connect: Callable[[Endpoint], Client] | None = None,
+) -> Iterator[None]:
+    """While it lasts, this process holds claims.
+
+    Args:
+        federation: with absolute paths.
+        wanted: (task, alias) of each.
+        connect: opens a connection, authorized for an entity; by default to the federation's namespaces.
+
+    Raises:
+        TaskClaimedError: a run holds one of them.
+        ClaimNotTakenError: one of them cannot be taken.
+    """
+    keeper = ClaimKeeper(wanted, connect or Reach(federation, "isthmus-remove").open).start()
+    try:
+        limit = time.monotonic() + DECIDE_SECONDS
+        while not keeper.decided() and time.monotonic() < limit:
+            time.sleep(_PAUSE_SECONDS)
+        for (task, alias), holder in keeper.elsewhere().items():
+            raise TaskClaimedError(task, alias, str(holder or ""))
+        for task, alias in wanted:
+            view = keeper.view(task, alias)
+            if view.state is not ClaimState.HELD:
+                raise ClaimNotTakenError(task, alias, view.text or "no answer")
+        yield
+    finally:
+        keeper.close()

@@ -1,0 +1,140 @@
+"""Checks before a run starts Spark: whether every route can run at all.
+
+What it is: the secrets, the connections and the entities of the routes, tried once, all namespaces at the same time. What
+nobody but the operator can fix is a fault, and the run does not begin; what may pass, e.g. a namespace that cannot be
+reached, is logged, and the routes are retried. What it is not: the check of the file (`isthmus.topology.linter`), or of
+rules and settings of entities (`isthmus plan`).
+
+Invariants:
+    I1. All faults of all namespaces are reported together.
+    I2. A namespace that does not answer is no fault, and hides those of no other.
+    I3. Nothing is changed at a namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from isthmus.connectors.secret import resolve, scrub
+from isthmus.errors import EntityDisabledError, EntityNotFoundError, Fault, IsthmusError
+from isthmus.replication.reach import Reach, namespace_options
+from isthmus.topology.claim import claim_endpoint
+from isthmus.topology.file.setting import Kind
+from isthmus.topology.kind import KINDS
+from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route
+from isthmus.transport import Sender
+
+__all__ = ["Preflight", "is_fault", "preflight"]
+
+_ATTACH_SECONDS = 10.0
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was found.
+
+    Attributes:
+        faults: what only the operator can fix.
+        away: by alias, why a namespace cannot be used now.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    away: tuple[tuple[str, str], ...] = ()
+
+
+def is_fault(error: IsthmusError) -> bool:
+    """Whether the same attempt fails until somebody changes the configuration."""
+    if _UNTRUSTED in str(error):
+        return True
+    return not error.retryable and not isinstance(error, EntityDisabledError)
+
+
+def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[], Reach]) -> Preflight:
+    """Try what the routes need; blocks for seconds where a namespace does not answer.
+
+    Args:
+        federation: with absolute paths.
+        routes: those that are to run.
+        reach: opens the namespaces; called once for each, since connections belong to one thread.
+    """
+    ends = [each for route in routes for each in (route.source, *route.targets) if not each.is_table]
+    aliases = list(dict.fromkeys(each.alias for each in ends))
+    if not aliases:
+        return Preflight()
+    with ThreadPoolExecutor(len(aliases), thread_name_prefix="preflight") as pool:
+        found = list(pool.map(lambda alias: _namespace(federation, routes, alias, reach), aliases))
+    return Preflight(
+        tuple(fault for each in found for fault in each.faults), tuple(pair for each in found for pair in each.away)
+    )
+
+
+def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reach: Callable[[], Reach]) -> Preflight:
+    namespace = federation.namespaces[alias]
+
+    def fault(message: str, hint: str = "") -> Fault:
+        place = namespace.place
+        return Fault(f"namespace {alias}: {scrub(message)}", hint, federation.file, place.line, place.column)
+
+    options = namespace_options(namespace)
+    ca_file = options.get("ca_file", "")
+    if ca_file and not Path(ca_file).is_file():
+        return Preflight((fault(f"there is no file {ca_file}", "write ca_file: the PEM file of the authority"),))
+    kind = KINDS[namespace.kind]
+    files = [kind.option(each.name) for each in kind.settings if each.kind is Kind.PATH]
+    for name in files:
+        if not Path(options.get(name, "/")).exists():
+            return Preflight((fault(f"there is no file {options[name]}", f"write {name}: a PEM file"),))
+    secrets = [kind.option(each.name) for each in kind.settings if each.kind is Kind.REFERENCE]
+    try:
+        for name in ("connection", *secrets):
+            if options.get(name):
+                resolve(options[name])
+    except IsthmusError as error:
+        return Preflight((fault(str(error)),)) if is_fault(error) else Preflight(away=((alias, str(error)),))
+    faults: list[Fault] = []
+    with reach() as opened:
+        for attempt in _attempts(routes, namespace, opened):
+            try:
+                attempt()
+            except EntityNotFoundError as error:
+                faults.append(fault(str(error), "make it by: isthmus apply"))
+            except IsthmusError as error:
+                if not is_fault(error):
+                    return Preflight(tuple(faults), ((alias, scrub(str(error))),))
+                faults.append(fault(str(error)))
+            except OSError as error:
+                return Preflight(tuple(faults), ((alias, scrub(str(error))),))
+    return Preflight(tuple(dict.fromkeys(faults)))
+
+
+def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) -> Iterator[Callable[[], object]]:
+    """To browse what routes read, and to attach where they send."""
+    alias = namespace.alias
+    sources = [route.source for route in routes if route.source.alias == alias]
+    targets = [target for route in routes for target in route.targets if target.alias == alias]
+    if not namespace.is_service_bus:
+        yield from (partial(reach.check, each, reads=True) for each in dict.fromkeys(sources))
+        yield from (partial(reach.check, each, reads=False) for each in dict.fromkeys(targets))
+        return
+    claims = [claim_endpoint(route.task, alias) for route in routes if route.is_claimed and route.claim_alias == alias]
+    for source in dict.fromkeys((*claims, *sources)):
+        yield partial(_browse, reach, source)
+    for target in dict.fromkeys(targets):
+        yield partial(_attach, reach, target)
+
+
+def _browse(reach: Reach, source: Endpoint) -> None:
+    reach.peek(source)(0, 1)
+
+
+def _attach(reach: Reach, target: Endpoint) -> None:
+    client = reach.open(target)
+    try:
+        Sender(client, target.entity).wait_ready(_ATTACH_SECONDS)
+    finally:
+        client.close(1.0)

@@ -1,0 +1,72 @@
+"""The canaries of one route: when the next is sent, and the age that those that have arrived show.
+
+What it is: a pure machine that takes what was sent and what arrived, with the time of each, and says how old what is at the target
+is. What it is not: the sending (`isthmus.supervisor.watch.canary_watch`).
+
+Invariants:
+    I1. The age is that of the newest canary that has arrived; what was only sent, or acknowledged, says nothing.
+    I2. One canary is on its way at a time, so that a target that is away is not met by many of them; after `GIVEN_UP` intervals
+        another one is sent.
+    I3. A canary is late after `LATE_INTERVALS` intervals, and not before `LATE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["Canary"]
+
+LATE_INTERVALS = 2
+LATE_SECONDS = 15.0
+GIVEN_UP = 20
+
+
+class Canary:
+    """The canaries of one route.
+
+    Args:
+        interval_seconds: from one canary to the next.
+    """
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        self._number = 0
+        self._under_way: dict[int, float] = {}  # sent since the newest that has arrived: number and time
+        self._newest_sent_at = -math.inf
+        self._last_sent_at = -math.inf
+        self.latency_seconds: float | None = None
+
+    def due_at(self) -> float:
+        """When the next one is to be sent."""
+        wait = self._interval_seconds * (GIVEN_UP if self._under_way else 1)
+        return self._last_sent_at + wait
+
+    def send(self, now: float) -> int:
+        """One is sent; its number."""
+        self._number += 1
+        self._under_way[self._number] = self._last_sent_at = now
+        return self._number
+
+    def arrived(self, number: int, now: float) -> None:
+        """One has arrived at the target; those before it no longer count."""
+        sent_at = self._under_way.get(number)
+        if sent_at is None:
+            return
+        self._under_way = {each: at for each, at in self._under_way.items() if each > number}
+        self._newest_sent_at = sent_at
+        self.latency_seconds = now - sent_at
+
+    def failed(self, number: int) -> None:
+        """One could not be sent."""
+        self._under_way.pop(number, None)
+
+    def age_seconds(self, now: float) -> float | None:
+        """For how long nothing newer is known to have arrived; None before the first."""
+        return now - self._newest_sent_at if self._newest_sent_at > -math.inf else None
+
+    def late_seconds(self, now: float) -> float:
+        """How long ago the oldest was sent that should have arrived; 0 where none is late."""
+        if not self._under_way:
+            return 0.0
+        waited = now - min(self._under_way.values())
+        return waited if waited > max(LATE_SECONDS, LATE_INTERVALS * self._interval_seconds) else 0.0

@@ -1,0 +1,157 @@
+"""Deletes the oldest messages of mailboxes that are nearly full, where a task says `when_full: drop`.
+
+What it is: the pure decision how much is deleted, and the thread that receives and completes that much. A mailbox holds messages of one route
+only, so that nothing of other routes is deleted. What it is not: the look at sizes (`isthmus.supervisor.watch.fill`).
+
+Invariants:
+    I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim; a deletion ends where that is lost, or where
+        the mailbox has been emptied to KEPT_PERCENT otherwise meanwhile.
+    I2. What is deleted is counted, logged and shown.
+    I3. What was received and not completed when this ends is given back.
+    I4. A size by which messages were deleted counts once: a namespace may tell the same one for minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from isthmus.errors import IsthmusError
+from isthmus.replication.reach import Reach
+from isthmus.supervisor.watch.fill import Fill
+from isthmus.topology.model import Route
+from isthmus.transport import Receiver
+
+__all__ = ["DROP_PERCENT", "KEPT_PERCENT", "DropWatch", "excess_bytes"]
+
+log = logging.getLogger(__name__)
+
+DROP_PERCENT, KEPT_PERCENT = 90.0, 80.0
+_INTERVAL_SECONDS = 5.0
+_CREDIT = 200
+_SLICE_SECONDS = 0.2
+_SILENT_SECONDS = 10.0
+
+
+def excess_bytes(fill: Fill) -> int:
+    """How many bytes of messages have to go; 0 while there is room."""
+    if fill.percent < DROP_PERCENT:
+        return 0
+    return max(0, fill.used_bytes - int(fill.limit_bytes * KEPT_PERCENT / 100))
+
+
+class DropWatch:
+    """Keeps the mailboxes of a run from filling.
+
+    Args:
+        routes: of the run.
+        fills: what is known of sizes.
+        reach: opens the namespaces; called in the thread.
+        may_drop: whether this run moves a route's task now.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        fills: Callable[[], Sequence[Fill]],
+        reach: Callable[[], Reach],
+        may_drop: Callable[[Route], bool],
+    ) -> None:
+        self._routes = [route for route in routes if route.options.when_full == "drop" and route.options.feed]
+        self._fills = fills
+        self._reach = reach
+        self._may_drop = may_drop
+        self._dropped: Counter[str] = Counter()
+        self._acted_on: dict[str, int] = {}  # by route, the size by which messages were deleted last
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="drop", daemon=True) if self._routes else None
+
+    def start(self) -> DropWatch:
+        """Begins to look."""
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Ends; blocks until a deletion under way has ended."""
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(30.0)
+
+    def dropped(self, route: str) -> int:
+        """How many messages this run has deleted before a route."""
+        return self._dropped[route]
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_INTERVAL_SECONDS):
+            for route in self._routes:
+                self._look(route)
+
+    def _look(self, route: Route) -> None:
+        fill = self._fill(route)
+        if fill is None or fill.used_bytes == self._acted_on.get(route.name) or not excess_bytes(fill):
+            return
+        if self._may_drop(route) and self._drop(route, fill):
+            self._acted_on[route.name] = fill.used_bytes
+
+    def _fill(self, route: Route) -> Fill | None:
+        place = route.source.alias, route.source.entity
+        return next((each for each in self._fills() if (each.namespace, each.topic) == place), None)
+
+    def _drop(self, route: Route, fill: Fill) -> int:
+        """How many messages were deleted."""
+        before = self._dropped[route.name]
+        try:
+            with self._reach() as reach:
+                self._delete(reach, route, fill)
+        except (IsthmusError, OSError) as error:
+            log.warning("route %s: its mailbox cannot be emptied: %s", route.name, error)
+        finally:
+            count = self._dropped[route.name] - before
+            log.warning(
+                "route %s: mailbox %s was %.0f %% full; %d of its oldest messages were deleted, as when_full: drop says",
+                route.name,
+                route.source,
+                fill.percent,
+                count,
+            )
+        return count
+
+    def _is_needed(self, route: Route, fill: Fill) -> bool:
+        """Whether messages have to go still."""
+        now = self._fill(route)
+        is_emptied = now is not None and now.used_bytes != fill.used_bytes and now.percent <= KEPT_PERCENT
+        return not is_emptied and self._may_drop(route)
+
+    def _delete(self, reach: Reach, route: Route, fill: Fill) -> None:
+        """Receive and complete messages, the oldest first, until there is room."""
+        size = excess_bytes(fill)
+        client = reach.open(route.source)
+        try:
+            receiver = Receiver(client, route.source.entity).wait_attached()
+            heard_at = time.monotonic()
+            while size > 0 and not self._stop.is_set() and time.monotonic() - heard_at < _SILENT_SECONDS:
+                if not self._is_needed(route, fill):
+                    break
+                if not receiver.credit:
+                    receiver.grant(_CREDIT)
+                client.wait(_SLICE_SECONDS)
+                if receiver.error is not None:
+                    raise receiver.error
+                for run in receiver.take():
+                    heard_at = time.monotonic()
+                    count = 0
+                    for payload in run.payloads:
+                        if size <= 0:
+                            break
+                        size -= len(payload)
+                        count += 1
+                    if count:
+                        receiver.dispose(run.first_id, (run.first_id + count - 1) & 0xFFFFFFFF)
+                        self._dropped[route.name] += count
+                client.flush()
+        finally:
+            client.close(1.0)  # what is left of the last deliveries is given back by the end of its link

@@ -1,0 +1,75 @@
+"""The state of a federation, seen from outside its run.
+
+What it is: the run's status document where a run is alive; otherwise the backlog of each route as its source reports it, beside the
+last counts of the run that ended, so that the answer is right also when nothing runs. What it is not: part of a run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isthmus.clock import SystemClock
+from isthmus.errors import IsthmusError
+from isthmus.replication.reach import Reach, name_places
+from isthmus.supervisor.condition import Condition
+from isthmus.supervisor.pause import PauseFile
+from isthmus.supervisor.status import describe, read_status
+from isthmus.supervisor.watch.fill import fill_now
+from isthmus.supervisor.watch.watch import BacklogLook
+from isthmus.topology.model import Federation
+from isthmus.topology.route import routes
+
+__all__ = ["survey"]
+
+# What stays true of a run that has ended.
+_KEPT = ("moved", "dead_lettered", "discarded", "resent", "restarts", "last_error")
+
+
+def survey(federation: Federation, folder: Path) -> dict[str, Any]:
+    """The status document of the run that uses a state folder, or one made by looking.
+
+    Args:
+        federation: with absolute paths.
+        folder: the state folder of its runs.
+    """
+    document = read_status(folder)
+    if document is not None and document["alive"]:
+        run = {route["task"] for route in document["routes"]}
+        others = dict.fromkeys(route.task for route in routes(federation) if route.task not in run)
+        return document | {"tasks_not_run": list(others)}
+    counted = {route["name"]: route for route in document["routes"]} if document is not None else {}
+    paused = PauseFile(folder).last_known()
+    described = []
+    clock = SystemClock()
+    now = clock.monotonic()
+    with Reach(federation, "isthmus-status") as reach:
+        for route in routes(federation):
+            condition = Condition()
+            condition.stopped()
+            if route.task in paused:
+                condition.paused(paused[route.task])
+            try:
+                found = BacklogLook(clock).look(reach, route)
+                age_ms = clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
+                condition.stands(now, found.waiting, max(0, age_ms) / 1000)
+            except IsthmusError as error:
+                alias = route.source.alias
+                condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
+            before = counted.get(route.name, {})
+            described.append(describe(route, condition, now) | {name: before[name] for name in _KEPT if name in before})
+    fill = [each.to_dict() for each in fill_now(federation, routes(federation), _sizes(document))]
+    if document is None:
+        return {"alive": False, "state": "not running", "routes": described, "fill": fill}
+    last = {name: document[name] for name in ("process", "started_at", "age_seconds")}
+    # A run that was killed, or that hangs, has not said that it ended.
+    state = "ended" if document["state"] == "ended" else "gone without ending"
+    return {"alive": False, "state": state, "routes": described, "fill": fill, **last}
+
+
+def _sizes(document: dict[str, Any] | None) -> dict[tuple[str, str], tuple[float, int]]:
+    """How large the topics were when the run was last heard of."""
+    if document is None:
+        return {}
+    at = float(document["updated_at_seconds"])
+    return {(each["namespace"], each["topic"]): (at, each["used_bytes"]) for each in document.get("fill", ())}

@@ -1,0 +1,130 @@
+"""Measures the backlog of the routes.
+
+What it is: a thread for each namespace that browses the heads of its routes' sources, so that lag and age are known
+whether a route runs, fails or may not start. What it is not: a lock, or a count; AMQP has none, so that sequence numbers
+are subtracted.
+
+Invariants:
+    I1. Looks at an idle source back off up to IDLE_SECONDS (each look at Azure is billed); while something waits they come
+        every BUSY_SECONDS.
+    I2. A namespace that cannot be reached delays the looks at no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from isthmus.clock import Clock, SystemClock
+from isthmus.connectors.servicebus.head import first_waiting, last_sequence, waiting_at_most
+from isthmus.errors import IsthmusError
+from isthmus.replication.query.sighting import Backlog
+from isthmus.replication.reach import Reach
+from isthmus.replication.verification.audit import Peek
+from isthmus.topology.model import Route
+
+__all__ = ["BacklogLook", "BacklogWatch"]
+
+BUSY_SECONDS = 2.0
+IDLE_SECONDS = 30.0
+UNREACHABLE_SECONDS = 10.0
+
+
+class BacklogLook:
+    """Measures one source.
+
+    Args:
+        clock: tells which messages have expired.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._tail = 0
+        self._interval_seconds = BUSY_SECONDS
+
+    def __call__(self, peek: Peek) -> Backlog:
+        """Look once.
+
+        Raises:
+            IsthmusError: the source cannot be read.
+        """
+        head = first_waiting(peek, self._clock.wall_ms())
+        if head is None:
+            self._interval_seconds = min(IDLE_SECONDS, self._interval_seconds * 2)
+            return Backlog()
+        self._interval_seconds = BUSY_SECONDS
+        self._tail = last_sequence(peek, max(self._tail, head.sequence))
+        return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
+
+    def look(self, reach: Reach, route: Route) -> Backlog:
+        """Look once at the source of a route, of whatever kind it is.
+
+        Raises:
+            IsthmusError: the source cannot be read.
+        """
+        group, plain = route.options.log.group, route.options.plain
+        if not group and not plain.reads:
+            return self(reach.peek(route.source))
+        waiting, oldest_ms = reach.waiting(route.source, group or plain.subscription)
+        self._interval_seconds = BUSY_SECONDS if waiting else min(IDLE_SECONDS, self._interval_seconds * 2)
+        return Backlog(waiting, oldest_ms)
+
+    @property
+    def interval_seconds(self) -> float:
+        """Seconds until the next measurement."""
+        return self._interval_seconds
+
+
+class BacklogWatch:
+    """Measures all sources, in the background.
+
+    Args:
+        routes: whose sources to look at.
+        reach: opens the namespaces; called once in each thread, since connections belong to one.
+    """
+
+    def __init__(self, routes: Sequence[Route], reach: Callable[[], Reach]) -> None:
+        self._found: dict[str, Backlog] = {}
+        self._reach = reach
+        self._stop = threading.Event()
+        by_alias: dict[str, list[Route]] = {}
+        for route in routes:
+            by_alias.setdefault(route.source.alias, []).append(route)
+        self._threads = [
+            threading.Thread(target=self._watch, args=(each,), name=f"look-{alias}", daemon=True)
+            for alias, each in by_alias.items()
+        ]
+
+    def start(self) -> BacklogWatch:
+        """Begins to look."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop; blocks until a pending request has ended."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(15.0)
+
+    def backlog(self, route: Route) -> Backlog | None:
+        """The backlog of a route by the last measurement; None where none has succeeded."""
+        return self._found.get(route.name)
+
+    def _watch(self, routes: Sequence[Route]) -> None:
+        looks = {route.name: BacklogLook() for route in routes}
+        due = dict.fromkeys(looks, 0.0)
+        with self._reach() as reach:
+            while not self._stop.is_set():
+                for route in routes:
+                    if time.monotonic() < due[route.name]:
+                        continue
+                    interval_seconds = UNREACHABLE_SECONDS
+                    with contextlib.suppress(IsthmusError, OSError):
+                        self._found[route.name] = looks[route.name].look(reach, route)
+                        interval_seconds = looks[route.name].interval_seconds
+                    due[route.name] = time.monotonic() + interval_seconds
+                self._stop.wait(max(0.1, min(due.values()) - time.monotonic()))

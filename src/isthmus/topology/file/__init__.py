@@ -1,0 +1,1 @@
+"""The federation file as text: nodes, settings, references, schema, reference page, starters."""

@@ -1,0 +1,1 @@
+"""Ways of messages through a federation: edges, cycles, forwarding."""

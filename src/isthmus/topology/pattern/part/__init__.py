@@ -1,0 +1,1 @@
+"""What patterns are made of: members, replication subscriptions, marks, ends at logs."""

@@ -1,0 +1,1 @@
+"""Transfers: the ways of one message from one entity to another."""

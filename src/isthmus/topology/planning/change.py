@@ -1,0 +1,190 @@
+"""What a plan consists of.
+
+What it is: one change of one entity, and a plan of them with its routes, notes and faults, each as values for `--json` and
+as text for people. What it is not: the comparison that makes them (`isthmus.topology.planning.planner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from isthmus.errors import Fault
+from isthmus.topology.file.duration import format_ms
+from isthmus.topology.model import Route
+from isthmus.topology.state import (
+    GroupState,
+    LogState,
+    PlainState,
+    QueueState,
+    RuleState,
+    SubscriptionState,
+    TopicState,
+)
+
+__all__ = ["Action", "Change", "Entity", "Plan", "differences", "label", "same_value", "shown"]
+
+Entity: TypeAlias = TopicState | QueueState | SubscriptionState | RuleState | LogState | GroupState | PlainState
+Action: TypeAlias = Literal["create", "update", "delete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step at one namespace.
+
+    Attributes:
+        alias: the namespace's.
+        action: create, update or delete.
+        kind: topic, queue, subscription or rule; of a log, log or group.
+        topic: the topic's or log's name; of a queue its own.
+        subscription: the subscription's or group's name; empty for a topic or queue.
+        after: what stands afterwards; of a created subscription with its rules, of a created topic without
+            subscriptions; None after a deletion. None in its fields: the service's default, or what stood.
+        before: what stood; None before a creation.
+        why: the reason, for people.
+    """
+
+    alias: str
+    action: Action
+    kind: Literal["topic", "queue", "subscription", "rule", "log", "group"]
+    topic: str
+    subscription: str = ""
+    after: Entity | None = None
+    before: Entity | None = None
+    why: str = ""
+
+    @property
+    def path(self) -> str:
+        """The entity's path, e.g. `flights/Subscriptions/boards/Rules/filter`."""
+        path = self.topic
+        if self.kind == "group":
+            return f"{path}/Groups/{self.subscription}"
+        if self.subscription:
+            path += f"/Subscriptions/{self.subscription}"
+        if self.kind == "rule":
+            entity = self.after or self.before
+            path += f"/Rules/{entity.name if entity else ''}"
+        return path
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Each field that changes, for people: `LockDuration 1m → 30s`."""
+        return tuple(_details(self.before, self.after))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The change as plain values for `--json`."""
+        return {
+            "namespace": self.alias,
+            "action": self.action,
+            "kind": self.kind,
+            "path": self.path,
+            "details": list(self.details),
+            "why": self.why,
+            "after": asdict(self.after) if self.after else None,
+            "before": asdict(self.before) if self.before else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `apply` would do.
+
+    Attributes:
+        changes: in the order in which they are made.
+        routes: all routes of the federation, which `run` would keep.
+        notes: what an operator should know, e.g. where duplicate detection is turned on.
+        faults: conflicts that no change can mend; with any, nothing is applied.
+    """
+
+    changes: tuple[Change, ...] = ()
+    routes: tuple[Route, ...] = ()
+    notes: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values for `--json`."""
+        return {
+            "changes": [change.to_dict() for change in self.changes],
+            "routes": [asdict(route) for route in self.routes],
+            "notes": list(self.notes),
+            "faults": [asdict(fault) for fault in self.faults],
+        }
+
+
+def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any, Any]]:
+    """Field, value that stood, value wanted, for every field that is wanted and differs; rules apart."""
+    for each in fields(after):
+        value = getattr(after, each.name)
+        if each.name in {"name", "rules", "subscriptions", "groups", "is_topic"} or value is None:
+            continue
+        if before is not None and each.name.startswith("initial_"):
+            continue
+        stood = getattr(before, each.name) if before else None
+        # The Python SDK rounds the largest TimeSpan, so that lengths beyond a century count as one.
+        if not same_value(each.name, stood, value):
+            yield each.name, stood, value
+
+
+def same_value(name: str, stood: Any, value: Any) -> bool:
+    """Whether two values of a field are one setting: durations as they are written, forwarding targets without case."""
+    if stood is None or value is None:
+        return stood is value
+    if name.endswith("_ms"):
+        return format_ms(stood) == format_ms(value)
+    if name.startswith("forward_"):
+        return str(stood).lower() == str(value).lower()
+    return bool(stood == value)
+
+
+def _details(before: Entity | None, after: Entity | None) -> Iterator[str]:
+    if after is None:
+        return
+    for name, stood, value in differences(before, after):
+        new = shown(name, value)
+        if before is None and new in {"", "no"}:
+            continue
+        yield f"{label(name)} {shown(name, stood)} → {new}" if before is not None else f"{label(name)} {new}"
+    if isinstance(after, SubscriptionState) and before is None:
+        for rule in after.rules or ():
+            yield f"rule {rule.name}: {rule.filter}" + (f"; {rule.action}" if rule.action else "")
+
+
+_LABELS = {
+    "lock_duration_ms": "LockDuration",
+    "max_delivery_count": "MaxDeliveryCount",
+    "auto_delete_on_idle_ms": "AutoDeleteOnIdle",
+    "requires_session": "RequiresSession",
+    "forward_to": "ForwardTo",
+    "duplicate_detection_ms": "DuplicateDetection",
+    "partitioned": "EnablePartitioning",
+    "default_ttl_ms": "DefaultMessageTimeToLive",
+    "initial_ttl_ms": "DefaultMessageTimeToLive",
+    "initial_size_megabytes": "MaxSizeInMegabytes",
+    "dead_letters_expired": "DeadLetteringOnMessageExpiration",
+    "status": "Status",
+    "forward_dead_letters_to": "ForwardDeadLetteredMessagesTo",
+    "initial_partitions": "partitions",
+    "initial_replication": "replication factor",
+    "start": "starts at",
+}
+
+
+def label(name: str) -> str:
+    """The service's name of a field."""
+    return _LABELS.get(name, name)
+
+
+def shown(name: str, value: Any) -> str:
+    """A field's value for people."""
+    if value is None:
+        return "?"
+    if value == "" and name.startswith("forward_"):
+        return ""
+    if name == "duplicate_detection_ms" and not value:
+        return "off"
+    if name.endswith("_ms"):
+        return format_ms(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -1,0 +1,93 @@
+"""What stands of plain queues and topics against what is wanted.
+
+What it is: the pure comparison for namespaces that are neither Service Bus nor a log, e.g. RabbitMQ: queues, topics (exchanges,
+addresses) and what keeps a topic's messages for a route. What it is not: that of Service Bus (`isthmus.topology.planning.planner`, which calls
+this one) or of logs (`isthmus.topology.planning.log_planner`).
+
+Invariants:
+    I1. A plan whose changes have all been made is followed by a plan without changes.
+    I2. An entity that stands is never changed.
+    I3. A subscription is made after its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from isthmus.errors import Fault
+from isthmus.topology.model import Federation
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.planning.change import Change
+from isthmus.topology.state import NamespaceState, PlainState
+
+__all__ = ["PlainChanges", "plain_changes", "wanted_plain"]
+
+
+@dataclass(slots=True)
+class PlainChanges:
+    """The part of a plan that concerns plain queues and topics."""
+
+    changes: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+
+def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
+    """What must stand at each namespace of such a kind that a task uses."""
+    found: dict[str, dict[tuple[str, bool], PlainState]] = {}
+    for task in federation.tasks.values():
+        for alias, entity in PATTERNS[task.pattern].wanted(task):
+            if isinstance(entity, PlainState):
+                at, key = found.setdefault(alias, {}), (entity.name, entity.is_topic)
+                stands = at.get(key, entity)
+                both = tuple(dict.fromkeys((*stands.subscriptions, *entity.subscriptions)))
+                at[key] = replace(entity, subscriptions=both, is_read=stands.is_read or entity.is_read)
+    return {alias: tuple(at.values()) for alias, at in found.items()}
+
+
+def plain_changes(federation: Federation, observed: Mapping[str, NamespaceState]) -> PlainChanges:
+    """Compare what a federation wants at namespaces of such kinds with what stands.
+
+    Args:
+        federation: from `isthmus.topology.read`.
+        observed: by alias, every namespace that a task uses.
+    """
+    found = PlainChanges()
+    for alias, entities in wanted_plain(federation).items():
+        for entity in entities:
+            _compare(alias, entity, observed[alias], found)
+    return found
+
+
+def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: PlainChanges) -> None:
+    stands = namespace.plain_entity(entity.name, is_topic=entity.is_topic)
+    if stands is None:
+        found.changes.append(
+            Change(
+                alias=alias,
+                action="create",
+                kind="topic" if entity.is_topic else "queue",
+                topic=entity.name,
+                after=replace(entity, subscriptions=()),
+            )
+        )
+    else:
+        found.notes += [f"{remark} ({alias})" for remark in stands.remarks]
+    for name in entity.subscriptions:
+        if stands is not None and name in stands.subscriptions:
+            continue
+        if stands is not None:
+            found.notes.append(
+                f"topic {entity.name} at {alias} stands: what was published before `apply` makes {name} is not moved"
+            )
+        found.changes.append(
+            Change(
+                alias=alias,
+                action="create",
+                kind="subscription",
+                topic=entity.name,
+                subscription=name,
+                after=PlainState(name=name),
+            )
+        )

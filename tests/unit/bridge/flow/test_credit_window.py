@@ -1,0 +1,133 @@
+"""What a reader lets its source send, by number, size and success."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.bridge.flow.credit_window import FIRST_MESSAGES, LARGEST_PART, RECENT_MESSAGES, CreditWindow
+
+MIB = 1 << 20
+READ = MIB
+
+
+def test_i1_before_a_size_is_known_credit_is_one() -> None:
+    window = CreditWindow(16_000, 64 * MIB)
+    assert window.credit(0, 0) == 1
+    assert window.credit(1, 0) == 1
+    assert window.credit(FIRST_MESSAGES, 0) == 0
+    window.came(1, 1000, 1000)
+    assert window.credit(1, 1000) == FIRST_MESSAGES - 1
+
+
+def test_the_window_doubles_with_success_and_a_batch_has_all_of_it_at_once() -> None:
+    window = CreditWindow(1000, 64 * MIB)
+    seen = [window.limit]
+    for _ in range(6):
+        window.settled(window.limit)
+        seen.append(window.limit)
+    assert seen == [256, 512, 1000, 1000, 1000, 1000, 1000]
+    assert CreditWindow(1000, 64 * MIB, grows=False).limit == 1000
+    assert CreditWindow(10, 64 * MIB).limit == 10
+
+
+def test_i5_the_window_grows_only_when_settled_says_so() -> None:
+    window = CreditWindow(1000, 64 * MIB)
+    assert not window.settled(FIRST_MESSAGES - 1)
+    assert window.limit == FIRST_MESSAGES
+    assert window.settled(1)
+    assert window.limit == 2 * FIRST_MESSAGES
+
+
+def test_a_plan_keeps_it_small_until_the_span_is_settled() -> None:
+    window = CreditWindow(1000, 64 * MIB)
+    window.narrow(8, 64)
+    for _ in range(8):
+        assert window.limit == 8
+        window.settled(8)
+    assert window.limit == 8
+    window.settled(8)
+    assert window.limit == 16
+    window.narrow(0, 0)
+    assert window.limit == 16
+
+
+def test_credit_falls_when_messages_grow() -> None:
+    window = CreditWindow(16_000, 64 * MIB, grows=False)
+    window.came(100, 100 * 1000, 1000)
+    assert window.credit(0, 0) == 16_000
+    window.came(1, 100 * MIB, 100 * MIB)
+    assert window.credit(0, 0) <= 64
+    for _ in range(3):
+        window.came(RECENT_MESSAGES, RECENT_MESSAGES * 1000, 1000)
+    assert window.credit(0, 0) == 16_000
+
+
+def test_the_maximum_counts_beside_the_mean() -> None:
+    window = CreditWindow(16_000, 64 * MIB, grows=False)
+    window.came(10_000, 10_000 * 1000 + 10 * MIB, 10 * MIB)
+    assert window.message_bytes == 10 * MIB // LARGEST_PART
+    assert window.credit(0, 0) == 64 * MIB // (10 * MIB // LARGEST_PART)
+
+
+def test_i3_one_message_of_any_size_may_come_and_be_read() -> None:
+    window = CreditWindow(16_000, MIB)
+    window.came(1, 100 * MIB, 100 * MIB)
+    assert window.credit(0, 0) == 1
+    assert window.credit(1, 100) == 0
+    assert not window.is_full(0, 0, 50 * MIB)
+    assert window.is_full(1, 100, 50 * MIB)
+
+
+def test_i4_the_window_in_messages_holds() -> None:
+    window = CreditWindow(100, 64 * MIB, grows=False)
+    window.came(60, 60, 1)
+    assert window.credit(60, 60) == 40
+    assert window.credit(100, 100) == 0
+    assert window.credit(120, 120) == 0
+
+
+def test_credit_is_set_anew_by_quarters_of_the_window() -> None:
+    window = CreditWindow(1000, 64 * MIB, grows=False)
+    assert not window.is_worth_granting(1000, 800)
+    assert window.is_worth_granting(1000, 700)
+    assert window.is_worth_granting(1, 0)
+    assert not window.is_worth_granting(0, 0)
+    window.came(10, 10 * MIB, MIB)  # now the window is 64 by size
+    assert window.is_worth_granting(40, 20)
+    assert not window.is_worth_granting(40, 30)
+
+
+@given(st.lists(st.sampled_from([200, 1000, 100_000, 3 * MIB, 20 * MIB]), min_size=1, max_size=80), st.integers(0, 99))
+def test_i2_nothing_is_read_beyond_the_bound_whatever_the_sizes(sizes: list[int], seed: int) -> None:
+    """A peer that sends all it has credit for, in frames; a reader that reads what `is_full` allows; a sink at random."""
+    chance = random.Random(seed)
+    bound = 8 * MIB
+    window = CreditWindow(16_000, bound)
+    waiting, pipe = list(sizes), 0
+    under_way: list[int] = []
+    partial = credit = 0
+    while waiting or pipe or under_way:
+        wanted = window.credit(len(under_way), sum(under_way))
+        if window.is_worth_granting(wanted, credit):
+            credit = wanted
+        while not window.is_full(len(under_way), sum(under_way), partial) and (credit or pipe) and (waiting or pipe):
+            if not pipe:
+                pipe = waiting.pop(0)
+                credit -= 1
+                size = pipe
+            part = min(pipe, READ)
+            pipe -= part
+            partial += part
+            alone = not under_way
+            assert alone or sum(under_way) + partial < bound + READ
+            if not pipe:
+                under_way.append(partial)
+                window.came(1, size, size)
+                partial = 0
+        if under_way:
+            count = chance.randint(1, len(under_way))
+            del under_way[:count]
+            window.settled(count)

@@ -1,0 +1,63 @@
+"""The routes of a reader, by the time alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isthmus.bridge.frame import Kind, pack_numbers
+from isthmus.bridge.host.reader.claim_book import ClaimBook
+from isthmus.bridge.host.reader.routes import ReaderRoutes
+from isthmus.bridge.lease.crash_search import Plan
+from isthmus.bridge.report import RouteState
+from isthmus.bridge.route_spec import End, RouteSpec
+from reader_source import FakeSystem
+
+
+class Line:
+    """What the sink was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, bytes]] = []
+
+    def send(self, kind: int, payload: bytes = b"") -> None:
+        self.told.append((kind, payload))
+
+
+class Routes:
+    """The routes of a reader, with sources in memory."""
+
+    def __init__(self) -> None:
+        self.system = FakeSystem()
+        line: Any = Line()
+        self.made = ReaderRoutes(lambda kind: self.system, line, ClaimBook())  # type: ignore[arg-type,return-value]
+        self.spec = RouteSpec(name="a", source=End("fake", "a", {"queue": "a"}), target=End("fake", "b"))
+        self.handle = 0
+
+    def open(self, now: float) -> None:
+        """Begins to carry the route; its target opens at once."""
+        self.handle += 1
+        self.made.add(self.spec, Plan(), now)
+        self.made.service({}, now)
+        self.made.on_frame(Kind.READY, pack_numbers(self.handle), now)
+        self.made.service({}, now)
+
+    def run_until(self, now: float, until: float) -> None:
+        """Everything that is due until then."""
+        while (now := max(now + 0.001, self.made.deadline(now))) < until:
+            self.made.service({}, now)
+
+
+def test_a_route_that_was_carried_before_tells_nothing_of_the_one_that_is() -> None:
+    routes = Routes()
+    routes.open(0.0)
+    routes.system.put("a", 1)
+    routes.made.service({}, 0.1)
+    routes.made.remove("a", 0.2)  # a message is under way: until 20.2 s its settlement is waited for
+    routes.made.on_frame(Kind.SETTLE, pack_numbers(1, 1, 1), 0.3)
+    routes.run_until(0.3, 1.0)
+    assert routes.made.take_reports(1.0)["a"].state is RouteState.ENDED
+    routes.open(1.0)
+    assert routes.made.take_reports(2.0)["a"].state is RouteState.RUNNING
+    routes.run_until(2.0, 60.0)
+    told = routes.made.take_reports(60.0)
+    assert all(report.state is RouteState.RUNNING for report in told.values()), told

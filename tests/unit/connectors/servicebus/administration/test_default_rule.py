@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from azure.core.pipeline.transport import HttpRequest, RequestsTransport
+
+from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport, with_default_rule
+from isthmus.topology import RuleState
+
+SB = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
+ENTRY = (
+    '<ns0:entry xmlns:ns0="http://www.w3.org/2005/Atom" xmlns:ns1="{sb}"><ns0:content type="application/xml">'
+    "<ns1:{what}><ns1:LockDuration>PT30S</ns1:LockDuration><ns1:RequiresSession>false</ns1:RequiresSession>"
+    "<ns1:MaxDeliveryCount>2000</ns1:MaxDeliveryCount></ns1:{what}></ns0:content></ns0:entry>"
+)
+
+
+def entry(what: str) -> str:
+    return ENTRY.format(sb=SB[1:-1], what=what)
+
+
+def test_the_rule_stands_where_the_service_reads_it() -> None:
+    body = with_default_rule(entry("SubscriptionDescription"), RuleState("isthmus", "a < 1", "SET a = 1"))
+    description = ET.fromstring(body).find(f".//{SB}SubscriptionDescription")
+    assert description is not None
+    assert [element.tag.removeprefix(SB) for element in description] == [
+        "LockDuration",
+        "RequiresSession",
+        "DefaultRuleDescription",
+        "MaxDeliveryCount",
+    ]
+    rule = description[2]
+    assert rule.findtext(f"{SB}Filter/{SB}SqlExpression") == "a < 1"
+    assert rule.findtext(f"{SB}Action/{SB}SqlExpression") == "SET a = 1"
+    assert rule.findtext(f"{SB}Name") == "isthmus"
+
+
+def test_a_rule_without_action_has_an_empty_one() -> None:
+    body = with_default_rule(entry("SubscriptionDescription").encode(), RuleState("r", "1=1")).decode()
+    assert "EmptyRuleAction" in body
+    assert "SqlRuleAction" not in body
+
+
+def test_i1_other_entities_are_unchanged() -> None:
+    text = entry("TopicDescription")
+    assert with_default_rule(text, RuleState("r", "1=1")) == text.encode()
+
+
+@pytest.mark.parametrize(("plain", "url"), [(True, "http://127.0.0.1:5710/q"), (False, "https://127.0.0.1:5710/q")])
+def test_i2_a_request_goes_without_tls_only_where_that_is_asked_for(
+    plain: bool, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(RequestsTransport, "send", lambda self, request, **options: sent.append(request.url))
+    transport = DefaultRuleTransport(plain=plain)
+    for _ in range(2):  # a retry sends the same request again
+        transport.send(HttpRequest("GET", "https://127.0.0.1:5710/q"))
+    assert sent == [url, url]

@@ -1,0 +1,439 @@
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.amqp import section
+from isthmus.amqp.section import Header, locate
+from isthmus.amqp.types import Int, Long, Symbol, Timestamp, UInt
+from isthmus.connectors.servicebus.message.message_rewriter import (
+    COPIED,
+    HOPS_USED_UP,
+    MALFORMED,
+    VISITED,
+    Mark,
+    MessageRewriter,
+    Refused,
+)
+from isthmus.message import digest, duplicate_key, made_message_id
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.name import DIGEST, HOP_PROPERTIES
+from isthmus.replication.verification.identity import provenance_of
+
+NOW_MS = 1_700_000_100_000
+ENQUEUED_MS = 1_700_000_000_123
+STORED_HEADER = Header(True, 4, None, False, 3)
+ISO = "2023-11-14T22:13:20.123Z"
+
+values = st.one_of(
+    st.text(max_size=300),
+    st.binary(max_size=300),
+    st.integers(-(2**63), 2**63 - 1).map(Long),
+    st.integers(-(2**31), 2**31 - 1).map(Int),
+    st.integers(0, 2**32 - 1).map(UInt),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    st.uuids(),
+    st.none(),
+)
+names = st.text(min_size=1, max_size=40).filter(lambda name: name != "RuleName" and not name.startswith("repl-"))
+
+
+def stored(
+    sequence: int = 1 << 33,
+    *,
+    topic_sequence: int | None = None,
+    header: Header | None = STORED_HEADER,
+    own: dict[str, Any] | None = None,
+    annotations: dict[str, Any] | None = None,
+    properties: dict[str, Any] | None = None,
+    body: bytes = b"body",
+) -> bytes:
+    broker: dict[Any, Any] = {
+        "x-opt-locked-until": Timestamp(NOW_MS + 1000),
+        "x-opt-sequence-number": Long(sequence),
+        "x-opt-enqueued-time": Timestamp(ENQUEUED_MS),
+    }
+    if topic_sequence is not None:
+        broker["x-opt-enqueue-sequence-number"] = Long(topic_sequence)
+    return section.encode_message(
+        body,
+        header=header,
+        annotations=broker | (annotations or {}),
+        properties={"message_id": "m1"} if properties is None else properties,
+        application_properties=own,
+    )
+
+
+def been(*places: str) -> dict[str, str]:
+    """The provenance of a copy of the message that `stored` makes, which has been at these places."""
+    hops = [(place, place.partition("/")[0], "1", "1", ISO) for place in places]
+    columns = (";".join(column) for column in zip(*hops, strict=True))
+    return dict(zip(HOP_PROPERTIES, columns, strict=True)) | {DIGEST: digest(b"m1", b"body")}
+
+
+def application(message: bytes) -> dict[Any, Any]:
+    return section.decode_map(message, locate(message).application_properties)
+
+
+def copied(message: bytes, rewriter: MessageRewriter | None = None) -> bytes:
+    made = (rewriter or MessageRewriter("ewr/flights", "jfk")).copy(message, NOW_MS)
+    assert isinstance(made, bytes)
+    return made
+
+
+def test_provenance_is_added_and_nothing_else_changes() -> None:
+    message = stored(7, own={"gate": "A1", "n": Int(3)})
+    copy = copied(message)
+    assert application(copy) == {
+        "gate": "A1",
+        "n": Int(3),
+        "repl-origin": "ewr/flights",
+        "repl-namespace": "ewr",
+        "repl-sequence": "7",
+        "repl-offset": "7-" + digest(b"m1", b"body")[:8],
+        "repl-enqueued-time": ISO,
+        "repl-digest": digest(b"m1", b"body"),
+    }
+    assert copy.endswith(message[slice(*locate(message).body)])
+
+
+def test_a_subscription_tells_the_topics_number() -> None:
+    assert application(copied(stored(7, topic_sequence=1 << 40)))["repl-sequence"] == str(1 << 40)
+
+
+def key_of(copy: bytes) -> bytes:
+    return duplicate_key(copy, *locate(copy).application_properties)
+
+
+FORWARDED = [
+    ({"body": b"one"}, {"body": b"two"}),
+    ({"properties": {"message_id": "one"}}, {"properties": {"message_id": "two"}}),
+    ({"properties": {}, "body": b"one"}, {"properties": {}, "body": b"two"}),
+]
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize(("one", "other"), FORWARDED)
+def test_messages_forwarded_from_two_topics_with_the_same_number_and_time_are_two(
+    one: dict[str, Any], other: dict[str, Any], made: bool
+) -> None:
+    """`x-opt-enqueue-sequence-number` is that of the topic that each entered, so both may have the same one here."""
+    rewriter = MessageRewriter("ewr/flights", "jfk", makes_message_ids=made)
+    copies = [copied(stored(8 + n, topic_sequence=7, **what), rewriter) for n, what in enumerate((one, other))]
+    assert key_of(copies[0]) != key_of(copies[1])
+    if made:
+        ids = [section.decode_properties(each, locate(each).properties)["message_id"] for each in copies]
+        assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("marks", [None, Mark("isthmus-flights")])
+@pytest.mark.parametrize("what", [{}, {"properties": {}}, {"annotations": {"x": 1}}])
+def test_a_message_has_the_same_key_by_every_way(what: dict[str, Any], marks: Mark | None) -> None:
+    direct = copied(stored(7, **what), MessageRewriter("ewr/flights", "lga", mark=marks))
+    again = copied(stored(7, **what, header=None), MessageRewriter("ewr/flights", "lga"))
+    for makes in (False, True):
+        first = copied(stored(7, **what), MessageRewriter("ewr/flights", "jfk", makes_message_ids=makes))
+        properties = section.decode_properties(first, locate(first).properties)
+        second = stored(9, own=application(first), properties={"message_id": properties["message_id"]})
+        assert key_of(copied(second, MessageRewriter("jfk/flights", "lga"))) == key_of(direct) == key_of(again)
+
+
+def test_steps_that_change_contents_do_not_change_the_key() -> None:
+    copies = [copied(stored(7, body=body), MessageRewriter("ewr/flights", "jfk", trusts=True)) for body in (b"a", b"b")]
+    assert key_of(copies[0]) == key_of(copies[1])
+    assert application(copies[0])["repl-offset"] == "7"
+
+
+def test_later_hops_are_joined_and_the_first_value_stays_i2() -> None:
+    once = copied(stored(7))
+    sections = locate(once)
+    assert provenance_of(once) is not None
+    again = stored(9, own=section.decode_map(once, sections.application_properties))
+    twice = application(copied(again, MessageRewriter("jfk/flights", "lga")))
+    assert twice["repl-origin"] == "ewr/flights;jfk/flights"
+    assert twice["repl-sequence"] == "7;9"
+    assert twice["repl-enqueued-time"] == f"{ISO};{ISO}"
+
+
+def test_a_message_never_returns_i3() -> None:
+    rewriter = MessageRewriter("jfk/flights", "ewr")
+    verdict = rewriter.copy(stored(own=been("ewr/flights")), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason, rewriter.looped) == ("complete", VISITED, 1)
+
+
+def test_i3_the_only_copy_of_a_message_that_would_return_is_dead_lettered() -> None:
+    policy = CopyPolicy(dead_letters_returning=True)
+    rewriter = MessageRewriter("jfk/flights", "ewr", policy=policy)
+    verdict = rewriter.copy(stored(own=been("ewr/flights")), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason, rewriter.looped) == ("dead-letter", VISITED, 1)
+    assert copied(stored(7), rewriter) == copied(stored(7), MessageRewriter("jfk/flights", "ewr"))
+
+
+def test_i3_another_entity_and_another_namespace_of_the_same_alias_are_no_return() -> None:
+    copied(stored(own=been("ewr/bookings")), MessageRewriter("jfk/flights", "ewr"))
+    copied(stored(own=been("ewr/flights")), MessageRewriter("jfk/flights", "ewr", target_namespace="other"))
+    verdict = MessageRewriter("jfk/Flights", "EWR", target_namespace="ewr").copy(
+        stored(own=been("ewr/flights")), NOW_MS
+    )
+    assert isinstance(verdict, Refused)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"own": {"repl-origin": "jfk/flights", "repl-sequence": "1"}},
+        {"body": b"another"},
+        {"properties": {"message_id": "m2"}},
+        {"properties": {}},
+    ],
+)
+def test_i5_a_new_message_with_a_copys_properties_begins_its_provenance_here(message: dict[str, Any]) -> None:
+    mark = Mark("isthmus-flights")
+    copy = copied(
+        stored(7, **{"own": been("jfk/flights") | {"isthmus-flights": "m1"}, **message}),
+        MessageRewriter("ewr/flights", "jfk", mark=mark),
+    )
+    own = application(copy)
+    assert (own["repl-origin"], own["repl-sequence"]) == ("ewr/flights", "7")
+    assert own["isthmus-flights"] == section.decode_properties(copy, locate(copy).properties)["message_id"]
+    assert provenance_of(copy) is not None
+
+
+def test_a_copy_of_the_same_task_goes_no_further() -> None:
+    own = been("ewr/flights") | {"isthmus-flights": "m1"}
+    verdict = MessageRewriter("jfk/flights", "lga", mark=Mark("isthmus-flights")).copy(stored(own=own), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason) == ("complete", COPIED)
+    assert (
+        application(copied(stored(own=own), MessageRewriter("jfk/flights", "lga", mark=Mark("other"))))["other"] == "m1"
+    )
+
+
+def test_steps_that_change_a_message_do_not_make_it_new() -> None:
+    message = stored(own=been("ewr/flights"), body=b"changed")
+    assert isinstance(MessageRewriter("jfk/flights", "ewr", trusts=True).copy(message, NOW_MS), Refused)
+
+
+@given(st.binary(max_size=40), st.booleans(), st.sampled_from([None, Int(1), Int(0), "0", "m1"]))
+def test_i6_every_copy_bears_the_mark(body: bytes, is_number: bool, present: object) -> None:
+    own = {"gate": "A1"} if present is None else {"gate": "A1", "seen": present}
+    rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=is_number))
+    copies, refused = rewriter.copy_all(*joined([stored((1 << 33) + n, own=own, body=body) for n in (1, 2, 3)]), NOW_MS)
+    assert not refused
+    expected = "m1" if not is_number else 1
+    assert {application(copy)["seen"] for copy in copies} == {expected}
+    assert all(provenance_of(copy) is not None for copy in copies)
+
+
+@pytest.mark.parametrize("is_number", [True, False])
+def test_i6_the_name_of_the_mark_as_a_value_is_no_mark(is_number: bool) -> None:
+    rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=is_number))
+    copies, _ = rewriter.copy_all(*joined([stored((1 << 33) + n, own={"gate": "seen"}) for n in (1, 2, 3)]), NOW_MS)
+    assert [application(copy)["seen"] for copy in copies] == [1 if is_number else "m1"] * 3
+
+
+def test_where_nothing_keeps_keys_a_message_id_is_made_of_the_origin() -> None:
+    def made(number: int, name: str, rewriter: MessageRewriter | None = None) -> tuple[str, dict[Any, Any]]:
+        rewriter = rewriter or MessageRewriter("ewr/flights", "jfk", mark=Mark("seen"), makes_message_ids=True)
+        copy = copied(stored(number, properties={"message_id": name, "subject": "s"}), rewriter)
+        assert provenance_of(copy) is not None
+        fields = section.decode_properties(copy, locate(copy).properties)
+        assert (fields["subject"], application(copy)["seen"]) == ("s", fields["message_id"])
+        return fields["message_id"], application(copy)
+
+    first, own = made(1, "m")
+    assert own["repl-message-id"] == "m"
+    assert first == made(1, "m")[0]
+    assert first != made(2, "m")[0]
+    assert len(first) <= 128
+    # A second hop keeps the sender's own, and the id, which is the origin's.
+    onward = MessageRewriter("jfk/flights", "lga", makes_message_ids=True)
+    copy = copied(stored(9, properties={"message_id": first, "subject": "s"}, own=own), onward)
+    assert application(copy)["repl-message-id"] == "m"
+    assert section.decode_properties(copy, locate(copy).properties)["message_id"] == first
+
+
+def test_used_up_hops_are_dead_lettered() -> None:
+    verdict = MessageRewriter("d/q", "e", hop_budget=3).copy(stored(own=been("a/q", "b/q", "c/q")), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason) == ("dead-letter", HOPS_USED_UP)
+
+
+def test_rule_name_goes_as_a_key_only() -> None:
+    own = {"note": "RuleName", "RuleName": "replication", "raw": b"\xa1\x08RuleName\xa1\x01x", "replication": Int(1)}
+    for sequence in (7, 1 << 33):
+        rewriter = MessageRewriter("ewr/flights", "jfk")
+        copies, _ = rewriter.copy_all(*joined([stored(sequence, own=own)] * 3), NOW_MS)
+        for copy in copies:
+            left = application(copy)
+            assert "RuleName" not in left
+            assert (left["note"], left["raw"], left["replication"]) == (own["note"], own["raw"], 1)
+
+
+def test_the_brokers_annotations_go_and_the_senders_stay() -> None:
+    copy = copied(stored(annotations={"x-opt-partition-key": "pk", "x-opt-message-state": Int(0), "mine": Symbol("s")}))
+    assert section.decode_map(copy, locate(copy).message_annotations) == {"x-opt-partition-key": "pk", "mine": "s"}
+
+
+def test_remaining_time_to_live_is_recomputed_and_delivery_count_dropped_i4() -> None:
+    waited = NOW_MS - ENQUEUED_MS
+    for ttl_ms, left in ((waited + 5000, 5000), (waited - 5000, 1), (None, None), (0xFFFFFFFF, None)):
+        rewriter = MessageRewriter("ewr/flights", "jfk")
+        for _ in range(3):
+            copy = copied(stored(header=Header(True, 4, ttl_ms, False, 3)), rewriter)
+            assert section.decode_header(copy, locate(copy).header) == Header(True, 4, left, False, 0)
+
+
+def test_a_missing_message_id_is_made_of_the_duplicate_key() -> None:
+    """A detection by MessageId at the target must not take two messages of the same number for one."""
+    copy = copied(stored(7, properties={"subject": "s"}))
+    made = made_message_id(key_of(copy))
+    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": made, "subject": "s"}
+    copy = copied(section.encode_message(b"x", annotations={"x-opt-sequence-number": Long(5)}))
+    made = made_message_id(key_of(copy))
+    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": made}
+
+
+def test_without_an_origin_only_the_broker_is_taken_out() -> None:
+    copy = copied(stored(own={"a": "b"}), MessageRewriter(""))
+    assert application(copy) == {"a": "b"}
+    assert "message_annotations" in locate(copy)._fields
+    assert locate(copy).message_annotations == (0, 0)
+
+
+def joined(messages: list[bytes]) -> tuple[bytes, list[int]]:
+    offsets = [0]
+    for message in messages:
+        offsets.append(offsets[-1] + len(message))
+    return b"".join(messages), offsets
+
+
+some_message = st.builds(
+    stored,
+    st.integers(1, 2**62),
+    topic_sequence=st.none() | st.integers(1, 2**62),
+    header=st.builds(
+        Header,
+        st.booleans(),
+        st.integers(0, 255),
+        st.none() | st.integers(1, 2**32 - 1),
+        st.just(False),
+        st.integers(0, 9),
+    )
+    | st.none(),
+    own=st.dictionaries(names | st.just("RuleName"), values, max_size=6) | st.none(),
+    annotations=st.dictionaries(
+        st.sampled_from(["x-opt-partition-key", "mine", "x-opt-deadletter-source", "number"]),
+        st.text() | st.integers(-(2**31), 2**31 - 1).map(Int),
+    ),
+    properties=st.fixed_dictionaries(
+        {}, optional={"message_id": st.text(max_size=300) | st.uuids(), "subject": st.text(), "group_id": st.text()}
+    )
+    # As of a Kafka record.
+    | st.fixed_dictionaries(
+        {"creation_time": st.integers(0, 2**62).map(Timestamp)},
+        optional={"group_id": st.text(max_size=8) | st.text("key", min_size=140, max_size=260)},
+    ),
+    body=st.binary(max_size=400),
+)
+
+
+@given(st.lists(some_message, min_size=1, max_size=8).map(lambda several: several * 3))
+def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i1(messages: list[bytes]) -> None:
+    quick = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen"))
+    copies, refused = quick.copy_all(*joined(messages), NOW_MS)
+    assert not refused
+    for message, copy in zip(messages, copies, strict=True):
+        general = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen")).copy(message, NOW_MS)
+        assert isinstance(general, bytes)
+        before, after, other = locate(message), locate(copy), locate(general)
+        assert application(copy) == application(general)
+        for place in ("header", "message_annotations", "properties", "body", "footer"):
+            assert copy[slice(*getattr(after, place))] == general[slice(*getattr(other, place))]
+        assert copy[slice(*after.body)] == message[slice(*before.body)]
+        own = {k: v for k, v in application(message).items() if k != "RuleName"}
+        kept = {k: v for k, v in application(copy).items() if not k.startswith("repl-") and k != "seen"}
+        assert provenance_of(copy) is not None
+        assert kept == own
+        assert {k: type(v) for k, v in kept.items()} == {k: type(v) for k, v in own.items()}
+
+
+def test_a_uuid_message_id_stays_a_uuid() -> None:
+    name = uuid.uuid4()
+    copy = copied(stored(properties={"message_id": name}))
+    assert section.decode_properties(copy, locate(copy).properties)["message_id"] == name
+
+
+def test_what_nobody_can_read_goes_on_as_it_came_i1() -> None:
+    message = stored(properties={"message_id": "id", "subject": "text"}).replace(b"text", b"\xff\xff\xff\xff")
+    copy = MessageRewriter("ewr/flights", "jfk").copy(message, NOW_MS)
+    assert isinstance(copy, bytes)
+    assert copy[slice(*locate(copy).properties)] == message[slice(*locate(message).properties)]
+    broken = stored(own={"repl-mine": 1}).replace(b"repl-mine", b"repl-min\xff")
+    copy = MessageRewriter("ewr/flights", "jfk").copy(broken, NOW_MS)
+    assert isinstance(copy, bytes)
+    assert b"repl-min\xff" in copy
+
+
+def test_provenance_that_nobody_can_read_is_none() -> None:
+    broken = stored(2, own={"repl-origin": "text"}).replace(b"text", b"\xff\xff\xff\xff")
+    messages = [stored(1), broken, stored(3)]
+    offsets = [0, *(sum(map(len, messages[: i + 1])) for i in range(3))]
+    copies, refused = MessageRewriter("ewr/flights", "jfk").copy_all(b"".join(messages), offsets, NOW_MS)
+    assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "2", "3"]
+    assert not refused
+
+
+def test_what_is_no_message_is_dead_lettered_and_stops_no_other() -> None:
+    messages = [stored(1), b"\0Sp\xff" + bytes(40), stored(3)]
+    copies, refused = MessageRewriter("ewr/flights", "jfk").copy_all(*joined(messages), NOW_MS)
+    assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "3"]
+    ((row, disposition, reason, _),) = refused
+    assert (row, disposition, reason) == (1, "dead-letter", MALFORMED)
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+@pytest.mark.parametrize("missing", HOP_PROPERTIES)
+def test_a_message_with_parts_of_a_provenance_is_new(missing: str, trusts: bool) -> None:
+    """An application sends a copy again, and takes only some of its properties along."""
+    told = dict(zip(HOP_PROPERTIES, ("jfk/flights", "J", "7", "7", ISO), strict=True)) | {
+        DIGEST: digest(b"m1", b"body")
+    }
+    del told[missing]
+    rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E", target_namespace="L", trusts=trusts)
+    copies, refused = rewriter.copy_all(stored(own=told), [0, len(stored(own=told))], NOW_MS)
+    assert not refused
+    found = section.decode_map(copies[0], locate(copies[0]).application_properties)
+    assert found["repl-origin"] == "ewr/flights"
+
+
+def test_a_time_before_all_times_is_told_as_any_other() -> None:
+    """Kafka's "no timestamp" is -1."""
+    rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E")
+    message = stored(annotations={"x-opt-enqueued-time": Timestamp(-1)})
+    copies, refused = rewriter.copy_all(message * 2, [0, len(message), 2 * len(message)], NOW_MS)
+    assert not refused
+    told = [section.decode_map(each, locate(each).application_properties) for each in copies]
+    assert [each["repl-enqueued-time"] for each in told] == ["1969-12-31T23:59:59.999Z"] * 2
+
+
+def test_whatever_no_copy_can_be_made_of_is_dead_lettered_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E")
+    make = rewriter._general.make
+
+    def fails(data: bytes, start: int, end: int, now_ms: int) -> Any:
+        if b"odd" in data[start:end]:
+            raise KeyError("a fault of ours")
+        return make(data, start, end, now_ms)
+
+    monkeypatch.setattr(rewriter._general, "make", fails)
+    messages = [stored(1), stored(2, body=b"odd", own={"repl-x": 1}), stored(3)]
+    offsets = [0, *(len(b"".join(messages[:count])) for count in (1, 2, 3))]
+    copies, refused = rewriter.copy_all(b"".join(messages), offsets, NOW_MS)
+    assert len(copies) == 2
+    assert [(each.row, each.disposition, each.reason) for each in refused] == [(1, "dead-letter", MALFORMED)]

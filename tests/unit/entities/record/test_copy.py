@@ -1,0 +1,105 @@
+"""Keys that are read of many copies at once are those of each alone."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.amqp import section
+from isthmus.entities.record.copy import NUMBER_BYTES, SOURCE_BYTES, KeyReader, key_of
+from isthmus.entities.record.parse import HeadCache, split, split_packed
+from isthmus.entities.record.record import Parts
+from isthmus.message import Tail
+from isthmus.message.duplicate_key import KEY_BYTES, duplicate_key
+from isthmus.message.name import DIGEST, HOP_PROPERTIES, MESSAGE_ID
+from isthmus.message.provenance import encoded
+
+BODY = b"x" * 40
+NUMBERS = st.integers(0, 30) | st.sampled_from([(7 << 48) + 1, 10**19, (1 << 63) - 1])
+
+
+def copy(
+    number: int | str = 7,
+    origin: str = "ewr/flights",
+    namespace: str = "A",
+    own: bytes = b"",
+    hops: int = 1,
+    proof: str = "0" * 16,
+    sender_id: str = "",
+    message_id: str = "id",
+) -> Parts:
+    """A copy as routes write it."""
+    tail = Tail(origin, namespace)
+    values: tuple[str, ...]
+    if isinstance(number, str):
+        values = (origin, namespace, number, number, "2026-01-01T00:00:00.000Z")
+    else:
+        one = (origin, namespace, str(number), f"{number}-0123abcd", "2026-01-01T00:00:00.000Z")
+        values = tuple(f"{value};{value}2" for value in one) if hops > 1 else one
+    pairs = own + b"".join(encoded(k) + encoded(v) for k, v in zip(HOP_PROPERTIES, values, strict=True))
+    pairs += tail.digest + proof.encode() if len(proof) == 16 else encoded(DIGEST) + encoded(proof)
+    if sender_id:
+        pairs += encoded(MESSAGE_ID) + encoded(sender_id)
+    plain = section.encode_message(BODY, properties={"message_id": message_id})
+    found = section.locate(plain)
+    application = b"\0St\xd1" + struct.pack(">II", len(pairs) + 4, 12) + pairs
+    return split(plain[slice(*found.properties)] + application + plain[slice(*found.body)], HeadCache(0))
+
+
+fake = copy(99, "lga/other").rest[20:-60]
+copies = st.builds(
+    copy,
+    NUMBERS | st.sampled_from(["007", "", "x", "1;2", "-3", "1" * 30, "²"]),
+    st.sampled_from(["ewr/flights", "ewr/bookings", "jfk/flights", "none", "ewr/" + "f" * 43, "newark/" + "f" * 40]),
+    st.sampled_from(["A", "B", "n" * 300]),
+    st.sampled_from(
+        [b"", encoded("a") + encoded("b"), encoded("fake") + b"\xb0" + struct.pack(">I", len(fake)) + fake]
+    ),
+    st.integers(1, 2),
+    st.sampled_from(["0" * 16, "1" * 15, "\xa1" * 8]),
+    st.sampled_from(["", "sender's"]),
+    st.sampled_from(["id", "i" * 200, "i" * 300]),
+)
+
+
+@given(st.lists(copies | st.just(split(section.encode_message(BODY), HeadCache(0))), max_size=8))
+def test_many_at_once_have_the_keys_of_each(messages: list[Parts]) -> None:
+    for parts, keyed in zip(messages, KeyReader().with_keys(messages), strict=True):
+        assert keyed == parts._replace(duplicate_key=key_of(parts.rest))
+        found = section.locate(parts.rest)
+        # What decides on the fragment, and stands in stores of earlier releases.
+        assert keyed.duplicate_key[:KEY_BYTES] == duplicate_key(parts.rest, *found.application_properties)
+
+
+@given(st.lists(copies, max_size=8, min_size=1))
+def test_copies_in_an_envelope_have_the_keys_of_each(messages: list[Parts]) -> None:
+    data, bounds = b"", []
+    for parts in messages:
+        bounds.append((len(data), len(data) + len(parts.rest)))
+        data += parts.rest
+    for parts, keyed in zip(messages, split_packed(data, bounds, HeadCache(0), KeyReader()), strict=True):
+        assert keyed[1:] == (parts.rest, parts.message_id, None, key_of(parts.rest))
+
+
+def test_a_key_tells_source_and_number() -> None:
+    first, second, other, several = (
+        parts.duplicate_key
+        for parts in KeyReader().with_keys([copy(1), copy(2), copy(1, namespace="B"), copy(1, hops=2)])
+    )
+    assert len(first) == KEY_BYTES + SOURCE_BYTES + NUMBER_BYTES
+    assert first[KEY_BYTES:-NUMBER_BYTES] == second[KEY_BYTES:-NUMBER_BYTES] != other[KEY_BYTES:-NUMBER_BYTES]
+    assert [int.from_bytes(key[-NUMBER_BYTES:], "big") for key in (first, second, other)] == [1, 2, 1]
+    assert several == first  # the way does not matter
+
+
+def test_the_proof_of_a_copy_is_no_part_of_its_key() -> None:
+    assert key_of(copy(1, proof="a" * 16).rest) == key_of(copy(1).rest)
+
+
+def test_the_alias_is_no_part_of_it_whatever_the_length_of_the_name() -> None:
+    for length in (46, 47, 48):
+        entity = "f" * (length - len("ewr/"))
+        several = [copy(1, f"ewr/{entity}"), copy(1, f"newark/{entity}"), copy(1, f"ewr/{entity}", hops=2)]
+        assert len({parts.duplicate_key for parts in KeyReader().with_keys(several)}) == 1

@@ -1,0 +1,476 @@
+"""The reading for reconciliation is complete and true while messages move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.amqp.section import Header
+from isthmus.amqp.types import Long, Symbol, Timestamp
+from isthmus.errors import EntityNotFoundError
+from isthmus.message import digest
+from isthmus.message.name import DIGEST, HOP_PROPERTIES, RESENT
+from isthmus.replication.verification import passage
+from isthmus.replication.verification.audit import audit
+from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.identity import Members
+from isthmus.testing.clock import ManualClock
+from isthmus.topology.model import Endpoint, Route
+
+AUDIT = {alias: Endpoint(alias, "flights/Subscriptions/audit") for alias in ("ewr", "jfk")}
+ROUTES = [
+    Route(
+        name=f"flights.{source}.{target}",
+        task="flights",
+        pattern="all-active",
+        source=Endpoint(source, f"flights/Subscriptions/isthmus.flights.{target}"),
+        targets=(Endpoint(target, "flights"),),
+    )
+    for source, target in (("ewr", "jfk"), ("jfk", "ewr"))
+]
+
+
+def copied(origin: str, number: int, message_id: str, body: bytes = b"") -> dict[str, object]:
+    """The provenance of a copy without a body."""
+    hop = (f"{origin}/flights", origin, str(number), str(number), "2026-01-01T00:00:00.000Z")
+    return {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(message_id.encode(), body)}
+
+
+class Entities:
+    """Entities in memory; `moved` is called after each page of a reading, so that a test can move messages meanwhile."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, list[bytes]] = {str(endpoint): [] for endpoint in AUDIT.values()}
+        self.held |= {str(route.source): [] for route in ROUTES}
+        self.next: dict[str, int] = {}
+        self.opened: list[str] = []
+        self.on_open: dict[str, list[tuple[str, str, int]]] = {}
+
+    def put(
+        self,
+        place: str,
+        number: int,
+        *,
+        origin: str = "",
+        reason: str = "",
+        message_id: str = "",
+        at_ms: int = 0,
+        ttl_ms: int | None = None,
+        own: dict[str, object] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        properties: dict[str, object] = dict(own or {})
+        if origin:
+            properties |= copied(origin, number, message_id, body)
+        if reason:
+            properties["DeadLetterReason"] = reason
+        annotations = {
+            Symbol("x-opt-sequence-number"): Long(self.next.setdefault(place, 1)),
+            Symbol("x-opt-enqueue-sequence-number"): Long(number),
+            Symbol("x-opt-enqueued-time"): Timestamp(at_ms),
+        }
+        self.next[place] += 1
+        self.held.setdefault(place, []).append(
+            section.encode_message(
+                body,
+                header=Header(ttl_ms=ttl_ms),
+                annotations=annotations,
+                properties={"message_id": message_id} if message_id else {},
+                application_properties=properties,
+            )
+        )
+
+    def peek(self, endpoint: Endpoint):
+        place = str(endpoint)
+        if place not in self.held:
+            raise EntityNotFoundError(place)
+        self.opened.append(place)
+
+        def read(from_sequence: int, count: int) -> Sequence[bytes]:
+            from isthmus.replication.verification.identity import identify
+
+            standing = sorted(self.held[place], key=lambda message: identify(message).sequence)
+            return [m for m in standing if identify(m).sequence >= from_sequence][:count]
+
+        return read
+
+
+def test_every_fate_is_told() -> None:
+    entities = Entities()
+    for number in range(1, 7):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+    for number in (1, 2):
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr")
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk", 3)
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk/$DeadLetterQueue", 4, reason="TTLExpiredException")
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk/$DeadLetterQueue", 5, reason="MaxDeliveryCountExceeded")
+    result = audit("flights", ROUTES, AUDIT, entities.peek).to_dict()
+    counts = [result[kind] for kind in ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost")]
+    assert counts == [6, 2, 1, 1, 1, 1]
+
+
+def test_a_copy_before_a_route_is_not_taken_for_the_message_of_its_number() -> None:
+    entities = Entities()
+    entities.put("jfk/flights/Subscriptions/audit", 7)
+    entities.put("jfk/flights/Subscriptions/isthmus.flights.ewr", 7, origin="ewr")
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert (result.total("waiting"), result.total("lost")) == (0, 1)
+
+
+def test_a_message_that_moves_during_the_reading_is_not_lost() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    opener = entities.peek
+
+    def moving(endpoint: Endpoint):
+        if endpoint == ROUTES[0].source:
+            # It left the route's source after the target was read for the first time.
+            entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+        return opener(endpoint)
+
+    result = audit("flights", ROUTES, AUDIT, moving)
+    assert result.clean
+    assert result.total("arrived") == 1
+
+
+def test_i2_what_enters_later_is_ignored_everywhere() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+    opener = entities.peek
+
+    def moving(endpoint: Endpoint):
+        if endpoint == ROUTES[0].source:
+            entities.put("ewr/flights/Subscriptions/audit", 2)
+            entities.put("jfk/flights/Subscriptions/audit", 2, origin="ewr")
+        return opener(endpoint)
+
+    result = audit("flights", ROUTES, AUDIT, moving).to_dict()
+    assert (result["entered"], result["arrived"], result["unknown"], result["clean"]) == (1, 1, 0, True)
+
+
+def test_a_reading_of_many_pages_keeps_the_order(monkeypatch) -> None:
+    monkeypatch.setattr(passage, "PAGE_MESSAGES", 7)
+    entities = Entities()
+    for number in range(1, 51):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr")
+    shown: list[str] = []
+    result = audit("flights", ROUTES, AUDIT, entities.peek, on_message=lambda alias, _: shown.append(alias))
+    assert result.clean
+    assert result.total("arrived") == 50
+    assert shown.count("ewr") == shown.count("jfk") == 50
+
+
+WINDOWS_MS = {"ewr": 60_000, "jfk": 60_000}
+
+
+def test_copies_that_detection_dropped_for_an_equal_are_not_lost() -> None:
+    """A publisher sent every message to both members under one MessageId; each drops the other's copy."""
+    entities = Entities()
+    for alias in ("ewr", "jfk"):
+        for number in (1, 2, 3):
+            entities.put(f"{alias}/flights/Subscriptions/audit", number, message_id=f"m{number}", at_ms=1000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("dropped"), result.total("lost"), result.clean) == (6, 0, True)
+    assert result.comparisons[1].samples == {"dropped": (1, 2, 3)}
+    other = Entities()
+    for alias in ("ewr", "jfk"):
+        other.put(f"{alias}/flights/Subscriptions/audit", 1, message_id="m1", at_ms=1000, body=alias.encode())
+    result = audit("flights", ROUTES, AUDIT, other.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("dropped"), result.total("lost"), result.verdict) == (0, 2, Verdict.FAULTY)
+
+
+def test_without_detection_or_an_equal_in_time_what_is_missing_is_lost() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, message_id="equal", at_ms=70_001)
+    entities.put("ewr/flights/Subscriptions/audit", 2, message_id="equal in time", at_ms=70_000)
+    entities.put("ewr/flights/Subscriptions/audit", 3, message_id="alone", at_ms=1000)
+    entities.put("ewr/flights/Subscriptions/audit", 4, at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/audit", 7, message_id="equal", at_ms=10_000)
+    entities.put("jfk/flights/Subscriptions/audit", 8, message_id="equal in time", at_ms=10_000)
+    entities.put("jfk/flights/Subscriptions/audit", 9, at_ms=1000)
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk", 5)
+    for number in (7, 8, 9):
+        entities.put("jfk/flights/Subscriptions/isthmus.flights.ewr", number)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    there = next(each for each in result.comparisons if (each.origin, each.member) == ("ewr", "jfk"))
+    assert (there.dropped, there.lost, there.samples["lost"]) == (1, 3, (1, 3, 4))
+    assert not result.clean
+    off = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms={"ewr": 60_000, "jfk": 0})
+    assert (off.total("dropped"), off.total("lost")) == (0, 4)
+
+
+def test_a_message_is_no_equal_of_itself() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, message_id="m", at_ms=1000)
+    entities.put("ewr/flights/Subscriptions/audit", 1, origin="jfk", message_id="m", at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/audit", 1, message_id="n", at_ms=1000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("dropped"), result.total("lost"), result.total("unequal")) == (0, 2, 1)
+
+
+def test_of_two_equals_the_one_that_came_first_explains_the_other() -> None:
+    entities = Entities()
+    for number in (1, 2):
+        entities.put("ewr/flights/Subscriptions/audit", number, message_id="m", at_ms=1000 * number)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr", message_id="m", at_ms=1500)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("arrived"), result.total("dropped"), result.total("lost")) == (1, 1, 0)
+
+
+def test_i3_what_ended_its_life_cannot_be_told_and_is_left_out_where_that_was_during_the_reading() -> None:
+    entities = Entities()
+    clock = ManualClock()
+    now_ms = clock.wall_ms()
+    audited = "ewr/flights/Subscriptions/audit"
+    entities.put(audited, 1, at_ms=now_ms - 60_000, ttl_ms=30_000)
+    entities.put(audited, 2, at_ms=now_ms - 60_000, ttl_ms=61_000)
+    entities.put(audited, 3, at_ms=now_ms - 60_000)
+    entities.put("jfk/flights/Subscriptions/audit", 3, origin="ewr")
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert (result.total("entered"), result.total("ended"), result.total("lost")) == (2, 1, 0)
+    assert result.verdict is Verdict.UNCLEAR
+    entities.put(audited, 4, at_ms=now_ms - 60_000, ttl_ms=300_000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert (result.total("lost"), result.comparisons[1].samples["lost"]) == (1, (4,))
+    assert result.verdict is Verdict.FAULTY
+
+
+def test_what_expired_before_its_route_is_a_fault() -> None:
+    entities = Entities()
+    clock = ManualClock()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+    assert audit("flights", ROUTES, AUDIT, entities.peek, clock=clock).verdict is Verdict.CLEAN
+    # Its original has gone from the audited subscription meanwhile, as it has expired there, too.
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk/$DeadLetterQueue", 2, reason="TTLExpiredException")
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk", 3, at_ms=clock.wall_ms() - 60_000, ttl_ms=1000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert (result.total("expired"), result.verdict) == (2, Verdict.FAULTY)
+
+
+def test_i4_what_is_not_replicated_is_not_missed_and_is_counted() -> None:
+    entities = Entities()
+    fates = {"": b"", "held_back": b"own", "filtered": b"filter", "incomparable": b"odd"}
+    for number, body in enumerate(fates.values(), 1):
+        entities.put("ewr/flights/Subscriptions/audit", number, body=body)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+
+    def selects(message: bytes, _: object) -> str:
+        return next((fate for fate, body in fates.items() if fate and body in message), "")
+
+    result = audit("flights", ROUTES, AUDIT, entities.peek, selects=selects)
+    told = {
+        kind: result.total(kind) for kind in ("entered", "held_back", "filtered", "incomparable", "lost", "unknown")
+    }
+    assert told == {"entered": 1, "held_back": 1, "filtered": 1, "incomparable": 1, "lost": 0, "unknown": 0}
+    assert result.verdict is Verdict.FAULTY  # for the one that the rule cannot compare
+
+
+def test_i5_a_copy_with_other_content_is_no_arrival() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, body=b"gate 5", own={"carrier": "UA"}, message_id="m")
+    entities.put("ewr/flights/Subscriptions/audit", 2, body=b"gate 6")
+    jfk = "jfk/flights/Subscriptions/audit"
+    entities.put(jfk, 1, origin="ewr", body=b"gate 5", own={"carrier": "AA"}, message_id="m")
+    entities.put(jfk, 2, origin="ewr", body=b"gate 7")
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [0, 2, 2]
+    assert result.verdict is Verdict.FAULTY
+    entities.put(
+        jfk, 1, origin="ewr", body=b"gate 5", own={"carrier": "UA", "seen": 1, "RuleName": "x"}, message_id="m"
+    )
+    entities.put(jfk, 2, origin="ewr", body=b"gate 6", message_id="ewr/flights/2", own={"seen": 1})
+    result = audit("flights", ROUTES, AUDIT, entities.peek, mark="Seen")
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [2, 2, 0]
+
+
+def test_provenance_of_a_message_that_never_entered_is_not_believed() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+    for number in (2, 99):  # between those that entered, and beyond all of them
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr")
+    entities.put("ewr/flights/Subscriptions/audit", 4)
+    entities.put("jfk/flights/Subscriptions/audit", 4, origin="ewr")
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("entered", "arrived", "forged", "lost")] == [2, 2, 2, 0]
+    assert result.verdict is Verdict.FAULTY
+
+
+def test_a_message_from_outside_the_task_entered_where_it_came_to_a_member() -> None:
+    """Another task brought it: a route that stops it because of where it comes from loses it for this task."""
+    entities = Entities()
+    members = Members({("ewr", "flights"): "ewr", ("jfk", "flights"): "jfk"})
+    entities.put("ewr/flights/Subscriptions/audit", 1, origin="lga")
+    result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
+    assert [result.total(kind) for kind in ("entered", "lost", "forged")] == [1, 1, 0]
+    there = copied("lga", 1, "")
+    there |= {name: f"{there[name]};{value}" for name, value in copied("ewr", 1, "").items() if name in HOP_PROPERTIES}
+    entities.put("jfk/flights/Subscriptions/audit", 1, own=there)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
+    assert [result.total(kind) for kind in ("entered", "arrived", "lost")] == [1, 1, 0]
+
+
+def test_what_applications_consume_is_not_called_lost() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in range(1, 11):
+        entities.put(ewr, number, at_ms=1000 * number)
+        entities.put(jfk, number, origin="ewr", at_ms=1000 * number)
+    assert audit("flights", ROUTES, AUDIT, entities.peek, shared=True).verdict is Verdict.CLEAN
+    del entities.held[jfk][:4]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
+    assert [result.total(kind) for kind in ("entered", "arrived", "consumed", "lost")] == [10, 6, 4, 0]
+    assert result.verdict is Verdict.UNCLEAR
+    assert "4 messages no longer stand in flights/Subscriptions/audit at jfk (applications consume it)" in result.doubts
+    del entities.held[ewr][:7]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
+    assert [result.total(kind) for kind in ("entered", "arrived", "unknown", "forged", "lost")] == [3, 3, 3, 0, 0]
+
+
+def test_of_a_subscription_of_its_own_only_what_may_have_stood_there_is_in_doubt() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in range(1, 11):
+        entities.put(ewr, number, at_ms=10_000 * number)
+        if number != 9:
+            entities.put(jfk, number, origin="ewr", at_ms=10_000 * number)
+    del entities.held[jfk][:4]
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("consumed", "lost")] == [4, 1]
+    assert result.verdict is Verdict.FAULTY
+
+
+def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in range(1, 11):
+        entities.put(ewr, number, at_ms=10_000 * number)
+        entities.put(jfk, number, origin="ewr", at_ms=10_000 * number)
+    del entities.held[ewr][:5]
+    del entities.held[jfk][:4]
+    clock = ManualClock()
+    ttl_ms = clock.wall_ms()
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock)
+    assert (result.total("entered"), result.total("forged"), result.verdict) == (5, 0, Verdict.CLEAN)
+    assert [(each.absent_before, each.messages) for each in result.readings] == [(5, 5), (4, 6)]
+    # What came in half of that time is what stands: what is absent went earlier than its time.
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=3 * ttl_ms, clock=clock)
+    assert result.verdict is Verdict.UNCLEAR
+    entities.put(ewr, 11, at_ms=ttl_ms - 1000, ttl_ms=60_000)
+    entities.put(jfk, 11, origin="ewr", at_ms=ttl_ms - 1000, ttl_ms=60_000)
+    assert audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock).verdict is Verdict.UNCLEAR
+    assert audit("flights", ROUTES, AUDIT, entities.peek).verdict is Verdict.UNCLEAR
+
+
+def test_a_subscription_that_keeps_its_messages_for_ever_explains_no_absence() -> None:
+    """The file says a day; one that stood before keeps what it had, and its messages bear no time to live."""
+    day_ms = 86_400_000
+    clock = ManualClock()
+    for ttl_ms, verdict in ((None, Verdict.UNCLEAR), (day_ms, Verdict.CLEAN)):
+        entities = Entities()
+        ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+        for number in range(1, 11):
+            at_ms = clock.wall_ms() - day_ms + 1_000_000 + number
+            entities.put(ewr, number, at_ms=at_ms, ttl_ms=ttl_ms)
+            entities.put(jfk, number, origin="ewr", at_ms=at_ms, ttl_ms=ttl_ms)
+        del entities.held[ewr][:5]
+        del entities.held[jfk][:5]
+        assert audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=day_ms, clock=clock).verdict is verdict
+
+
+@pytest.mark.parametrize(("ends_in_ms", "forged"), [(-60_000, 0), (1000, 0), (60_000, 1)])
+def test_a_copy_whose_original_has_just_expired_behind_all_that_stands_is_not_forged(
+    ends_in_ms: int, forged: int
+) -> None:
+    entities, clock = Entities(), ManualClock()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in (1, 2):
+        entities.put(ewr, number, at_ms=clock.wall_ms() - 200_000)
+        entities.put(jfk, number, origin="ewr", at_ms=clock.wall_ms() - 200_000)
+    entities.put(jfk, 3, origin="ewr", at_ms=clock.wall_ms() - 100_000, ttl_ms=100_000 + ends_in_ms)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert [result.total(kind) for kind in ("entered", "arrived", "forged", "lost")] == [2, 2, forged, 0]
+
+
+def test_a_dead_letter_that_was_sent_again_is_accounted_for() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in (1, 2, 3):
+        entities.put(ewr, number, message_id=f"m{number}", body=b"gate")
+    entities.put(jfk, 3, origin="ewr", message_id="m3", body=b"gate")
+    # Number 1 was dead-lettered, sent again as 4, dead-lettered again, and sent again as 5.
+    entities.put(ewr, 4, message_id="m1", body=b"gate", own={RESENT: "1"})
+    entities.put(ewr, 5, message_id="m1", body=b"gate", own={RESENT: "4"})
+    entities.put(jfk, 5, origin="ewr", message_id="m1", body=b"gate", own={RESENT: "4"})
+    # Number 2 is claimed by a message that says something else.
+    entities.put(ewr, 6, message_id="m2", body=b"other", own={RESENT: "2"})
+    entities.put(jfk, 6, origin="ewr", message_id="m2", body=b"other", own={RESENT: "2"})
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("entered", "arrived", "resent", "lost")] == [6, 3, 2, 1]
+
+
+def test_a_copy_with_a_mark_that_the_operator_named_before_is_an_arrival_where_that_is_told() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.put(ewr, 1)
+    entities.put(jfk, 1, origin="ewr", own={"Replicated": 1})
+    result = audit("flights", ROUTES, AUDIT, entities.peek, mark="moved")
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [0, 1, 1]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, mark="moved", former_marks=("replicated",))
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [1, 0, 0]
+
+
+def test_nothing_read_proves_nothing() -> None:
+    result = audit("flights", ROUTES, AUDIT, Entities().peek)
+    assert result.verdict is Verdict.UNCLEAR
+    assert "nothing to compare" in result.doubts[0]
+
+
+def test_where_no_order_is_promised_its_lack_is_no_fault() -> None:
+    entities = Entities()
+    for number in (1, 2):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+    for number in (2, 1):
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr")
+    assert not audit("flights", ROUTES, AUDIT, entities.peek).clean
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ordered=False)
+    assert (result.total("out_of_order"), result.clean) == (1, True)
+
+
+def test_a_message_of_which_nobody_can_read_all_stops_no_reading() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, message_id="text", at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/audit", 9, message_id="text", at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/isthmus.flights.ewr", 9)
+    for held in entities.held.values():
+        held[:] = [message.replace(b"text", b"\xff\xff\xff\xff") for message in held]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("lost"), result.total("dropped")) == (0, 1)
+
+
+def test_of_a_partitioned_topic_every_fragment_is_read_on() -> None:
+    """Sequence numbers have the fragment in their top 16 bits: what comes to a lower one later has a lower number."""
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.next = {ewr: (1 << 48) + 1, jfk: (1 << 48) + 1}
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.put("jfk/flights/Subscriptions/audit", 70)
+    entities.next = {ewr: (2 << 48) + 1, jfk: (2 << 48) + 1}
+    entities.put("ewr/flights/Subscriptions/audit", 2)
+    entities.put("jfk/flights/Subscriptions/audit", 2, origin="ewr")
+    entities.put("ewr/flights/Subscriptions/audit", 70, origin="jfk")
+    opener = entities.peek
+
+    def moving(endpoint: Endpoint):
+        if endpoint == ROUTES[0].source:
+            entities.next[jfk] = (1 << 48) + 9
+            entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+        return opener(endpoint)
+
+    result = audit("flights", ROUTES, AUDIT, moving, ordered=False)
+    assert (result.total("arrived"), result.total("lost"), result.total("duplicated")) == (3, 0, 0)

@@ -1,0 +1,37 @@
+"""What verification learns from a ledger."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isthmus.amqp import section, types
+from isthmus.connectors.ledger.file import OPEN
+from isthmus.connectors.spool.block import Record, encode
+from isthmus.replication.ledger.table import LEDGER_SCHEMA
+from isthmus.replication.verification.ledger_reading import moved
+
+
+def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tmp_path: Path) -> None:
+    rows = [
+        {"route": "t.ewr.jfk", "outcome": "moved", "origin": "ewr/Orders", "origin_sequence_number": 1},
+        {"route": "t.ewr.jfk", "outcome": "refused: TooLarge", "origin": "ewr/orders", "origin_sequence_number": 2},
+        {"route": "t.jfk.lga", "outcome": "moved", "origin": "ewr/orders", "origin_sequence_number": 3},
+        {"route": "t.ewr.jfk", "outcome": "moved", "origin": "lga/orders", "origin_sequence_number": 4},
+        {"route": "t.ewr.jfk", "outcome": "moved", "source": "ewr/orders", "sequence_number": 5},
+    ]
+    folder = tmp_path / "date=2026-11-23"
+    folder.mkdir()
+    told = [each | {"moved_time": datetime(2026, 11, 23, tzinfo=UTC)} for each in rows]
+    pq.write_table(pa.Table.from_pylist(told, LEDGER_SCHEMA), folder / "a.parquet")
+    (tmp_path / OPEN).mkdir(parents=True)
+    message = section.encode_message(b"x", annotations={"x-opt-sequence-number": types.Long(6)})
+    (tmp_path / OPEN / "b.log").write_bytes(encode([Record("t.ewr.jfk\nmoved", 6, 0, message)], 0, 1))
+    assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {1, 5, 6}
+
+
+def test_a_ledger_without_rows_tells_nothing(tmp_path: Path) -> None:
+    assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == set()

@@ -1,0 +1,163 @@
+"""What a verification reads, and what it expects to find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section, types
+from isthmus.errors import InvalidArgumentError
+from isthmus.replication.verification import verify as verify_module
+from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.identity import identify
+from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.verify import flows_of, verify
+from isthmus.topology import read
+
+FILE = """
+isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR}
+  jfk: {connection: env:JFK}
+tasks:
+  flights: {pattern: all-active, members: [ewr, jfk], subscriptions: [audit], %s}
+"""
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, task: str) -> dict[str, Any]:
+    """What the audit of a federation's only task is asked for."""
+    seen: dict[str, Any] = {}
+
+    def audit(name: str, routes: Any, subscriptions: Any, peek: Any, **more: Any) -> Reconciliation:
+        seen.update(more, subscriptions=subscriptions)
+        return Reconciliation(name, ())
+
+    monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(verify_module.Reach, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True)))
+    list(verify(read(FILE % task)))
+    return seen
+
+
+def test_a_topic_may_have_a_slash(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asked(monkeypatch, "topic: east/flights")["subscriptions"]
+    assert str(found["ewr"]) == "ewr/east/flights/Subscriptions/audit"
+
+
+def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) -> str:
+    message = section.encode_message(
+        b"x",
+        annotations={
+            types.Symbol("x-opt-sequence-number"): types.Long(3),
+            types.Symbol("x-opt-enqueued-time"): types.Timestamp(1),
+        },
+        properties={"subject": "board"},
+        application_properties=own,
+    )
+    found = asked(monkeypatch, task)["selects"](message, identify(message))
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "own", "expected"),
+    [
+        ("topic: f", {}, ""),
+        ("topic: f, mark: replication", {"replication": 1}, "held_back"),
+        ("topic: f, mark: replication", {"Replication": types.Long(1)}, "held_back"),
+        ("topic: f, mark: replication", {"replication": 0}, ""),
+        ("topic: f, mark: seen", {"replication": 1}, ""),
+        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA"}, ""),
+        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "AA"}, "filtered"),
+        ("topic: f, filter: \"carrier = 'UA'\"", {}, "filtered"),
+        ("topic: f, mark: replication, filter: \"carrier = 'UA'\"", {"carrier": "UA", "replication": 1}, "held_back"),
+        ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 0}, "filtered"),
+        ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 1}, ""),
+        ("topic: f, mark: replication", {"replication": b"x"}, "incomparable"),
+        ("topic: f, mark: replication, filter: \"carrier = 'UA'\"", {"replication": b"x"}, "incomparable"),
+        ("topic: f, mark: replication", {"replication": 1, "repl-origin": "lga/f", "repl-sequence": "3"}, "stopped"),
+    ],
+)
+def test_what_the_tasks_rule_keeps_back_is_not_expected(
+    monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any], expected: str
+) -> None:
+    assert selected(monkeypatch, task, own) == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "expected"),
+    [
+        ("topic: f, subscriptions: [audit]", "", ("f/Subscriptions/audit", False, 86_400_000)),
+        ("topic: f, subscriptions: [boards], audit: 2h", "", ("f/Subscriptions/audit", False, 7_200_000)),
+        ("topic: f, subscriptions: [audit], audit: off", "", ("f/Subscriptions/audit", False, 0)),
+        ("topic: f, subscriptions: [boards]", "", ("f/Subscriptions/boards", True, 0)),
+        ("topic: f, subscriptions: [boards]", "other", ("f/Subscriptions/other", False, 0)),
+        ("queue: q", "", ("q/Subscriptions/consumers", True, 0)),
+        ("queue: q", "consumers", ("q/Subscriptions/consumers", True, 0)),
+        ("queue: q, audit: 1h", "", ("q/Subscriptions/audit", False, 3_600_000)),
+        ("queue: q, audit: 1h", "consumers", ("q/Subscriptions/consumers", True, 0)),
+    ],
+)
+def test_the_audit_subscription_is_read_where_there_is_one(
+    task: str, given: str, expected: tuple[str, bool, int]
+) -> None:
+    flows = flows_of(read(FILE.replace("subscriptions: [audit], ", "") % task), "flights", given)
+    assert [str(flow.origin) for flow in flows] == [
+        f"{alias}/{expected[0].partition('/')[0]}" for alias in ("ewr", "jfk")
+    ]
+    for flow in flows:
+        assert (flow.witness.entity, flow.origin_is_consumed, flow.audit_ms) == expected
+        assert (flow.target.entity, flow.target_is_consumed) == expected[:2]
+
+
+def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> None:
+    text = FILE.replace("subscriptions: [audit], ", "") % 'topic: f, subscriptions: {audit: {filter: "a = 1"}%s}'
+    alone = read(text % "")
+    with pytest.raises(InvalidArgumentError, match="no subscription that holds every message"):
+        flows_of(alone, "flights")
+    assert {flow.witness.entity for flow in flows_of(alone, "flights", "audit")} == {"f/Subscriptions/audit"}
+    chosen = flows_of(read(text % ", boards: "), "flights")
+    assert {(flow.witness.entity, flow.origin_is_consumed) for flow in chosen} == {("f/Subscriptions/boards", True)}
+
+
+@pytest.mark.parametrize(
+    ("ordering", "ordered", "by_session"),
+    [("ordered", True, False), ("strict", True, False), ("session", True, True), ("none", False, False)],
+)
+def test_order_is_expected_where_the_task_promises_it(
+    monkeypatch: pytest.MonkeyPatch, ordering: str, ordered: bool, by_session: bool
+) -> None:
+    told = asked(monkeypatch, f"topic: f, ordering: {ordering}")
+    assert (told["ordered"], told["by_session"]) == (ordered, by_session)
+
+
+def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:
+    text = FILE.partition("tasks:")[0] + "tasks:\n  t: {pattern: chain, members: [ewr], forward: {inbox: off}}\n"
+    federation = read(text)
+    (result,) = verify(federation)
+    assert result.verdict is Verdict.UNCLEAR
+    assert result.doubts == ("task t moves nothing that can be compared",)
+
+
+def test_a_topic_of_a_broker_without_subscriptions_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queues can be browsed, a topic cannot: what has arrived would count as lost."""
+    read_ends: list[str] = []
+    labels: dict[tuple[str, str], str] = {}
+
+    def audit(name: str, routes: Any, places: Any, peek: Any, **more: Any) -> Reconciliation:
+        read_ends.extend(map(str, places.values()))
+        labels.update(more["members"].labels)
+        return Reconciliation(name, ())
+
+    monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(verify_module.Reach, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True)))
+    file = FILE.replace(
+        "jfk: {connection: env:JFK}", 'jfk: {connection: env:JFK}\n  art: {kind: amqp, url: "amqp://artemis"}'
+    )
+    (found,) = verify(read(file.replace("[ewr, jfk]", "[ewr, jfk, art]") % "topic: flights"))
+    assert sorted(read_ends) == ["ewr/flights/Subscriptions/audit", "jfk/flights/Subscriptions/audit"]
+    assert found.verdict is not Verdict.CLEAN
+    assert len([each for each in found.unread if "a topic keeps nothing" in each]) == 2
+    assert len([each for each in found.unread if "numbers no messages" in each]) == 2
+    # Copies of what entered at art are known as such at the others: they did not enter there.
+    assert labels == {("ewr", "flights"): "ewr", ("jfk", "flights"): "jfk", ("art", "flights"): "art/flights"}

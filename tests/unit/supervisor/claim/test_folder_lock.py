@@ -1,0 +1,41 @@
+"""Runs that would share a state folder."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus.errors import IsthmusError
+from isthmus.supervisor.claim.folder_lock import FolderInUseError, held_folder
+
+HOLD = (
+    "import sys; from pathlib import Path; from isthmus.supervisor.claim.folder_lock import held_folder\n"
+    "with held_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+)
+
+
+def test_i1_a_second_run_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    with held_folder(folder), pytest.raises(FolderInUseError, match=r"another run .*--state"), held_folder(folder):
+        pass
+    with held_folder(folder):
+        pass
+    assert isinstance(FolderInUseError(), IsthmusError)
+
+
+def test_i1_what_a_killed_run_held_is_free(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(FolderInUseError), held_folder(tmp_path):
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with held_folder(tmp_path):
+        pass

@@ -1,0 +1,121 @@
+"""What keeps a run from starting is told at once and whole; what may pass is no fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from isthmus.connectors.secret import SecretError, SecretUnavailableError
+from isthmus.errors import (
+    ConnectionLostError,
+    EntityDisabledError,
+    EntityNotFoundError,
+    IsthmusError,
+    OperationTimeoutError,
+    UnauthorizedError,
+)
+from isthmus.supervisor.examination import preflight as preflight_module
+from isthmus.supervisor.examination.preflight import Preflight, is_fault, preflight
+from isthmus.topology import read
+from isthmus.topology.model import Endpoint
+from isthmus.topology.route import routes
+
+TEXT = """isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR_CONNECTION}
+  jfk: {connection: env:JFK_CONNECTION}
+  lga: {connection: env:LGA_CONNECTION}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk, lga]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (EntityNotFoundError("flights"), True),
+        (UnauthorizedError("wrong key"), True),
+        (SecretError("env:X", "the environment variable is not set"), True),
+        (ConnectionLostError("ewr:5671: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), True),
+        (SecretUnavailableError("keyvault:x/y", "the vault answered 503"), False),
+        (ConnectionLostError("ewr:5671: Connection refused"), False),
+        (OperationTimeoutError("ewr:5671: no connection within 10 s"), False),
+        (EntityDisabledError("flights", "Disabled"), False),
+    ],
+)
+def test_what_only_the_operator_can_mend_is_a_fault(error: IsthmusError, expected: bool) -> None:
+    assert is_fault(error) is expected
+
+
+class Reach:
+    """Namespaces of which some entities stand."""
+
+    def __init__(self, errors: dict[str, IsthmusError]) -> None:
+        self.errors = errors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def peek(self, endpoint: Endpoint) -> Any:
+        def look(*_: int) -> Sequence[bytes]:
+            for place in (endpoint.alias, str(endpoint)):
+                if place in self.errors:
+                    raise self.errors[place]
+            return []
+
+        return look
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, unset: Sequence[str] = (), **errors: IsthmusError) -> Preflight:
+    for name in ("EWR", "JFK", "LGA"):
+        monkeypatch.setenv(f"{name}_CONNECTION", "Endpoint=sb://x/;SharedAccessKeyName=n;SharedAccessKey=k")
+    for name in unset:
+        monkeypatch.delenv(name)
+    places = {name.replace("__", "/"): error for name, error in errors.items()}
+
+    def attach(reach: Any, target: Endpoint) -> None:
+        if str(target) in places:
+            raise places[str(target)]
+
+    monkeypatch.setattr(preflight_module, "_attach", attach)
+    federation = read(TEXT, "f.yaml")
+    opened: Any = lambda: Reach(places)  # noqa: E731
+    return preflight(federation, routes(federation), opened)
+
+
+def test_where_all_stands_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked(monkeypatch) == Preflight()
+
+
+def test_i1_every_fault_is_told_at_once_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checked(
+        monkeypatch,
+        ["EWR_CONNECTION"],
+        jfk=EntityNotFoundError("isthmus.claims"),
+        lga__flights=UnauthorizedError("no Send"),
+    )
+    assert [str(fault) for fault in found.faults] == [
+        "f.yaml:3:3: namespace ewr: env:EWR_CONNECTION: the environment variable is not set; export EWR_CONNECTION=…",
+        "f.yaml:4:3: namespace jfk: The messaging entity 'isthmus.claims' could not be found.; make it by: isthmus apply",
+        "f.yaml:5:3: namespace lga: no Send",
+    ]
+    assert found.away == ()
+
+
+def test_i2_a_namespace_that_does_not_answer_is_no_fault_and_hides_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checked(monkeypatch, ["LGA_CONNECTION"], ewr=ConnectionLostError("ewr:5671: Connection refused"))
+    assert found.away == (("ewr", "ewr:5671: Connection refused"),)
+    assert [fault.line for fault in found.faults] == [5]
+
+
+def test_a_missing_authority_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ISTHMUS_CA_FILE", str(tmp_path / "none.pem"))
+    found = checked(monkeypatch)
+    assert len(found.faults) == 3
+    assert "none.pem" in str(found.faults[0])

@@ -1,0 +1,124 @@
+"""How full topics are, and when they will be, is told in time and never guessed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from isthmus.connectors.administration import EntitySize
+from isthmus.errors import ConnectionLostError
+from isthmus.supervisor.display import fill_lines
+from isthmus.supervisor.watch import fill as fill_module
+from isthmus.supervisor.watch.fill import WINDOW_SECONDS, Fill, FillTrend, FillWatch, entity_of, fill_now, topics_of
+from isthmus.topology import read
+from isthmus.topology.model import NamespaceRef
+from isthmus.topology.route import routes
+
+FEDERATION = read(
+    """isthmus: 1
+namespaces:
+  ewr: {host: ewr.example.com}
+  jfk: {host: jfk.example.com}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}
+"""
+)
+GB = 1024**3
+
+
+def test_i1_a_forecast_needs_growth_over_some_time() -> None:
+    trend = FillTrend()
+    assert trend.hours_until_full(GB) is None
+    trend.add(0.0, 0)
+    trend.add(5.0, GB // 100)
+    assert trend.hours_until_full(GB) is None
+    trend.add(36.0, GB // 100)
+    assert trend.hours_until_full(GB) == pytest.approx(0.99)
+    trend.add(37.0, 0)
+    assert trend.hours_until_full(GB) is None
+
+
+def test_i1_what_was_long_ago_does_not_count() -> None:
+    trend = FillTrend()
+    for hour, used in enumerate([0, 900, 900, 910]):
+        trend.add(hour * WINDOW_SECONDS, used)
+    assert trend.hours_until_full(1000) == pytest.approx(9.0)
+
+
+def test_a_full_topic_is_full_now() -> None:
+    trend = FillTrend()
+    trend.add(0, 10)
+    trend.add(100, 1100)
+    assert trend.hours_until_full(1000) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fill", "text", "warns"),
+    [
+        (Fill("ewr", "orders", GB, 5 * GB, kind="queue"), "queue orders at ewr: 20 % of 5 GB", False),
+        (Fill("ewr", "flights", GB, 5 * GB), "topic flights at ewr: 20 % of 5 GB", False),
+        (Fill("ewr", "flights", GB, 5 * GB, 30.0), "topic flights at ewr: 20 % of 5 GB, full in 30 h", False),
+        (Fill("ewr", "flights", GB, 5 * GB, 0.5), "topic flights at ewr: 20 % of 5 GB, full in 30 min", True),
+        (Fill("ewr", "flights", 9 * GB, 10 * GB), "topic flights at ewr: 90 % of 10 GB", True),
+        (Fill("ewr", "flights", 10 * GB, 10 * GB, 0.0), "topic flights at ewr: 100 % of 10 GB, full in 0 min", True),
+    ],
+)
+def test_a_fill_is_told_with_its_forecast(fill: Fill, text: str, warns: bool) -> None:
+    assert (fill.text(), fill.warns) == (text, warns)
+    assert [str(line) for line in fill_lines([fill.to_dict()])] == [text]
+
+
+class Administration:
+    closed = 0
+
+    def __init__(self, namespace: NamespaceRef) -> None:
+        self.alias = namespace.alias
+
+    def size(self, entity: str) -> EntitySize | None:
+        assert entity == "flights"
+        if self.alias == "jfk":
+            raise ConnectionLostError("jfk: Connection refused")
+        return EntitySize(3 * GB, 5 * GB)
+
+    def close(self) -> None:
+        Administration.closed += 1
+
+
+OPENER: Any = Administration
+
+
+def test_i2_a_namespace_that_cannot_be_asked_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = routes(FEDERATION)
+    assert topics_of(chosen) == {"ewr": ["flights"], "jfk": ["flights"]}
+    monkeypatch.setattr(fill_module.time, "time", lambda: 7200.0)
+    found = fill_now(FEDERATION, chosen, {("ewr", "flights"): (3600.0, 2 * GB)}, OPENER)
+    assert found == [Fill("ewr", "flights", 3 * GB, 5 * GB, pytest.approx(2.0))]
+    assert Administration.closed == 2
+
+
+def test_the_watch_keeps_what_it_found() -> None:
+    looked = threading.Event()
+
+    class Looking(Administration):
+        def close(self) -> None:
+            if self.alias == "ewr":
+                looked.set()
+
+    opener: Any = Looking
+    watch = FillWatch(FEDERATION, routes(FEDERATION), opener)
+    assert watch.fills() == []
+    watch.start()
+    try:
+        assert looked.wait(10)
+        while not watch.fills():
+            threading.Event().wait(0.001)
+        assert watch.fills() == [Fill("ewr", "flights", 3 * GB, 5 * GB)]
+    finally:
+        watch.close()
+
+
+@pytest.mark.parametrize("path", ["orders", "orders/$DeadLetterQueue", "orders/Subscriptions/s/$DeadLetterQueue"])
+def test_a_dead_letter_queue_is_part_of_its_entity(path: str) -> None:
+    assert entity_of(path) == "orders"

@@ -1,0 +1,104 @@
+"""What is told of a federation whose run has ended: its last counts, and what waits now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Symbol, Timestamp
+from isthmus.errors import ConnectionLostError
+from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.tally import Counts
+from isthmus.supervisor.condition import Condition
+from isthmus.supervisor.status import Footprint, StatusFile, describe
+from isthmus.supervisor.watch import survey as survey_module
+from isthmus.supervisor.watch.fill import Fill
+from isthmus.supervisor.watch.survey import survey
+from isthmus.topology import read
+from isthmus.topology.model import Endpoint
+from isthmus.topology.route import routes
+
+FEDERATION = read(
+    """isthmus: 1
+namespaces:
+  ewr: {host: ewr.example.com}
+  jfk: {host: jfk.example.com}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}
+"""
+)
+
+
+class Reach:
+    """Of two namespaces one is away; in the other a message waits."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def peek(self, endpoint: Endpoint) -> Any:
+        if endpoint.alias == "jfk":
+            raise ConnectionLostError("jfk.example.com: Connection refused")
+        annotations = {Symbol("x-opt-sequence-number"): Long(1), Symbol("x-opt-enqueued-time"): Timestamp(1)}
+        message = section.encode_message(b"", annotations=annotations)
+
+        def look(start: int, _: int) -> Sequence[bytes]:
+            return [message] if start <= 1 else []
+
+        return look
+
+
+@pytest.mark.parametrize(("state", "told"), [("ended", "ended"), ("running", "gone without ending")])
+def test_a_run_that_has_ended_keeps_its_last_counts(
+    state: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey_module, "Reach", Reach)
+    monkeypatch.setattr(survey_module, "fill_now", lambda *_: [Fill("ewr", "flights", 1 << 29, 1 << 30, 2.5)])
+    condition = Condition()
+    condition.starting(0)
+    condition.seen(1, Sighting(counts=Counts(1005, 1000, 3, 2)))
+    condition.stopped()
+    file = StatusFile(tmp_path)
+    file._head["process_started"] = 1.0  # of another process, which is gone
+    file.write(state, [describe(route, condition, 2) for route in routes(FEDERATION)], Footprint())
+    found = survey(FEDERATION, tmp_path)
+    assert (found["alive"], found["state"]) == (False, told)
+    here, there = found["routes"]
+    assert (here["phase"], here["moved"], here["dead_lettered"], here["discarded"]) == ("stopped", 1000, 3, 2)
+    assert here["waiting"] == 1
+    assert (found["fill"][0]["percent"], found["fill"][0]["hours_until_full"]) == (50.0, 2.5)
+    assert here["oldest_since"].startswith("1970-01-01")
+    assert there["away"] == {
+        "namespace": "jfk",
+        "reason": "jfk cannot be read: jfk (jfk.example.com): Connection refused",
+    }
+
+
+def test_without_any_run_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module, "Reach", Reach)
+    monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
+    found = survey(FEDERATION, tmp_path)
+    assert (found["alive"], found["state"], found["routes"][0]["moved"]) == (False, "not running", 0)
+
+
+def test_tasks_that_a_living_run_was_not_asked_to_run_are_named(tmp_path: Path) -> None:
+    text = "isthmus: 1\nnamespaces:\n  ewr: {host: ewr.example.com}\n  jfk: {host: jfk.example.com}\ntasks:\n"
+    task = "{pattern: all-active, topic: %s, members: [ewr, jfk]}"
+    federation = read(f"{text}  flights: {task % 'flights'}\n  gates: {task % 'gates'}\n")
+    described = [describe(route, Condition(), 0.0) for route in routes(federation, "flights")]
+    StatusFile(tmp_path).write("running", described, Footprint())
+    found = survey(federation, tmp_path)
+    assert (found["alive"], found["tasks_not_run"]) == (True, ["gates"])
+    StatusFile(tmp_path).write(
+        "running", [describe(each, Condition(), 0.0) for each in routes(federation)], Footprint()
+    )
+    assert survey(federation, tmp_path)["tasks_not_run"] == []

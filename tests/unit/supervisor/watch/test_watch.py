@@ -1,0 +1,55 @@
+"""Looks at backlogs are right and cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Timestamp
+from isthmus.replication.query.sighting import Backlog
+from isthmus.supervisor.watch.watch import BUSY_SECONDS, IDLE_SECONDS, BacklogLook
+from isthmus.testing.clock import ManualClock
+
+
+def message(sequence: int, enqueued_ms: int) -> bytes:
+    return section.encode_message(
+        b"", annotations={"x-opt-sequence-number": Long(sequence), "x-opt-enqueued-time": Timestamp(enqueued_ms)}
+    )
+
+
+class Source:
+    def __init__(self, sequences: Sequence[int], clock: ManualClock) -> None:
+        self.held = [(sequence, message(sequence, clock.wall_ms())) for sequence in sequences]
+
+    def peek(self, from_sequence: int, count: int) -> list[bytes]:
+        return [encoded for sequence, encoded in self.held if sequence >= from_sequence][:count]
+
+
+def test_what_waits_is_the_span_of_sequence_numbers() -> None:
+    clock = ManualClock()
+    look = BacklogLook(clock)
+    assert look(Source(range(41, 141), clock).peek) == Backlog(100, clock.wall_ms())
+    assert look.interval_seconds == BUSY_SECONDS
+
+
+def test_of_a_partitioned_source_the_spans_of_its_fragments_are_summed() -> None:
+    """Their sequence numbers are 2**48 apart."""
+    clock = ManualClock()
+    one, four = 1 << 48, 4 << 48
+    held = [*range(7, 9), *range(one + 3, one + 13), *range(four + 1, four + 101)]
+    assert BacklogLook(clock)(Source(held, clock).peek).waiting == 112
+    assert BacklogLook(clock)(Source(held[2:], clock).peek).waiting == 110
+
+
+def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
+    clock = ManualClock()
+    look = BacklogLook(clock)
+    empty, busy = Source([], clock), Source([7], clock)
+    intervals = []
+    for _ in range(8):
+        assert look(empty.peek) == Backlog()
+        intervals.append(look.interval_seconds)
+    assert intervals == sorted(intervals)
+    assert intervals[-1] == IDLE_SECONDS
+    assert look(busy.peek).waiting == 1
+    assert look.interval_seconds == BUSY_SECONDS

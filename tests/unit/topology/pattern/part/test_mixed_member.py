@@ -1,0 +1,152 @@
+"""isthmus.topology.pattern.part.mixed_member: members of all-active that are logs or plain topics."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from isthmus.replication.route_spec import route_spec
+from isthmus.topology import lint, read, routes
+from isthmus.topology.linter import warnings
+from isthmus.topology.model import Federation, Route
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.state import LogState, PlainState, TopicState
+
+HEAD = """isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR}
+  iad: {connection: env:IAD}
+  jfk: {kind: kafka, bootstrap: "kafka:9092"}
+  lga: {kind: rabbitmq, host: "rabbit:5672", username: isthmus, password: env:RABBIT, management: "http://rabbit:15672"}
+  hub: {kind: eventhubs, connection: env:HUB, checkpoints: checkpoints}
+  art: {kind: amqp, url: "amqp://artemis:5672"}
+  stq: {kind: queuestorage, connection: env:STORAGE}
+  grid: {kind: eventgrid, endpoint: "https://x.eventgrid.azure.net", key: env:GRID}
+  web: {kind: http, url: "http://web", listen: "127.0.0.1:80", spool: spool}
+  iot: {kind: iothub, connection: env:IOT, checkpoints: device-checkpoints}
+tasks:
+"""
+FOUR = "  flights: {pattern: all-active, topic: flights, members: [ewr, jfk, lga, hub]}\n"
+
+
+def task(settings: str = "", members: str = "ewr, jfk, lga, hub", entity: str = "topic: flights") -> str:
+    return f"{HEAD}  flights: {{pattern: all-active, {entity}, members: [{members}]{settings}}}\n"
+
+
+def by_name(federation: Federation) -> dict[str, Route]:
+    return {route.name: route for route in routes(federation)}
+
+
+def faults(text: str) -> list[str]:
+    return [each.message for each in lint(text)]
+
+
+def test_four_systems_are_members_of_one_task() -> None:
+    federation = read(HEAD + FOUR)
+    wanted = dict(PATTERNS["all-active"].wanted(federation.tasks["flights"]))
+    assert {alias: type(each) for alias, each in wanted.items()} == {
+        "ewr": TopicState,
+        "jfk": LogState,
+        "lga": PlainState,
+        "hub": LogState,
+    }
+    assert len(routes(federation)) == 12
+    log, plain = wanted["hub"], wanted["lga"]
+    assert isinstance(log, LogState)
+    assert isinstance(plain, PlainState)
+    assert [each.name for each in log.groups] == [f"isthmus.flights.{each}" for each in ("ewr", "jfk", "lga")]
+    assert plain.is_topic
+    assert plain.subscriptions == tuple(f"isthmus.flights.{each}" for each in ("ewr", "jfk", "hub"))
+
+
+def test_each_route_reads_what_no_other_route_takes() -> None:
+    federation = read(HEAD + FOUR)
+    read_from = {
+        name: (end["entity"] if "entity" in end else end["topic"], end.get("group", end.get("subscription", "")))
+        for name, route in by_name(federation).items()
+        if (end := route_spec(route, federation).source.options)
+    }
+    assert len({(name.split(".")[1], *where) for name, where in read_from.items()}) == 12
+    assert read_from["flights.jfk.lga"] == ("flights", "isthmus.flights.lga")
+    assert read_from["flights.lga.hub"] == ("flights", "isthmus.flights.hub")
+    assert read_from["flights.ewr.lga"] == ("flights/Subscriptions/isthmus.flights.lga", "")
+
+
+def test_every_copy_is_marked_with_its_message_id() -> None:
+    """isthmus.topology.pattern.part.mixed_member, I1: the mark and the provenance are written at every target."""
+    federation = read(HEAD + FOUR)
+    told = [route_spec(route, federation).target.options for route in routes(federation)]
+    assert {each["mark_value"] for each in told} == {"message-id"}
+    assert len({each["mark"] for each in told}) == 1
+    assert all(each["mark"] and each["origin"].endswith("/flights") for each in told)
+
+
+@pytest.mark.parametrize("members", ["jfk, lga", "lga, art", "jfk, hub", "ewr, iad, jfk, lga, hub, art"])
+def test_members_without_rules_are_no_cycle(members: str) -> None:
+    """isthmus.topology.graph.edge: what a route stops itself does not go round."""
+    assert faults(task(members=members)) == []
+
+
+def test_a_copy_between_two_of_its_members_is_a_cycle_with_a_way_back() -> None:
+    text = task(members="ewr, jfk, lga") + (
+        "  there: {pattern: move, queue: q, source: lga, target: ewr, target_queue: p}\n"
+        "  back: {pattern: move, queue: p, source: ewr, target: lga, target_queue: q}\n"
+    )
+    assert any("go round for ever" in each for each in faults(text)), faults(text)
+
+
+def test_a_step_sees_no_copy_that_the_task_has_made() -> None:
+    """isthmus.topology.pattern.part.mixed_member, I1: where no rule leaves copies out, a filter before the steps does."""
+    federation = read(task(', steps: [{set: "SET sys.MessageId = newid()"}]'))
+    found = {name: [json.loads(each) for each in route.options.steps] for name, route in by_name(federation).items()}
+    assert [list(each) for each in found["flights.ewr.jfk"]] == [["set"]]
+    mark = routes(federation)[0].options.mark
+    for name in ("flights.jfk.ewr", "flights.lga.jfk", "flights.hub.lga"):
+        first, *others = found[name]
+        assert first == {
+            "filter": {"where": f"[{mark}] IS NULL OR [{mark}] <> sys.MessageId", "on_failure": "drop"},
+        }
+        assert [list(each) for each in others] == [["set"]]
+
+
+def test_routes_without_steps_have_none() -> None:
+    assert {route.options.steps for route in routes(read(HEAD + FOUR))} == {()}
+
+
+@pytest.mark.parametrize("alias", ["stq", "grid", "web", "iot"])
+def test_what_not_every_route_can_read_is_no_member(alias: str) -> None:
+    """Two routes that read one queue of Queue Storage would each get half of it, and take the copies away from its consumers."""
+    (found,) = faults(task(members=f"ewr, {alias}"))
+    assert "cannot be read by every route of the task" in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "entity", "text"),
+    [
+        (", filter: \"carrier = 'UA'\"", "topic: flights", "filter has no meaning at jfk, hub, lga"),
+        (", mark: replication", "topic: flights", "mark has no meaning at jfk, hub, lga"),
+        (", duplicate_detection: 10m", "topic: flights", "duplicate_detection has no meaning at jfk, hub, lga"),
+        (", canary: 30s", "topic: flights", "canary has no meaning at jfk, hub, lga"),
+        ("", "queue: flights", "queue has no meaning at jfk, hub, lga"),
+        ("", "topic: a/b", "'a/b' is no name of a stream at jfk"),
+    ],
+)
+def test_what_a_member_cannot_honour_is_a_fault(settings: str, entity: str, text: str) -> None:
+    found = faults(task(settings, entity=entity))
+    assert any(text in each for each in found), found
+
+
+def test_routes_are_claimed_where_one_end_can_hold_a_claim() -> None:
+    federation = read(HEAD + FOUR)
+    claims = {name: route.claim_alias if route.is_claimed else "" for name, route in by_name(federation).items()}
+    assert {name for name, alias in claims.items() if not alias} == {
+        f"flights.{source}.{target}" for source in ("jfk", "lga", "hub") for target in ("jfk", "lga", "hub") if source != target
+    }  # fmt: skip
+    assert {alias for alias in claims.values() if alias} == {"ewr"}
+
+
+@pytest.mark.parametrize(("members", "is_warned"), [("ewr, jfk", False), ("ewr, jfk, lga", True), ("jfk, lga", True)])
+def test_routes_without_a_claim_are_warned_of(members: str, is_warned: bool) -> None:
+    found = [each.message for each in warnings(task(members=members)) if "have no claim" in each.message]
+    assert len(found) == is_warned

@@ -1,0 +1,113 @@
+"""What isthmus made and no task wants any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.testing.administration import FakeAdministration
+from isthmus.topology import NamespaceState, QueueState, SubscriptionState, TopicState, plan, read, wanted
+from isthmus.topology.claim import CLAIM_TOPIC
+from isthmus.topology.planning.orphan import find_orphans, named, of_tasks, removal
+
+HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n  lga: {connection: env:C}\ntasks:\n"
+ALL = "{pattern: all-active, topic: flights, members: [ewr, jfk, lga], subscriptions: [boards]}"
+TWO = ALL.replace(", lga]", "]")
+
+
+def namespaces(text: str) -> dict[str, FakeAdministration]:
+    """Namespaces at which a file was applied."""
+    federation = read(text)
+    found = {alias: FakeAdministration(f"{alias}.test") for alias in federation.namespaces}
+    desired = wanted(federation)
+    made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+    for change in made.changes:
+        found[change.alias].make(change)
+    return found
+
+
+def held(found: dict[str, FakeAdministration]) -> dict[str, NamespaceState]:
+    return {alias: each.inventory(alias) for alias, each in found.items()}
+
+
+def test_what_stands_as_declared_has_no_orphans() -> None:
+    text = f"{HEAD}  flights: {ALL}\n"
+    assert find_orphans(read(text), held(namespaces(text)).values()) == []
+
+
+def test_a_member_that_is_gone_leaves_its_subscriptions_and_claim() -> None:
+    found = namespaces(f"{HEAD}  flights: {ALL}\n")
+    federation = read(f"{HEAD}  flights: {TWO}\n")
+    orphans = find_orphans(federation, held(found).values())
+    assert {(each.alias, each.change.path) for each in orphans} == {
+        ("ewr", "flights/Subscriptions/isthmus.flights.lga"),
+        ("jfk", "flights/Subscriptions/isthmus.flights.lga"),
+        ("lga", "flights/Subscriptions/isthmus.flights.ewr"),
+        ("lga", "flights/Subscriptions/isthmus.flights.jfk"),
+        ("lga", f"{CLAIM_TOPIC}/Subscriptions/flights"),
+    }
+    assert of_tasks(federation, orphans) == (orphans, [])
+    assert set(map(id, named(federation, orphans, "LGA"))) == set(map(id, orphans))
+    assert named(federation, orphans, "jfk") == [
+        each for each in orphans if each.member == "jfk" or each.alias == "jfk"
+    ]
+    changes = removal(held(found), orphans)
+    for change in changes:
+        found[change.alias].make(change)
+    assert [change.path for change in changes if change.kind == "topic"] == [CLAIM_TOPIC]
+    assert find_orphans(federation, held(found).values()) == []
+    # I1: what an application reads stays.
+    topic = held(found)["lga"].topic("flights")
+    assert topic is not None
+    assert [each.name for each in topic.subscriptions] == ["boards"]
+
+
+def test_i2_a_task_that_the_file_lacks_is_only_removed_by_its_name() -> None:
+    found = namespaces(f"{HEAD}  flights: {ALL}\n  gates: {ALL.replace('topic: flights', 'topic: gates')}\n")
+    federation = read(f"{HEAD}  flights: {ALL}\n")
+    orphans = find_orphans(federation, held(found).values())
+    mine, others = of_tasks(federation, orphans)
+    assert (mine, {each.task for each in others}) == ([], {"gates"})
+    assert named(federation, orphans, "ewr") == []
+    chosen = named(federation, orphans, "Gates")
+    assert len(chosen) == 9
+    for change in removal(held(found), chosen):
+        assert change.topic != CLAIM_TOPIC or change.subscription == "gates"
+        found[change.alias].make(change)
+    assert find_orphans(federation, held(found).values()) == []
+
+
+def test_a_task_of_the_file_is_not_removed() -> None:
+    with pytest.raises(InvalidArgumentError, match="take it out first"):
+        named(read(f"{HEAD}  flights: {ALL}\n"), [], "Flights")
+
+
+def test_i1_i3_an_applications_queue_stops_to_forward_before_its_target_goes() -> None:
+    theirs = QueueState(name="orders", forward_dead_letters_to="ISTHMUS.old", max_delivery_count=7)
+    front = TopicState(
+        name="events",
+        subscriptions=(
+            SubscriptionState(name="all", forward_to="isthmus.old.box"),
+            SubscriptionState(name="isthmus.old.jfk", forward_to="isthmus.old.box"),
+        ),
+    )
+    old = TopicState(name="isthmus.old", subscriptions=(SubscriptionState(name="way", forward_to="isthmus.old.box"),))
+    namespace = FakeAdministration("ewr.test", [front, old], ["isthmus.old.box", "isthmusian", theirs])
+    federation = read(f"{HEAD}  flights: {TWO}\n")
+    state = held({"ewr": namespace})
+    changes = removal(state, named(federation, find_orphans(federation, state.values()), "old"))
+    assert [(change.action, change.path, change.details) for change in changes] == [
+        ("update", "orders", ("ForwardDeadLetteredMessagesTo ISTHMUS.old → ",)),
+        ("update", "events/Subscriptions/all", ("ForwardTo isthmus.old.box → ",)),
+        ("delete", "events/Subscriptions/isthmus.old.jfk", ()),
+        ("delete", "isthmus.old.box", ()),
+        ("delete", "isthmus.old", ()),
+    ]
+    for change in changes:
+        namespace.make(change)
+    left = namespace.inventory("ewr")
+    assert {queue.name: (queue.max_delivery_count, queue.forward_dead_letters_to) for queue in left.queues} == {
+        "isthmusian": (10, ""),
+        "orders": (7, ""),
+    }
+    assert [topic.name for topic in left.topics] == ["events"]
