@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from isthmus.amqp import Error
 from isthmus.amqp.types import Symbol
@@ -31,7 +32,8 @@ from isthmus.broker.relay.relay import Relay
 from isthmus.broker.security.keyring import Authority
 from isthmus.broker.zone import ZoneRow, zone_rows
 from isthmus.clock import Clock, SystemClock
-from isthmus.entities import AnyPartitionedQueue, Engine, FragmentStore, FragmentStores, Journal, Queue
+from isthmus.entities import Engine, FragmentStore, FragmentStores, Journal
+from isthmus.entities.port import MessageSource
 from isthmus.errors import EntityNotFoundError, StoreError
 
 __all__ = ["Namespace"]
@@ -98,6 +100,7 @@ class Namespace:
         quick_sync_bytes: int = 0,
     ) -> None:
         self.engine = engine
+        self._stores = cast("FragmentStores | None", engine.stores)  # as they were given to it
         self.store = store
         self.started_at = time.monotonic()
         self.authority = authority
@@ -119,7 +122,7 @@ class Namespace:
         self.large = LargeDesk(engine.blobs, uploads_limit)
         self._store_commits: list[CommitLoop] = []
         self._loop = asyncio.get_running_loop()
-        self._dispatches: dict[Queue | AnyPartitionedQueue, Dispatch] = {}
+        self._dispatches: dict[MessageSource, Dispatch] = {}
         self._touched: set[Peer] = set()
         self._is_fanning_out = False
         self._flushing = False
@@ -131,8 +134,8 @@ class Namespace:
         self._engine_looked_at = clock.monotonic()
         self.every(_ENGINE_TICK_SECONDS, self.tick_engine)
         self.every(_PROBE_SECONDS, self._probe)
-        if engine.stores is not None:
-            self._take_over(engine.stores)
+        if self._stores is not None:
+            self._take_over(self._stores)
 
     def health(self) -> Health:
         """Whether clients are served in full, and what is wrong if not."""
@@ -140,7 +143,7 @@ class Namespace:
             return Health("stopping", "The namespace is stopping.")
         if not self.commits.is_healthy:
             return Health("unhealthy", f"The store refuses changes: {without_paths(self.commits.failure)}")
-        down = tuple(store.index for store in self.engine.stores or () if not store.is_up)
+        down = tuple(store.index for store in self._stores or () if not store.is_up)
         zones_down = tuple(row.zone for row in self.zones() if row.state != "serving")
         return HEALTHY._replace(
             partition_stores_down=down, zones_down=zones_down, without_listener=self.relay.without_listener()
@@ -148,7 +151,7 @@ class Namespace:
 
     def zones(self) -> list[ZoneRow]:
         """How the copies of the store do; empty where there is one only."""
-        return zone_rows(self.store, self.engine.stores, self.engine.blobs.files)
+        return zone_rows(self.store, self._stores, self.engine.blobs.files)
 
     def has_entity(self, path: str) -> bool:
         """Whether an entity has this path."""
@@ -167,7 +170,7 @@ class Namespace:
             dispatch = self._dispatches[sender_link.queue] = Dispatch(sender_link.queue)
         dispatch.add(sender_link)
 
-    def receivers(self, queue: Queue | AnyPartitionedQueue) -> int:
+    def receivers(self, queue: MessageSource) -> int:
         """How many links receive from a queue."""
         dispatch = self._dispatches.get(queue)
         return 0 if dispatch is None else dispatch.statistics()["links"]
@@ -290,7 +293,7 @@ class Namespace:
             self._fan_out_soon()
 
     def _engines(self) -> list[Engine]:
-        return [self.engine, *(store.engine for store in self.engine.stores or () if store.engine is not None)]
+        return [self.engine, *(store.engine for store in self._stores or () if store.engine is not None)]
 
     def tick_engine(self) -> None:
         """Let the engine do what time asks for, if anything is due."""

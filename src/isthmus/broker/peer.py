@@ -66,17 +66,7 @@ from isthmus.broker.net.wire import Wire
 from isthmus.broker.security import cbs
 from isthmus.broker.security.access import Access
 from isthmus.broker.security.keyring import Right
-from isthmus.entities import (
-    AnyPartitioned,
-    Hold,
-    Partitioned,
-    PartitionedSessionQueue,
-    PartitionedTransfer,
-    Queue,
-    SessionQueue,
-    Topic,
-)
-from isthmus.entities.transaction.transfer import Transfer
+from isthmus.entities.port import MessageTarget, SessionLock, Sessions
 from isthmus.errors import (
     InvalidArgumentError,
     IsthmusError,
@@ -433,7 +423,7 @@ class Peer:
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
             onward = (link.properties or {}).get(_TRANSFER_DESTINATION)
-            destination: Queue | Topic | AnyPartitioned | Transfer | PartitionedTransfer = (
+            destination: MessageTarget = (
                 self._namespace.engine.sender(path) if onward is None else self._transfer(path, onward)
             )
             destination.check_sendable()
@@ -444,10 +434,8 @@ class Peer:
             link.accept(max_message_size=limit_bytes, properties=told, offered_capabilities=offered)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
-            kind = (
-                PartitionedReceiverLink if isinstance(destination, Partitioned | PartitionedTransfer) else ReceiverLink
-            )
-            desk = self.large if getattr(destination, "takes_bodies", False) else None
+            kind = PartitionedReceiverLink if destination.is_partitioned else ReceiverLink
+            desk = self.large if destination.takes_bodies else None
             receiver_link = kind(
                 link,
                 path,
@@ -468,7 +456,7 @@ class Peer:
             self._access.require(path, Right.LISTEN)
             self._attach_sender_link(link, path)
 
-    def _transfer(self, path: str, onward: object) -> Transfer | PartitionedTransfer:
+    def _transfer(self, path: str, onward: object) -> MessageTarget:
         """The way via an entity to where a link's property says."""
         if not isinstance(onward, str) or not onward:
             raise InvalidArgumentError(f"'{_TRANSFER_DESTINATION}' names no address.")
@@ -494,8 +482,8 @@ class Peer:
             return
         queue.check_stays()
         wanted = wanted_session(link.source)
-        if isinstance(queue, SessionQueue | PartitionedSessionQueue) and wanted is not None:
-            self._attach_session(link, path, queue, wanted)
+        if queue.sessions is not None and wanted is not None:
+            self._attach_session(link, path, queue.sessions, wanted)
             return
         if queue.requires_session:
             raise NotAllowedError(
@@ -510,16 +498,12 @@ class Peer:
         if self._namespace.receivers(queue) >= limit:
             raise QuotaExceededError(f"'{path}' has {limit} receivers, as many as it may have.")
         link.accept()
-        if isinstance(queue, Queue):
-            sender_link = SenderLink(link, path, queue, self, self._transactions)
-        else:
-            sender_link = PartitionedSenderLink(link, path, queue, self, self._transactions)
+        kind = PartitionedSenderLink if queue.is_partitioned else SenderLink
+        sender_link = kind(link, path, queue, self, self._transactions)
         self._handlers[link] = sender_link
         self._namespace.add_sender_link(sender_link)
 
-    def _attach_session(
-        self, link: Link, path: str, queue: SessionQueue | PartitionedSessionQueue, wanted: Wanted
-    ) -> None:
+    def _attach_session(self, link: Link, path: str, queue: Sessions, wanted: Wanted) -> None:
         """Give a session, or wait for one; the attach is answered when there is one, or when the time is over."""
 
         def is_wanted() -> bool:
@@ -530,7 +514,7 @@ class Peer:
                 raise UnauthorizedError("ExpiredToken: The token is expired.")
             return True
 
-        def granted(hold: Hold) -> None:
+        def granted(hold: SessionLock) -> None:
             self._waits.pop(link, None)
             try:
                 sender_link = SessionSenderLink(link, path, wanted, hold, self, self._transactions)

@@ -20,14 +20,11 @@ from typing import Any
 
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.zone import ZoneRow
-from isthmus.entities import AnyPartitioned, PartitionedQueueBase, PartitionedSessionQueue, Queue, SessionQueue
 from isthmus.entities.hub import EventHub
-from isthmus.entities.queue.intake import Intake
+from isthmus.entities.port import Entity
 
 __all__ = ["EntityRow", "NamespaceRow", "as_dict", "entity_rows", "namespace_row"]
 
-_QUEUES = (Queue, PartitionedQueueBase)
-_SESSIONS = (SessionQueue, PartitionedSessionQueue)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -125,11 +122,13 @@ def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
     )
 
 
-def entity_row(kind: str, member: Intake | AnyPartitioned) -> EntityRow:
+def entity_row(kind: str, member: Entity) -> EntityRow:
     """The row of one entity."""
-    dead = member.dead_letters if isinstance(member, _QUEUES) else None
-    waiting = member.transfer_count if isinstance(member, _QUEUES) else 0
-    lost = member.transfer_dead_letters if isinstance(member, _QUEUES) else None
+    source = member.source
+    sessions = source.sessions if source is not None else None
+    dead = source.dead_letters if source is not None else None
+    waiting = source.transfer_count if source is not None else 0
+    lost = source.transfer_dead_letters if source is not None else None
     return EntityRow(
         entity=member.path,
         kind=kind,
@@ -138,9 +137,9 @@ def entity_row(kind: str, member: Intake | AnyPartitioned) -> EntityRow:
         dead_letter=dead.active_count if dead is not None else 0,
         scheduled=member.scheduled_count,
         deferred=member.deferred_count,
-        locked=member.locked_count if isinstance(member, _QUEUES) else 0,
-        sessions=member.session_count if isinstance(member, _SESSIONS) else 0,
-        held_sessions=member.held_count if isinstance(member, _SESSIONS) else 0,
+        locked=source.locked_count if source is not None else 0,
+        sessions=sessions.session_count if sessions is not None else 0,
+        held_sessions=sessions.held_count if sessions is not None else 0,
         size_bytes=member.held_bytes + sum(each.held_bytes for each in (dead, lost) if each is not None),
         in_total=member.taken_total,
         out_total=member.delivered_total,

@@ -20,7 +20,6 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from isthmus.clock import Clock, monotonic_ms
 from isthmus.entities.administration import Administration
@@ -35,34 +34,25 @@ from isthmus.entities.catalog.description import (
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.catalog.runtime import Runtime
 from isthmus.entities.fragment.crossing import ways
-from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
-from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
-from isthmus.entities.fragment.topic import PartitionedTopic
+from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.transfer import PartitionedTransfer
+from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.queue.calendar import BUCKET_MS
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.registry import described, rule_of
-from isthmus.entities.session.session import Session
 from isthmus.entities.storage.blob import BlobFiles, Blobs
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import IDENTITY
 from isthmus.entities.storage.staging import Callback, Commit, Failure
-from isthmus.entities.topic.topic import Topic
 from isthmus.entities.transaction.transaction import Transaction
 from isthmus.entities.transaction.transfer import Transfer
 from isthmus.errors import NotAllowedError, StoreError
 
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.store import FragmentStores
-
-__all__ = ["AnyQueue", "Commit", "Engine"]
+__all__ = ["Commit", "Engine"]
 
 _log = logging.getLogger(__name__)
-
-AnyQueue = Queue | PartitionedQueue | PartitionedSessionQueue
 
 _AT_ONCE = 1000
 # 64 bits: every copy of every message tells it.
@@ -132,7 +122,7 @@ class Engine(Administration):
         """The stores of fragments."""
         return self._partitions.stores
 
-    def sender(self, path: str) -> Queue | Topic | AnyPartitioned:
+    def sender(self, path: str) -> Entity:
         """What takes messages at a path, as an AMQP address has it.
 
         Raises:
@@ -140,13 +130,11 @@ class Engine(Administration):
             NotAllowedError: it takes no sends (a subscription, a dead-letter queue).
         """
         entry, member = self._find(path)
-        if isinstance(member, Topic | PartitionedTopic):
-            return member
-        if isinstance(member, AnyQueue) and entry.kind == "queue" and member.dead_letters is not None:
+        if entry.kind != "subscription" and member.takes_senders:
             return member
         raise NotAllowedError(f"'{member.path}' takes no sends; send to its queue or topic.")
 
-    def receiver(self, path: str) -> Queue | AnyPartitionedQueue:
+    def receiver(self, path: str) -> MessageSource:
         """What gives messages at a path.
 
         Raises:
@@ -154,11 +142,11 @@ class Engine(Administration):
             NotAllowedError: it gives none (a topic).
         """
         _, member = self._find(path)
-        if isinstance(member, AnyQueue):
-            return member
+        if member.source is not None:
+            return member.source
         raise NotAllowedError(f"'{member.path}' is a topic; receive from one of its subscriptions.")
 
-    def via(self, path: str, destination: str) -> Transfer | PartitionedTransfer:
+    def via(self, path: str, destination: str) -> MessageTarget:
         """What takes messages at a path that are to go on to another queue or topic.
 
         Raises:
@@ -166,13 +154,14 @@ class Engine(Administration):
             NotAllowedError: one of both takes no sends, or the namespace's tier has no transactions.
         """
         self.check_transactions()
-        _, between = self._find(path)
-        if isinstance(between, AnyQueue) and between.dead_letters is None:
+        entry, between = self._find(path)
+        if not between.takes_senders:
             raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
         to = self.sender(destination).path
-        if isinstance(between, Intake):
-            return Transfer(between, to, self._way_via(between), self._context)
-        return PartitionedTransfer(between, to, self._target, self._way_via)
+        if entry.fragments:
+            return PartitionedTransfer(self._partitions.entity(entry.number), to, self._target, self._way_via)
+        stored = self._numbers[entry.number]
+        return Transfer(stored, to, self._way_via(stored), self._context)
 
     def _way_via(self, between: Intake) -> Callable[[str], Target | None]:
         return ways(between, self._target, is_via=True)
@@ -206,19 +195,20 @@ class Engine(Administration):
             accessed_at_ms=member.accessed_at_ms,
         )
         runtime.message_count = member.active_count + member.scheduled_count + member.deferred_count
-        if isinstance(member, AnyQueue):
-            runtime.transfer_message_count = member.transfer_count
-            runtime.active_message_count -= member.transfer_count - member.leaving_count
-            runtime.message_count += member.leaving_count
-            if member.transfer_dead_letters is not None:
-                runtime.transfer_dead_letter_message_count = member.transfer_dead_letters.active_count
-                runtime.message_count += member.transfer_dead_letters.active_count
-            runtime.locked_message_count = member.locked_count
-            if member.dead_letters is not None:
-                dead = member.dead_letters.active_count + member.dead_letters.leaving_count
+        source = member.source
+        if source is not None:
+            runtime.transfer_message_count = source.transfer_count
+            runtime.active_message_count -= source.transfer_count - source.leaving_count
+            runtime.message_count += source.leaving_count
+            if source.transfer_dead_letters is not None:
+                runtime.transfer_dead_letter_message_count = source.transfer_dead_letters.active_count
+                runtime.message_count += source.transfer_dead_letters.active_count
+            runtime.locked_message_count = source.locked_count
+            if source.dead_letters is not None:
+                dead = source.dead_letters.active_count + source.dead_letters.leaving_count
                 runtime.dead_letter_message_count = dead
                 runtime.message_count += dead
-        topic = self._topics.get(entry.names[0].lower()) if isinstance(member, Topic | PartitionedTopic) else None
+        topic = self._topics.get(entry.names[0].lower()) if source is None else None
         if topic is not None:
             filters = [rule_of(rule).filter for sub in topic.subscriptions.values() for rule in sub.rules.values()]
             runtime.subscription_count = len(topic.subscriptions)
@@ -237,9 +227,9 @@ class Engine(Administration):
         if tier is not None and not tier.has_transactions:
             raise NotAllowedError(f"The namespace is using the '{tier.title}' tier, which has no transactions.")
 
-    def members(self) -> list[tuple[str, Intake | AnyPartitioned]]:
+    def members(self) -> list[tuple[str, Entity]]:
         """Every queue, topic and subscription as it stands now: its kind and itself; dead-letter queues are with theirs."""
-        found: list[tuple[str, Intake | AnyPartitioned]] = [("queue", held.queue) for held in self._queues.values()]
+        found: list[tuple[str, Entity]] = [("queue", held.queue) for held in self._queues.values()]
         for topic in self._topics.values():
             found.append(("topic", topic.topic))
             found += [("subscription", held.queue) for held in topic.subscriptions.values()]
@@ -377,8 +367,7 @@ class Engine(Administration):
         """Let what topics have not copied yet wait for the next start; its senders are told that it is durable."""
         self._context.fan_out.stop()
         for member in self._numbers.values():
-            if isinstance(member, Topic):
-                member.tell_senders()
+            member.tell_senders()
         for store in self.stores or ():
             if store.engine is not None:
                 store.engine.stop_fan_out()
@@ -421,7 +410,7 @@ class Engine(Administration):
         if faults:
             raise ExceptionGroup("after a failed commit", faults)
 
-    def _find(self, path: str) -> tuple[Entry, Intake | AnyPartitioned]:
+    def _find(self, path: str) -> tuple[Entry, Entity]:
         if not self._is_loaded:  # whether it is there is not known
             raise StoreError("The store is not back since it failed.")
         return super()._find(path)
@@ -468,8 +457,7 @@ class Engine(Administration):
     def _release_store(self) -> None:
         """Let go of every scan: a store with one alive does not close."""
         for member in self._numbers.values():
-            if isinstance(member, Queue):
-                member.release_store()
+            member.release_store()
 
     # ---- time
 
@@ -580,7 +568,7 @@ class Engine(Administration):
             self._at_work = number
             member = self._numbers.get(number) or self._context.sessions.get(number)
             left = None
-            if isinstance(member, Queue | Session):
+            if member is not None:
                 left = member.expire_messages(first, last, min(now, bucket * BUCKET_MS), _AT_ONCE)
             calendar.settle(bucket, number, first, left)
             budget -= min(last - first + 1, _AT_ONCE)
@@ -591,15 +579,10 @@ class Engine(Administration):
 
     def _housekeep(self, now: int) -> None:
         """Every ten seconds: idle entities let go of what they hold, and those idle for too long go themselves."""
-        idle = {
-            member
-            for member in self._numbers.values()
-            if isinstance(member, Queue) and now - member.accessed_at_ms > _HOUSEKEEPING_MS
-        }
+        idle = {member for member in self._numbers.values() if now - member.accessed_at_ms > _HOUSEKEEPING_MS}
         for member in idle - self._idle:
-            if isinstance(member, Queue):
-                member.housekeep()
-        self._idle = set(idle)
+            member.housekeep()
+        self._idle = idle
         if self._staging.has_unconfirmed:
             self._stage_what_stands()
         self._pump()
@@ -636,11 +619,14 @@ class Engine(Administration):
                     self.delete_topic(name)
 
 
-def _last_use(entry: Entry, member: Intake | AnyPartitioned, now: int) -> int:
+def _last_use(entry: Entry, member: Entity, now: int) -> int:
     """When an entity was last used; now, while a receiver waits or messages are scheduled, or its stores cannot say."""
-    if isinstance(member, Partitioned) and not member.is_whole:
+    if not member.is_whole:
         return now
-    parts = [member, *([member.dead_letters] if isinstance(member, AnyQueue) and member.dead_letters else [])]
-    if member.scheduled_count or any(isinstance(part, AnyQueue) and part.has_listeners for part in parts):
+    source = member.source
+    parts: list[Entity] = [member]
+    if source is not None and source.dead_letters is not None:
+        parts.append(source.dead_letters)
+    if member.scheduled_count or any(part.source is not None and part.source.has_listeners for part in parts):
         return now
     return max(entry.created_at_ms, entry.updated_at_ms, *(part.accessed_at_ms for part in parts))

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from isthmus.clock import Clock
 from isthmus.entities.catalog.catalog import Entry, catalog_key, parse_address, unpack_entry
@@ -31,14 +32,16 @@ from isthmus.entities.catalog.description import (
 from isthmus.entities.catalog.key_name import KeyNames
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.crossing import ways
-from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.handover import Handover, Outbox
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
-from isthmus.entities.fragment.queue import PartitionedQueueBase
+from isthmus.entities.fragment.port import FragmentStore, FragmentStores
+from isthmus.entities.fragment.queue import PartitionedQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
-from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.port import Entity
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.session.queue import SessionQueue
@@ -50,9 +53,6 @@ from isthmus.entities.storage.upgrade import ensure_format
 from isthmus.entities.topic.selection import CompiledRules
 from isthmus.entities.topic.topic import Topic
 from isthmus.errors import EntityNotFoundError, StoreError
-
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.store import FragmentStore, FragmentStores
 
 __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
 
@@ -271,15 +271,14 @@ class Registry:
         for member in gone.values():
             member.is_deleted = True
         for member in (*gone.values(), *self._numbers.values()):
-            if isinstance(member, Queue):
-                member.notify()
+            member.notify()
 
     # ---- lookup
 
-    def _find(self, path: str) -> tuple[Entry, Intake | AnyPartitioned]:
+    def _find(self, path: str) -> tuple[Entry, Entity]:
         address = parse_address(path)
         entry: Entry | None = None
-        member: Intake | AnyPartitioned | None = None
+        member: Entity | None = None
         topic = self._topics.get(address.name)
         if address.subscription is not None:
             subscription = topic.subscriptions.get(address.subscription) if topic else None
@@ -290,12 +289,11 @@ class Registry:
         elif address.name in self._queues:
             queue = self._queues[address.name]
             entry, member = queue.entry, queue.queue
-        if address.suffix == "dead-letter" and isinstance(member, Queue | PartitionedQueueBase):
-            member = member.dead_letters
-        elif address.suffix == "transfer" and isinstance(member, Partitioned):
-            member = member.transfer_dead_letters
+        if address.suffix == "dead-letter" and member is not None and member.source is not None:
+            member = member.source.dead_letters
         elif address.suffix == "transfer" and entry is not None:
-            member = self._transfer(entry)
+            fragments = entry.fragments
+            member = self._partitions.transfer_dead_letters(entry.number) if fragments else self._transfer(entry)
         elif address.suffix:
             member = None
         if entry is None or member is None:
@@ -361,17 +359,17 @@ class Registry:
         self._staging.batch.delete(catalog_key(entry.kind, *entry.names))
 
     def _wipe(self, entry: Entry, *members: Intake | AnyPartitioned | None) -> None:
+        """Stage the end of an entity, given with its dead-letter queue."""
+        whole = [member for member in members if member is not None]
+        for member in whole:
+            member.forward_parts(None, self._stop_forwarding)
         if entry.fragments:
-            for whole in members:
-                self._apply_onward(whole, None)
             self._partitions.wipe(entry)
             return
-        for member in (*members, self._numbers.get(entry.transfer_number)):
-            if isinstance(member, Intake):
-                member.wipe()
-                self._numbers.pop(member.number, None)
-            if isinstance(member, Queue):
-                self._forwarding.pop(member, None)
+        for number in (*(member.number for member in whole), entry.transfer_number):
+            stored = self._numbers.pop(number, None)
+            if stored is not None:
+                stored.wipe()
 
     # ---- settings at work
 
@@ -408,21 +406,18 @@ class Registry:
                     self._apply_subscription(topic, subscription)
         self._pump()
 
-    def _apply_onward(self, queue: Intake | AnyPartitioned | None, path: str | None) -> None:
-        if isinstance(queue, Queue):
-            self._forward(queue, None, path)
-        elif isinstance(queue, PartitionedQueueBase):
-            queue.onward_path = path
-            for slot in queue.slots:
-                if slot.member is not None:
-                    self._forward(slot.member, slot.store, path)
+    def _apply_onward(self, queue: Queue | AnyPartitionedQueue | None, path: str | None) -> None:
+        if queue is not None:
+            queue.forward_parts(path, partial(self._forward, path) if path else self._stop_forwarding)
 
-    def _forward(self, queue: Queue, store: FragmentStore | None, path: str | None) -> None:
-        queue.forward_to(Onward(path, ways(queue, self._target)) if path else None)
-        if path:
-            self._forwarding[queue] = store
-        else:
-            self._forwarding.pop(queue, None)
+    def _forward(self, path: str, queue: Queue, store: FragmentStore | None) -> None:
+        queue.forward_to(Onward(path, ways(queue, self._target)))
+        self._forwarding[queue] = store
+
+    def _stop_forwarding(self, queue: Queue, store: FragmentStore | None) -> None:
+        del store
+        queue.forward_to(None)
+        self._forwarding.pop(queue, None)
 
     def _target_changed(self, name: str) -> None:
         """What could not go on to a queue or topic may now: it has other settings."""
@@ -446,8 +441,9 @@ class Registry:
             self.handover.pump()
 
     def _apply_transfer(self, entry: Entry) -> None:
-        queue = self._numbers.get(entry.transfer_number)
-        if isinstance(queue, Queue):
+        known = self._numbers.get(entry.transfer_number)
+        queue = self._partitions.transfer_dead_letters(entry.number) if entry.fragments else known
+        if isinstance(queue, Queue | PartitionedQueue):
             queue.configure(
                 status=EntityStatus.ACTIVE,
                 default_ttl_ms=INFINITE_MS,
@@ -465,18 +461,6 @@ class Registry:
                 max_delivery_count=self._limits.max_delivery_count,
                 dead_letters_expired=False,
             )
-        if isinstance(queue, PartitionedQueueBase):
-            self._apply_transfer_of(queue, queue.lock_duration_ms)
-
-    def _apply_transfer_of(self, whole: AnyPartitioned, lock_duration_ms: int) -> None:
-        if whole.transfer_dead_letters is not None:
-            whole.transfer_dead_letters.configure(
-                status=EntityStatus.ACTIVE,
-                default_ttl_ms=INFINITE_MS,
-                lock_duration_ms=lock_duration_ms,
-                max_delivery_count=self._limits.max_delivery_count,
-                dead_letters_expired=False,
-            )
 
     def _apply_topic(self, topic: HeldTopic) -> None:
         settings = described(topic.entry, TopicDescription)
@@ -490,8 +474,8 @@ class Registry:
             max_message_size_bytes=size << 10 if size else None,
             duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
         )
-        if isinstance(topic.topic, PartitionedTopic):
-            self._apply_transfer_of(topic.topic, 60_000)
+        if topic.entry.fragments:
+            self._apply_transfer(topic.entry)
 
     def _apply_subscription(self, topic: HeldTopic, subscription: HeldSubscription) -> None:
         settings = described(subscription.entry, SubscriptionDescription)

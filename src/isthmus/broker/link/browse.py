@@ -20,7 +20,8 @@ from isthmus.amqp import Link, section
 from isthmus.amqp.performative import Accepted
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.sender_link import Carrier, SenderLink
-from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue
+from isthmus.entities import Acquired, Payload
+from isthmus.entities.port import MessageSource
 from isthmus.entities.storage.blob import Large
 from isthmus.errors import IsthmusError
 
@@ -38,7 +39,7 @@ class BrowseSenderLink(SenderLink):
         self,
         link: Link,
         path: str,
-        queue: Queue | AnyPartitionedQueue,
+        queue: MessageSource,
         carrier: Carrier,
         transactions: Transactions,
     ) -> None:

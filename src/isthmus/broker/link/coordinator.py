@@ -28,14 +28,13 @@ from isthmus.broker.security.keyring import Right
 from isthmus.clock import Clock
 from isthmus.entities import (
     Engine,
-    PartitionedTransfer,
     Transaction,
     TransactionRolledBackError,
     TransactionTimeoutError,
 )
 from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.error import UnknownTransactionError
-from isthmus.entities.transaction.transfer import Transfer
+from isthmus.entities.port import MessageTarget
 from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, QuotaExceededError
 
 __all__ = ["Coordinator", "Transactions"]
@@ -62,7 +61,7 @@ class Transactions:
         self._open: dict[bytes, tuple[Transaction, Coordinator]] = {}
         # The AMQP session of the first operation of each, and the ways via its entity.
         self._sessions: dict[bytes, AmqpSession] = {}
-        self._ways: dict[tuple[bytes, str], Transfer | PartitionedTransfer] = {}
+        self._ways: dict[tuple[bytes, str], MessageTarget] = {}
         self._overdue: dict[bytes, TransactionTimeoutError] = {}
 
     def declare(self, owner: Coordinator) -> bytes:
@@ -104,7 +103,7 @@ class Transactions:
             found[0].add_condition(need, partial(self._require, *need))
         return found[0]
 
-    def way(self, txn_id: bytes, path: str, amqp_session: AmqpSession) -> Transfer | PartitionedTransfer | None:
+    def way(self, txn_id: bytes, path: str, amqp_session: AmqpSession) -> MessageTarget | None:
         """How a message for an entity takes part in an open transaction on another one; None if no way leads there (I4).
 
         Raises:

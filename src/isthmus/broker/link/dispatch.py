@@ -18,7 +18,7 @@ from collections import deque
 
 from isthmus.broker.link.condition import refusal
 from isthmus.broker.link.sender_link import SenderLink
-from isthmus.entities import AnyPartitionedQueue, Queue
+from isthmus.entities.port import MessageSource
 from isthmus.errors import IsthmusError
 
 __all__ = ["Dispatch"]
@@ -39,7 +39,7 @@ class Dispatch:
         queue: its `add_listener` wakes the rounds.
     """
 
-    def __init__(self, queue: Queue | AnyPartitionedQueue) -> None:
+    def __init__(self, queue: MessageSource) -> None:
         self.queue = queue
         self._links: set[SenderLink] = set()
         self._ready: deque[SenderLink] = deque()

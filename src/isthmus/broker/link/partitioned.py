@@ -18,15 +18,13 @@ from isthmus.amqp import Link
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.receiver_link import ReceiverLink
 from isthmus.broker.link.sender_link import Carrier, SenderLink, Verdict
-from isthmus.entities import AnyPartitioned, AnyPartitionedQueue, PartitionedTransfer
+from isthmus.entities.port import MessageSource
 
 __all__ = ["PartitionedReceiverLink", "PartitionedSenderLink"]
 
 
 class PartitionedReceiverLink(ReceiverLink):
     """One link on which a client sends to a partitioned entity; arguments as for `ReceiverLink`."""
-
-    _destination: AnyPartitioned | PartitionedTransfer
 
     def _take_run(self, payloads: list[bytes], first: int, settled: bool) -> None:
         at = 0
@@ -39,7 +37,7 @@ class PartitionedSenderLink(SenderLink):
     """One link on which a client receives from a partitioned entity; arguments as for `SenderLink`."""
 
     def __init__(
-        self, link: Link, path: str, queue: AnyPartitionedQueue, carrier: Carrier, transactions: Transactions
+        self, link: Link, path: str, queue: MessageSource, carrier: Carrier, transactions: Transactions
     ) -> None:
         super().__init__(link, path, queue, carrier, transactions)
         self._fragment_index = queue.fragment_index

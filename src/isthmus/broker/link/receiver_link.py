@@ -21,9 +21,9 @@ from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.incoming_link import CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
 from isthmus.broker.security.keyring import Right
-from isthmus.entities import Copy, Large, Partitioned, PartitionedTransfer, Payload, Transaction
+from isthmus.entities import Copy, Large, Payload, Transaction
+from isthmus.entities.port import MessageTarget, Participant
 from isthmus.entities.record import envelope
-from isthmus.entities.transaction.transaction import Destination as Examined
 from isthmus.errors import IsthmusError, MessageTooLargeError, NotAllowedError
 
 __all__ = ["BATCH_BYTES", "CREDIT", "Destination", "ReceiverLink"]
@@ -32,7 +32,7 @@ __all__ = ["BATCH_BYTES", "CREDIT", "Destination", "ReceiverLink"]
 BATCH_BYTES = 1 << 20
 
 
-class Destination(Examined, Refusing, Protocol):
+class Destination(Participant, Refusing, Protocol):
     """What takes messages: a queue, a topic, or the way via one."""
 
     def accept(
@@ -74,7 +74,7 @@ class ReceiverLink(IncomingLink):
         self,
         link: Link,
         path: str,
-        destination: Destination | Partitioned[Any] | PartitionedTransfer,
+        destination: MessageTarget,
         account: Callable[[int], None],
         transactions: Transactions,
         large: LargeDesk | None = None,

@@ -35,7 +35,8 @@ from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.request import Way, text_map
 from isthmus.broker.security.keyring import Right
-from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue, Transaction
+from isthmus.entities import Acquired, Payload, Transaction
+from isthmus.entities.port import MessageSource
 from isthmus.entities.queue.run import runs_of
 from isthmus.entities.transaction.transaction import Ending
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
@@ -89,7 +90,7 @@ class SenderLink:
         self,
         link: Link,
         path: str,
-        queue: Queue | AnyPartitionedQueue,
+        queue: MessageSource,
         carrier: Carrier,
         transactions: Transactions,
     ) -> None:

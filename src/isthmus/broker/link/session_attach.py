@@ -24,7 +24,7 @@ from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Described, Long, Symbol
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.sender_link import Carrier, SenderLink
-from isthmus.entities import Hold, PartitionedSessionQueue, SessionQueue
+from isthmus.entities.port import SessionLock, Sessions
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 
 __all__ = [
@@ -111,7 +111,7 @@ class SessionSenderLink(SenderLink):
     """
 
     def __init__(
-        self, link: Link, path: str, wanted: Wanted, hold: Hold, carrier: Carrier, transactions: Transactions
+        self, link: Link, path: str, wanted: Wanted, hold: SessionLock, carrier: Carrier, transactions: Transactions
     ) -> None:
         link.accept(
             source=wanted.granted(link.source, hold.session_id),
@@ -162,11 +162,11 @@ class SessionWait:
 
     def __init__(
         self,
-        queue: SessionQueue | PartitionedSessionQueue,
+        queue: Sessions,
         holder: object,
         link_name: str,
         is_wanted: Callable[[], bool],
-        granted: Callable[[Hold], None],
+        granted: Callable[[SessionLock], None],
         refused: Callable[[IsthmusError], None],
     ) -> None:
         self._queue = queue

@@ -16,7 +16,7 @@ from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.link.condition import refusal
 from isthmus.broker.link.request import Reply, Request, Respond, text_map
 from isthmus.broker.management.session import linked_session, settling
-from isthmus.entities import Acquired, Engine, Large, PartitionedSessionQueue, Payload, SessionQueue
+from isthmus.entities import Acquired, Engine, Large, Payload
 from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
 
 __all__ = [
@@ -92,7 +92,7 @@ def cancel_scheduled(engine: Engine, entity: str, request: Request, respond: Res
 def renew_lock(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """renew-lock."""
     queue = engine.receiver(entity)
-    if isinstance(queue, SessionQueue | PartitionedSessionQueue):
+    if queue.sessions is not None:
         raise NotAllowedError("Messages of a session are locked with their session; renew its lock.")
     until = queue.renew(_tokens(request))
     if None in until:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.link.condition import refusal
 from isthmus.broker.link.request import Reply, Request, Respond
-from isthmus.entities import AnyPartitionedQueue, Engine, Hold, PartitionedSessionQueue, Queue, SessionQueue
+from isthmus.entities import Engine
+from isthmus.entities.port import Entity, MessageSource, SessionLock
 from isthmus.errors import InvalidArgumentError, NotAllowedError, SessionLockLostError
 
 __all__ = ["get_state", "held", "linked_session", "list_sessions", "renew_lock", "set_state", "settling"]
@@ -24,7 +25,7 @@ _FOREVER_MS = 253_402_300_799_000
 _LIMIT = 10_000
 
 
-def held(engine: Engine, entity: str, request: Request) -> Hold:
+def held(engine: Engine, entity: str, request: Request) -> SessionLock:
     """The hold on the session that a request names.
 
     Raises:
@@ -32,15 +33,15 @@ def held(engine: Engine, entity: str, request: Request) -> Hold:
         SessionLockLostError: the client does not hold it.
         InvalidArgumentError: the request names none.
     """
-    queue = engine.receiver(entity)
-    if not isinstance(queue, SessionQueue | PartitionedSessionQueue):
+    sessions = engine.receiver(entity).sessions
+    if sessions is None:
         raise NotAllowedError(f"The operation needs a session, and '{entity}' does not require sessions.")
     link_name = request.properties.get("associated-link-name")
     session_id = request.field("session-id", str)
-    return queue.held_session(session_id, request.holder, link_name if isinstance(link_name, str) else "")
+    return sessions.held_session(session_id, request.holder, link_name if isinstance(link_name, str) else "")
 
 
-def settling(engine: Engine, entity: str, request: Request) -> Queue | AnyPartitionedQueue:
+def settling(engine: Engine, entity: str, request: Request) -> MessageSource:
     """Where the messages lie that a request settles: the entity, or the session that it names.
 
     Raises:
@@ -48,24 +49,26 @@ def settling(engine: Engine, entity: str, request: Request) -> Queue | AnyPartit
         SessionLockLostError: the client does not hold it.
     """
     queue = engine.receiver(entity)
-    if not isinstance(queue, SessionQueue | PartitionedSessionQueue):
+    sessions = queue.sessions
+    if sessions is None:
         return queue
     if request.field("session-id", str, optional=True) is None:
         # The Go SDK names the link on which it has the session, and not the session.
         link_name = request.properties.get("associated-link-name")
         if isinstance(link_name, str) and link_name:
-            return queue.hold_on(request.holder, link_name).messages
+            return sessions.hold_on(request.holder, link_name).messages
         raise InvalidArgumentError(f"'{entity}' requires sessions; the request must name its 'session-id'")
     return held(engine, entity, request).messages
 
 
-def linked_session(queue: object, request: Request) -> str | None:
+def linked_session(queue: Entity, request: Request) -> str | None:
     """The session of the link that a request names; None if it names none that has a session."""
     link_name = request.properties.get("associated-link-name")
-    if not isinstance(queue, SessionQueue | PartitionedSessionQueue) or not isinstance(link_name, str):
+    sessions = queue.source.sessions if queue.source is not None else None
+    if sessions is None or not isinstance(link_name, str):
         return None
     try:
-        return queue.hold_on(request.holder, link_name).session_id
+        return sessions.hold_on(request.holder, link_name).session_id
     except SessionLockLostError:
         return None
 
@@ -94,15 +97,15 @@ def set_state(engine: Engine, entity: str, request: Request, respond: Respond) -
 
 def list_sessions(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """get-message-sessions."""
-    queue = engine.receiver(entity)
+    sessions = engine.receiver(entity).sessions
     ids: list[str] = []
     skip = max(0, request.field("skip", int, optional=True) or 0)
-    if isinstance(queue, SessionQueue | PartitionedSessionQueue):
+    if sessions is not None:
         updated_ms = request.field("last-updated-time", int, optional=True)
         if updated_ms is not None and updated_ms >= _FOREVER_MS:
             updated_ms = None
         top = request.field("top", int, optional=True)
-        ids = queue.list_sessions(updated_ms, skip, _LIMIT if top is None else max(0, min(top, _LIMIT)))
+        ids = sessions.list_sessions(updated_ms, skip, _LIMIT if top is None else max(0, min(top, _LIMIT)))
     if ids:
         respond(Reply(body={"skip": Int(skip), "sessions-ids": Array(_STRING, ids)}))
     else:

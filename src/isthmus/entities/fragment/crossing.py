@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.handover import Outbox
 from isthmus.entities.fragment.place import keys_of_parts
+from isthmus.entities.queue.context import StoreOutbox
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
 from isthmus.entities.record.record import Parts, size_of
@@ -56,7 +56,7 @@ class Crossing:
         is_via: whether messages are sent via the source.
     """
 
-    def __init__(self, source: Intake, outbox: Outbox, target: Intake | Partitioned[Any], *, is_via: bool) -> None:
+    def __init__(self, source: Intake, outbox: StoreOutbox, target: Intake | Partitioned[Any], *, is_via: bool) -> None:
         self.target = target
         self._source = source
         self._outbox = outbox

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, place, runs
-from isthmus.entities.queue.intake import LOOK_BYTES, Intake
+from isthmus.entities.fragment.port import FragmentStore
+from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.look import LOOK_BYTES
+from isthmus.entities.queue.queue import Queue
 from isthmus.entities.record.copy import is_copy
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.staging import Callback, Failure
@@ -34,10 +37,6 @@ from isthmus.errors import (
     ServerBusyError,
     StoreError,
 )
-
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.queue import PartitionedQueue
-    from isthmus.entities.fragment.store import FragmentStore
 
 __all__ = ["Partitioned", "Slot"]
 
@@ -120,7 +119,7 @@ class Partitioned(Generic[_M]):
         self.is_standing = False
         self.requires_session = False
         self.refused_total = 0
-        self.transfer_dead_letters: PartitionedQueue | None = None
+        self.transfer_dead_letters: Partitioned[Queue] | None = None
         self.max_message_size_bytes = limits.max_message_size_bytes
         self._limits = limits
         self._status = EntityStatus.ACTIVE
@@ -129,7 +128,22 @@ class Partitioned(Generic[_M]):
         self._next = 0
         self._when_standing: list[Callback] = []
 
+    # As `isthmus.entities.port.Entity` has them.
+    is_partitioned = True
+    takes_bodies = False
+
     # ---- coming and going
+
+    def fill(self, slot: Slot[_M], member: _M) -> None:
+        """Take up a fragment."""
+        slot.member = member
+        self.configure_slot(slot)
+
+    def forward_parts(self, path: str | None, forward: Callable[[Any, Any], None]) -> None:
+        """As `Member.forward_parts`."""
+
+    def notify(self) -> None:
+        """Call the listeners."""
 
     def stand(self) -> None:
         """The entity's row is durable."""

@@ -20,20 +20,19 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.fragment.port import FragmentStore, FragmentStores
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import reason_of
 from isthmus.entities.queue.queue import Queue
-from isthmus.entities.record.amend import Stored, annotation_of, take_apart
+from isthmus.entities.record.amend import Stored, take_apart
 from isthmus.entities.record.record import OVERHEAD_BYTES, Parts, build
+from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.key import LANE, LEAVING, after, arrived_key, lane_key, leaving_key, unpack_leaving
 from isthmus.errors import EntityNotFoundError, IsthmusError, StoreError
-
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.store import FragmentStore, FragmentStores
-    from isthmus.entities.storage.journal import Batch
 
 __all__ = ["Handover", "Leaving", "Outbox"]
 
@@ -191,11 +190,8 @@ class Outbox:
             if one.is_via:
                 dead_letters: Queue = self.context.transfer_dead_letters(source)
                 dead_letters.store_dead([stored], source.path, reason_of(error), str(error))
-            elif isinstance(source, Queue) and source.dead_letters is not None:
-                source.set_aside(stored, error)
-            elif isinstance(source, Queue):
-                before = annotation_of(stored.parts, "x-opt-deadletter-source")
-                source.store_dead([stored], str(before), None, None)
+            else:
+                source.take_back(stored, error)
 
 
 class _Lane:

@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from isthmus.entities.catalog.catalog import Entry
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.place import first_of
+from isthmus.entities.fragment.port import FragmentEngine, FragmentStore, FragmentStores
 from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.queue.intake import Intake
@@ -30,9 +31,6 @@ from isthmus.entities.storage.key import DOOMED, after, doomed_key
 from isthmus.entities.storage.staging import Staging
 from isthmus.entities.topic.topic import Topic
 from isthmus.errors import StoreError
-
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.store import FragmentEngine, FragmentStore, FragmentStores
 
 __all__ = ["AnyPartitioned", "AnyPartitionedQueue", "Partitions"]
 
@@ -66,10 +64,7 @@ class _Shape(NamedTuple):
 
 def _parts(member: Intake, engine: FragmentEngine) -> list[Intake]:
     """A fragment and its dead-letter queues."""
-    parts: list[Intake] = [member, engine.transfers[member.number]]
-    if isinstance(member, Queue) and member.dead_letters is not None:
-        parts.append(member.dead_letters)
-    return parts
+    return [*member.parts(), engine.transfers[member.number]]
 
 
 def _stays(error: Exception) -> None:
@@ -147,8 +142,7 @@ class Partitions:
             if not entity.is_standing and slot.store.engine is not None and slot.member is not None:
                 for part in _parts(slot.member, slot.store.engine):
                     slot.store.engine.forget(part)
-        if not isinstance(entity, PartitionedTopic):
-            entity.notify()
+        entity.notify()
 
     # ---- entities
 
@@ -223,6 +217,17 @@ class Partitions:
         queue.transfer_dead_letters = transfer
         return queue
 
+    def entity(self, number: int) -> AnyPartitioned:
+        """The entity of a number that stands."""
+        return self._entities[number]
+
+    def transfer_dead_letters(self, number: int) -> PartitionedQueue:
+        """The transfer dead-letter queue of the entity of a number, while it is loaded or stands."""
+        entity = (self._loading or {}).get(number) or self._entities[number]
+        queue = entity.transfer_dead_letters
+        assert isinstance(queue, PartitionedQueue)
+        return queue
+
     def whole(self, number: int) -> AnyPartitioned | None:
         """The entity that a fragment's number belongs to; None if none that stands has it."""
         for first, entity in self._entities.items():
@@ -239,8 +244,7 @@ class Partitions:
         entity.is_deleted = True
         self._staging.batch.put(doomed_key(shape.number), json.dumps(shape).encode())
         self._staging.promise(lambda: self._doom(shape), None)
-        if not isinstance(entity, PartitionedTopic):
-            entity.notify()
+        entity.notify()
 
     def _doom(self, shape: _Shape) -> None:
         self._entities.pop(shape.number, None)
@@ -287,7 +291,6 @@ class Partitions:
                 self._fill(self._shapes[number], entity)
         self._settle()
         for entity in list(self._entities.values()):
-            if not isinstance(entity, PartitionedTopic):
-                entity.notify()
+            entity.notify()
         if store.is_up:
             self._sweep()

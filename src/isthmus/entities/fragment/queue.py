@@ -14,21 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.entity import Partitioned, Slot
 from isthmus.entities.fragment.place import fragment_of_token, place
+from isthmus.entities.fragment.port import FragmentStore
+from isthmus.entities.port import MessageSource, Sessions
 from isthmus.entities.queue.lock import Acquired
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.session.hold import Hold
 from isthmus.entities.session.queue import SessionQueue
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import EntityDisabledError, InvalidArgumentError, NotAllowedError, SessionLockLostError, StoreError
-
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.store import FragmentStore
 
 __all__ = ["TRANSFER", "PartitionedQueue", "PartitionedQueueBase", "PartitionedSessionQueue"]
 
@@ -52,12 +51,37 @@ class PartitionedQueueBase(Partitioned[_Q]):
         super().__init__(path, number, stores, limits)
         self.lock_duration_ms = 60_000
         self.dead_letters: PartitionedQueue | None = None
+        self.transfer_dead_letters: PartitionedQueue | None
         self.onward_path: str | None = None
         self._listeners: list[Callback] = []
         self._turn = 0
         if not is_dead:
             self.dead_letters = PartitionedQueue(path + _DEAD_LETTER, number + 1, stores, limits, is_dead=True)
             self.transfer_dead_letters = PartitionedQueue(path + TRANSFER, number + 2, stores, limits, is_dead=True)
+
+    # ---- what a user asks for, see `isthmus.entities.port`
+
+    @property
+    def source(self) -> MessageSource | None:
+        """Itself: it gives messages."""
+        return self
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """Its sessions, where it requires them."""
+        return None
+
+    @property
+    def takes_senders(self) -> bool:
+        """Whether senders may attach: not to a dead-letter queue."""
+        return self.dead_letters is not None
+
+    def forward_parts(self, path: str | None, forward: Callable[[Queue, Any], None]) -> None:
+        """Call `forward` with each part that forwards to a path by itself, and its store: with each fragment."""
+        self.onward_path = path
+        for slot in self.slots:
+            if slot.member is not None:
+                forward(slot.member, slot.store)
 
     # ---- coming and going
 
@@ -319,6 +343,10 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         super().__init__(path, number, stores, limits, is_dead=is_dead)
         self._waiters: dict[Callable[[], None], Callable[[], None]] = {}
         self._session_turn = 0
+
+    @property
+    def sessions(self) -> Sessions:
+        return self
 
     def _fragment(self, session_id: str) -> SessionQueue:
         return self._member(place(session_id, len(self.slots)))

@@ -19,10 +19,11 @@ from typing import TypeVar
 from isthmus.clock import Clock
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.engine import Commit, Engine
-from isthmus.entities.queue.intake import Intake, fresh_state
+from isthmus.entities.fragment import port
+from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.queue import Queue
+from isthmus.entities.queue.state import fresh_state
 from isthmus.entities.queue.window import Budget
-from isthmus.entities.session.queue import SessionQueue
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import COUNTER, state_key
 from isthmus.errors import StoreError
@@ -125,8 +126,7 @@ class FragmentEngine(Engine):
         except StoreError as worse:
             self.reason = str(worse)
             for member in self._numbers.values():
-                if isinstance(member, SessionQueue):
-                    member.lose_holds()
+                member.lose_holds()
         finally:
             self.on_change()
 
@@ -228,10 +228,10 @@ class FragmentStores:
         self._random_bytes = random_bytes
         self._stores: dict[int, FragmentStore] = {}
         self.budget: Budget | None = None
-        self.on_engine: Callable[[FragmentStore], None] = lambda store: None
+        self.on_engine: Callable[[port.FragmentStore], None] = lambda store: None
         self.on_opened: Callable[[FragmentStore], None] = lambda store: None
         self.on_change: Callable[[FragmentStore], None] = lambda store: None
-        self.on_back: Callable[[FragmentStore], None] = lambda store: None
+        self.on_back: Callable[[port.FragmentStore], None] = lambda store: None
 
     def __iter__(self) -> Iterator[FragmentStore]:
         return iter(list(self._stores.values()))

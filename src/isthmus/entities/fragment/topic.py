@@ -11,17 +11,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.fragment.entity import Partitioned, Slot
+from isthmus.entities.fragment.entity import Partitioned
+from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.topic.selection import Selection
 from isthmus.entities.topic.topic import Topic
-
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.store import FragmentStore
 
 __all__ = ["PartitionedTopic"]
 
@@ -38,10 +35,15 @@ class PartitionedTopic(Partitioned[Topic]):
         self.transfer_dead_letters = PartitionedQueue(path + TRANSFER, number + 1, stores, limits, is_dead=True)
         self._subscriptions: dict[str, tuple[_Subscription, Selection, bool]] = {}
 
-    def fill(self, slot: Slot[Topic], member: Topic) -> None:
-        """Take up a fragment."""
-        slot.member = member
-        self.configure_slot(slot)
+    @property
+    def source(self) -> None:
+        """It gives no messages: its subscriptions do."""
+        return None
+
+    @property
+    def takes_senders(self) -> bool:
+        """Whether senders may attach; they may."""
+        return True
 
     def subscribe(self, name: str, queue: _Subscription, selection: Selection, *, dead_letters_failures: bool) -> None:
         """Add a subscription, or replace its rules; `name` in lower case."""

@@ -46,6 +46,9 @@ class PartitionedTransfer(Via[Partitioned[Any], object]):
         self._ways = ways
         self._transfers: dict[Intake, Transfer] = {}
 
+    takes_bodies = False
+    is_partitioned = True
+
     def runs(self, payloads: Sequence[Payload]) -> list[int]:
         """Lengths of the runs of messages that `accept` can take together."""
         return runs_by(payloads, via_key_of)

@@ -15,11 +15,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isthmus.entities.queue.calendar import BUCKET_MS
-from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.run import RunSet, runs_of
 from isthmus.entities.queue.window import Pair, Window
 from isthmus.entities.record.record import Parts, build_many
@@ -98,7 +99,7 @@ class Backlog(Intake):
         for key, record in pairs:
             put(key, record)
         for sequence, blob in blobs:
-            self._context.blobs.refer(self.number, sequence, blob, self._quota_number)
+            self._context.blobs.refer(self.number, sequence, blob, self.quota_number)
         if any(parts.head.ttl_ms for parts in messages):
             self._index_expiry(messages, first, now_ms)
         self._stored(pairs, size, self.last + len(pairs))
@@ -174,9 +175,22 @@ class Backlog(Intake):
             pairs += found
         return pairs
 
+    def put_back(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Return messages to their places."""
+        for run in runs:
+            self._returned.add(*run)
+
     # ---- going
 
-    def _remove(self, sequences: Sequence[int], size_bytes: int) -> None:
+    def pass_numbers(self, count: int) -> range:
+        numbers = range(self.last + 1, self.last + 1 + count)
+        if self._window.next == numbers.start:
+            self._window.skip(numbers[-1])
+            self._removed.append((numbers.start, numbers[-1]))
+        # Otherwise the cursor finds a gap in their place, in its own time.
+        return super().pass_numbers(count)
+
+    def remove(self, sequences: Sequence[int], size_bytes: int) -> None:
         """Stage that active messages are gone."""
         self._removed += runs_of(sequences)
         self.active_count -= len(sequences)
@@ -247,6 +261,11 @@ class Backlog(Intake):
         self._returning, self._removed = [], []
         self._window.reset(self.last + 1, caught_up=True)
         self.notify()
+
+    def tell_again(self) -> None:
+        """Let the next commit call the listeners, though nothing new has come."""
+        self._tell_again = True
+        self._staging.touch(self)
 
     # ---- listeners
 

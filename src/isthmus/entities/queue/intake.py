@@ -1,9 +1,10 @@
 """What queues and topics have in common: they take messages, now or at a time.
 
-What it is: checks of size, quota and status, missing message ids, duplicate detection, scheduled messages, and the
-row of cursors and counts that every entity keeps in the store. What it is not: what becomes of a message that is taken
-(`Queue`, `Topic`). Spec: docs/explanation/protocol.md, Sending, Message, Entities.
-A little over 400 lines: everything that can refuse a message stands here, beside what it refuses it for.
+What it is: checks of size, quota and status, duplicate detection (`duplicate`), scheduled messages (`schedule`), looks,
+and the row of cursors and counts that every entity keeps in the store (`state`). What it is not: what becomes of a message
+that is taken (`Queue`, `Topic`), or what is looked at in each message (`examination`).
+Spec: docs/explanation/protocol.md, Sending, Message, Entities.
+Over 400 lines: everything that can refuse a message as a whole stands here, beside what it refuses it for.
 
 Invariants:
     I1. A call that raises has staged nothing.
@@ -13,27 +14,21 @@ Invariants:
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from isthmus.amqp import codec, section
-from isthmus.amqp.types import Timestamp
-from isthmus.clock import Clock
-from isthmus.entities.catalog.description import INFINITE_MS, EntityStatus
-from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.detection.detection import Detection
-from isthmus.entities.detection.key_detection import KeyDetection
-from isthmus.entities.error import InvalidMessageError
-from isthmus.entities.fragment.place import detection_id
-from isthmus.entities.queue.calendar import Calendar
-from isthmus.entities.queue.window import Budget
-from isthmus.entities.record.amend import message_id_of, take_apart, with_annotation, with_message_id
-from isthmus.entities.record.copy import Copy, KeyReader, is_copy
+from isthmus.entities.catalog.description import EntityStatus
+from isthmus.entities.queue import schedule
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.duplicate import DuplicateFilter
+from isthmus.entities.queue.examination import Examination
+from isthmus.entities.queue.look import LOOK_BYTES, Seen, first_seen
+from isthmus.entities.queue.member import Member
+from isthmus.entities.queue.state import FRESH, pack_state, unpack_state
+from isthmus.entities.record.amend import take_apart
 from isthmus.entities.record.envelope import Packed
-from isthmus.entities.record.parse import HeadCache, split_many, split_mixed, split_packed
-from isthmus.entities.record.record import OVERHEAD_BYTES, Parts, build, plain_payload, size_of
-from isthmus.entities.storage.blob import BlobFiles, Blobs, Payload
+from isthmus.entities.record.record import OVERHEAD_BYTES, Parts, plain_payload, size_of
+from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.key import (
     DEFERRED,
@@ -45,13 +40,11 @@ from isthmus.entities.storage.key import (
     SCHEDULED,
     SOURCE_MARK,
     UNREADABLE,
-    message_key,
     message_span,
     numbered_span,
     state_key,
 )
-from isthmus.entities.storage.staging import Callback, Failure, Staging
-from isthmus.entities.topic.fan_out import FanOut
+from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
@@ -61,87 +54,13 @@ from isthmus.errors import (
     QuotaExceededError,
 )
 
-if TYPE_CHECKING:
-    from isthmus.entities.fragment.handover import Outbox
+__all__ = ["Intake"]
 
-__all__ = ["LOOK_BYTES", "Context", "Intake", "Seen", "cursors", "first_seen", "fresh_state"]
-
-# Sequence number, record, and state as messages tell it.
-Seen = tuple[int, bytes, int]
-_STATE = struct.Struct(">9QB")
-_LAST = (1 << 64) - 2
-# The last time that an AMQP timestamp can say.
-_LATEST_MS = (1 << 63) - 1
-# No message up to this size comes as anything but bytes.
-_SMALL_BYTES = 32 << 10
-# Of a message id that is made here.
-_ID_BYTES = 16
-# Of messages that one look reads; whoever wants more asks for what follows.
-LOOK_BYTES = 16 << 20
 # What is larger comes with its body outside of the store, where there is room for such.
 _INLINE_BYTES = 1 << 20
 
 
-def cursors(state: bytes) -> tuple[int, int, int, int]:
-    """Of an entity's row in the store: last sequence number, head, active and deferred messages."""
-    last, head, _, active_count, deferred_count, *_ = _STATE.unpack(state)
-    return last, head, active_count, deferred_count
-
-
-def fresh_state(before_first: int) -> bytes:
-    """The row of an entity without messages whose first sequence number will be the next."""
-    return _STATE.pack(before_first, before_first + 1, before_first + 1, 0, 0, 0, 0, 0, 0, 0)
-
-
-class Context:
-    """What the entities of one namespace share."""
-
-    __slots__ = (
-        "allocate",
-        "blobs",
-        "budget",
-        "calendar",
-        "clock",
-        "fan_out",
-        "leaving",
-        "limits",
-        "outbox",
-        "random_bytes",
-        "sessions",
-        "staging",
-        "transfer_dead_letters",
-        "wake",
-    )
-
-    def __init__(
-        self,
-        staging: Staging,
-        clock: Clock,
-        limits: Limits,
-        random_bytes: Callable[[int], bytes],
-        wake: Callable[[Any, int], None],
-        transfer_dead_letters: Callable[[Any], Any],
-        blob_files: BlobFiles | None = None,
-    ) -> None:
-        self.staging = staging
-        self.blobs = Blobs(staging, blob_files)
-        self.clock = clock
-        self.limits = limits
-        self.random_bytes = random_bytes
-        self.wake = wake
-        self.transfer_dead_letters = transfer_dead_letters
-        self.calendar = Calendar(staging)
-        # Numbers for parts of an entity, and the parts by number; see `session.queue`.
-        self.allocate: Callable[[int], int] = lambda count: 0
-        self.sessions: dict[int, Any] = {}
-        self.budget = Budget(limits.live_tail_bytes)
-        # What is on its way to other stores, by the number of its source: messages and bytes.
-        self.leaving: dict[int, tuple[int, int]] = {}
-        self.outbox: Outbox | None = None
-        self.fan_out = FanOut(clock.monotonic)
-
-
-class Intake:
+class Intake(Member):
     """An entity that takes messages.
 
     Attributes:
@@ -176,17 +95,18 @@ class Intake:
         self._quota_bytes = 0
         # Of messages that are still coming; in memory only, since what has not come whole does not survive.
         self._coming_bytes = 0
-        self._heads = HeadCache(0)
-        self._keys = KeyReader()
-        self._detection: Detection | None = None
-        # Of copies' duplicate keys, which every entity keeps once such copies come.
-        self._duplicate_keys: KeyDetection | None = None
+        self._examination = Examination(context.limits, context.random_bytes)
+        self._duplicates = DuplicateFilter(number, context.staging, context.limits.duplicate_key_window_ms)
         self._load(state)
 
     @property
     def context(self) -> Context:
         """What it shares with the other entities in its store."""
         return self._context
+
+    def parts(self) -> list[Intake]:
+        """Itself, and what belongs to it under numbers of its own."""
+        return [self]
 
     def _load(self, state: bytes | None) -> None:
         self.last: int
@@ -206,7 +126,7 @@ class Intake:
             self.accessed_at_ms,
             self._mark,
             flags,
-        ) = _STATE.unpack(state) if state else (0, 1, 1, 0, 0, 0, 0, 0, 0, 0)
+        ) = unpack_state(state) if state else FRESH
         self._may_expire = bool(flags & 1)
         self.committed = self.last
         self.leaving_count, self.leaving_bytes = self._context.leaving.get(self.number, (0, 0))
@@ -216,7 +136,7 @@ class Intake:
         if not self.is_deleted:
             batch.put(
                 state_key(self.number),
-                _STATE.pack(
+                pack_state(
                     self.last,
                     self.head,
                     self._cleaned,
@@ -241,7 +161,7 @@ class Intake:
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds, after a failed commit."""
         self._load(state)
-        self._detection = self._duplicate_keys = None
+        self._duplicates.reset()
 
     # ---- settings
 
@@ -255,13 +175,10 @@ class Intake:
         duplicate_window_ms: int = 0,
     ) -> None:
         self._status = status
-        self._heads = HeadCache(0 if default_ttl_ms >= INFINITE_MS else default_ttl_ms)
+        self._examination.set_default_ttl(default_ttl_ms)
         self._quota_bytes = quota_megabytes << 20
         self.max_message_size_bytes = max_message_size_bytes or self._context.limits.max_message_size_bytes
-        if duplicate_window_ms and self._detection is None:
-            self._detection = Detection(self.number, duplicate_window_ms, self._staging)
-        elif duplicate_window_ms and self._detection is not None and self._detection.window_ms != duplicate_window_ms:
-            self._detection.change(duplicate_window_ms)
+        self._duplicates.configure(duplicate_window_ms)
 
     def stored_bytes(self) -> int:
         """What counts towards the quota: messages as their senders wrote them, without what the broker adds to each."""
@@ -279,7 +196,7 @@ class Intake:
         return self.size_bytes + self._context.blobs.stored_bytes(self.number)
 
     @property
-    def _quota_number(self) -> int:
+    def quota_number(self) -> int:
         """Of the entity whose quota bodies of large messages count to."""
         return self.number
 
@@ -342,8 +259,7 @@ class Intake:
 
     def _capped(self, messages: Sequence[Parts]) -> Sequence[Parts]:
         """Messages from elsewhere with this entity's default time to live applied."""
-        capped = self._heads.capped
-        return [parts._replace(head=capped(parts.head)) for parts in messages]
+        return self._examination.capped(messages)
 
     # ---- messages that another entity forwards
 
@@ -381,16 +297,7 @@ class Intake:
         """
         messages = self._capped(messages)
         self.accessed_at_ms = now_ms
-        detection = self._detection
-        if detection is not None:
-            ids = [message_id_of(parts) for parts in messages]
-            if self.is_fragment:
-                named = zip(messages, ids, strict=True)
-                ids = [detection_id(parts._replace(message_id=message_id)) for parts, message_id in named]
-            flags = detection.fresh(ids, now_ms)
-            detection.remember([one for one, is_new in zip(ids, flags, strict=True) if is_new], now_ms)
-            messages = [parts for parts, is_new in zip(messages, flags, strict=True) if is_new]
-            origins = [origin for origin, is_new in zip(origins, flags, strict=True) if is_new]
+        messages, origins = self._duplicates.fresh_moved(messages, origins, now_ms, is_fragment=self.is_fragment)
         self._staging.touch(self)
         if messages:
             self._take(messages, now_ms, origins, hops)
@@ -457,74 +364,14 @@ class Intake:
             raise MessageTooLargeError(max(sizes), self.max_message_size_bytes)
         self._check_quota(sum(sizes))
         largest = max(sizes)
-        if largest > _SMALL_BYTES:
-            accepted = split_mixed(payloads, self._heads)
-        elif packed is not None:
-            accepted = split_packed(packed.data, packed.bounds, self._heads, self._keys if packed.are_copies else None)
-        else:
-            accepted = split_many(payloads, self._heads)  # type: ignore[arg-type]  # none is large
-        if largest > self._context.limits.max_property_bytes:
-            for parts in accepted:
-                self._check_properties(parts)
-        limit = self._context.limits.max_message_id_characters
-        without: list[int] = []
-        for place, parts in enumerate(accepted):
-            if len(parts.message_id) > limit:
-                length = len(str(codec.decode(parts.message_id)[0]))
-                if length > limit:
-                    raise InvalidMessageError(f"the MessageId has {length} characters; the limit is {limit}")
-            elif not parts.message_id:
-                without.append(place)
-        if without:
-            made = self._context.random_bytes(_ID_BYTES * len(without)).hex()
-            for number, place in enumerate(without):
-                start = 2 * _ID_BYTES * number
-                accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
-        if largest > _SMALL_BYTES or (packed is None and Copy in set(map(type, payloads))):
-            accepted = self._keyed(accepted, list(map(is_copy, payloads)))
+        accepted = self._examination.split(payloads, largest)
         if self.requires_session:
             self._check_sessions(accepted)
         return accepted
 
-    def _keyed(self, messages: list[Parts], copied: list[bool]) -> list[Parts]:
-        """The messages, those that are routes' copies with their keys."""
-        if all(copied):
-            return self._keys.with_keys(messages)
-        keyed = iter(
-            self._keys.with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed])
-        )
-        return [next(keyed) if is_keyed else parts for parts, is_keyed in zip(messages, copied, strict=True)]
-
     def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
-        """The messages, with None for each duplicate; stages the ids and keys for detection.
-
-        A copy with a duplicate key is compared by that alone, whatever the entity does with message ids.
-        """
-        keyed = [parts for parts in messages if parts.duplicate_key]
-        if not keyed:
-            return self._without(messages, self._equal_ids(messages, now_ms))
-        if self._duplicate_keys is None:
-            window_ms = self._context.limits.duplicate_key_window_ms
-            self._duplicate_keys = KeyDetection(self.number, window_ms, self._staging)
-        repeated = self._duplicate_keys.repeated([parts.duplicate_key for parts in keyed], now_ms)
-        if len(keyed) == len(messages):
-            return self._without(messages, repeated)
-        equal = self._equal_ids([parts for parts in messages if not parts.duplicate_key], now_ms)
-        by_key, by_id = iter(repeated or [False] * len(messages)), iter(equal or [False] * len(messages))
-        return self._without(messages, [next(by_key if parts.duplicate_key else by_id) for parts in messages])
-
-    def _equal_ids(self, messages: Sequence[Parts], now_ms: int) -> list[bool]:
-        """As `_repeated`, by message id; where the entity compares these."""
-        if self._detection is None:
-            return []
-        ids = [detection_id(parts) if self.is_fragment else parts.message_id for parts in messages]
-        return _repeated(self._detection, ids, now_ms)
-
-    @staticmethod
-    def _without(messages: Sequence[Parts], dropped: Sequence[bool]) -> Sequence[Parts | None]:
-        if not any(dropped):
-            return messages
-        return [None if is_dropped else parts for parts, is_dropped in zip(messages, dropped, strict=True)]
+        """The messages, with None for each duplicate; stages the ids and keys for detection."""
+        return self._duplicates.fresh(messages, now_ms, is_fragment=self.is_fragment)
 
     def pass_numbers(self, count: int) -> range:
         """Give numbers to messages that are not stored here, since they go on at once."""
@@ -547,23 +394,6 @@ class Intake:
         """
         raise NotImplementedError
 
-    def _check_properties(self, parts: Parts) -> None:
-        """Refuse application properties over the limits; only a message larger than one may be needs the look."""
-        limits = self._context.limits
-        start, end = section.locate(parts.rest).application_properties
-        if end - start > limits.max_properties_bytes:
-            raise InvalidMessageError(
-                f"the application properties have {end - start} bytes; the limit is {limits.max_properties_bytes}"
-            )
-        if end - start > limits.max_property_bytes:
-            for key, value, after in section.map_items(parts.rest, (start, end)):
-                if after - key > limits.max_property_bytes:
-                    name = str(codec.decode(parts.rest, key)[0]) if value - key < 300 else "..."
-                    raise InvalidMessageError(
-                        f"the application property '{name}' has {after - key} bytes; the limit is "
-                        f"{limits.max_property_bytes}"
-                    )
-
     # ---- scheduled messages
 
     def reserve(self, count: int, on_durable: Callback | None = None, on_failed: Failure | None = None) -> list[int]:
@@ -581,7 +411,7 @@ class Intake:
         self.taken_total += len(messages)
         for parts, (sequence, _, due_ms) in zip(accepted, messages, strict=True):
             if parts is not None:
-                self._put_scheduled(sequence, parts, due_ms, now_ms)
+                schedule.put(self, sequence, parts, due_ms, now_ms)
         self._staging.touch(self)
 
     def _schedule(self, messages: Sequence[tuple[Parts | None, int]], now_ms: int) -> list[int]:
@@ -591,20 +421,9 @@ class Intake:
             self.last += 1
             sequences.append(self.last)
             if parts is not None:
-                self._put_scheduled(self.last, parts, due_ms, now_ms)
+                schedule.put(self, self.last, parts, due_ms, now_ms)
         self._staging.touch(self)
         return sequences
-
-    def _put_scheduled(self, sequence: int, parts: Parts, due_ms: int, now_ms: int) -> None:
-        due_ms = min(max(due_ms, 0), _LATEST_MS)
-        self.scheduled_count += 1
-        scheduled = with_annotation(parts, "x-opt-scheduled-enqueue-time", Timestamp(due_ms))
-        record = build(scheduled, sequence, now_ms, 0)
-        self.size_bytes += len(record)
-        self._staging.batch.put(message_key(SCHEDULED, self.number, sequence), record)
-        if parts.blob is not None:
-            self._context.blobs.refer(self.number, sequence, parts.blob, self._quota_number)
-        self._context.calendar.schedule(due_ms, self.number, sequence)
 
     def cancel_scheduled(
         self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -615,48 +434,36 @@ class Intake:
             MessageNotFoundError: one of them is not scheduled; none is dropped then.
         """
         self._check_open()
-        records = self._scheduled_records(sequences)
+        records = schedule.records(self, sequences)
         missing = [sequence for sequence in sequences if sequence not in records]
         if missing:
             raise MessageNotFoundError(f"'{self.path}' has no scheduled message with sequence number {missing[0]}")
         for sequence, record in records.items():
-            self._unschedule(sequence, record, _due_ms(record))
+            schedule.remove(self, sequence, record, schedule.due_ms_of(record))
         self._staging.touch(self)
         self._staging.promise(on_durable, on_failed)
 
     def missing_scheduled(self, sequences: Sequence[int]) -> list[int]:
         """Which of the sequence numbers are none of scheduled messages."""
         self._check_open()
-        records = self._scheduled_records(sequences)
+        records = schedule.records(self, sequences)
         return [sequence for sequence in sequences if sequence not in records]
 
     def activate(self, due: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Take scheduled messages whose time has come, given as (due ms, sequence number)."""
-        records = self._scheduled_records([sequence for _, sequence in due])
+        records = schedule.records(self, [sequence for _, sequence in due])
         taken = []
         for due_ms, sequence in due:
             record = records.get(sequence)
             if record is None:
                 self._context.calendar.unschedule(due_ms, self.number, sequence)
                 continue
-            self._unschedule(sequence, record, due_ms)
+            schedule.remove(self, sequence, record, due_ms)
             taken.append(take_apart(record).parts)
         if taken:
             self._staging.touch(self)
             # A default of more than 49 days is named by no header, and so by no scheduled message.
             self._take(self._capped(taken), now_ms)
-
-    def _scheduled_records(self, sequences: Sequence[int]) -> dict[int, bytes]:
-        self._staging.write()
-        keys = [message_key(SCHEDULED, self.number, max(0, sequence)) for sequence in sequences]
-        found = zip(sequences, self._staging.journal.get_many(keys), strict=True)
-        return {sequence: record for sequence, record in found if record is not None}
-
-    def _unschedule(self, sequence: int, record: bytes, due_ms: int) -> None:
-        self._staging.batch.delete(message_key(SCHEDULED, self.number, sequence))
-        self._context.calendar.unschedule(due_ms, self.number, sequence)
-        self.scheduled_count -= 1
-        self.size_bytes -= len(record)
 
     # ---- looking
 
@@ -714,32 +521,3 @@ class Intake:
             "size_bytes": self.held_bytes,
             "last_sequence": self.last,
         }
-
-
-def _repeated(detection: Detection, ids: Sequence[bytes], now_ms: int) -> list[bool]:
-    """Per id whether it was seen before; empty where none was. Stages those that were not."""
-    flags = detection.fresh(ids, now_ms)
-    fresh = [one for one, is_new in zip(ids, flags, strict=True) if is_new]
-    if fresh:
-        detection.remember(fresh, now_ms)
-    return [] if len(fresh) == len(ids) else [not is_new for is_new in flags]
-
-
-def first_seen(seen: list[Seen], count: int) -> list[Seen]:
-    """The first messages of those seen, sorted; as many as one look shows, at least one.
-
-    Looks that were cut off at the same size each have all that comes before.
-    """
-    seen.sort(key=lambda entry: entry[0])
-    size = 0
-    for place, (_, record, _) in enumerate(seen):
-        if place == count or size >= LOOK_BYTES:
-            return seen[:place]
-        size += len(record)
-    return seen
-
-
-def _due_ms(record: bytes) -> int:
-    """For when a stored scheduled message is due: the annotation that `Intake._schedule` sets comes last."""
-    parts = take_apart(record).parts
-    return int.from_bytes(parts.head.annotations[-8:], "big")

@@ -1,6 +1,6 @@
 """A queue: also what a subscription and a dead-letter queue are.
 
-What it is: messages of a `Relay`, each for one receiver, locked while it works on them; what settlement, expiry and
+What it is: messages of a `Backlog`, each for one receiver, locked while it works on them; what settlement, expiry and
 abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
 Spec: docs/explanation/protocol.md, Settlement, Message, Forwarding. Over 400 lines: every way in which a message leaves a receiver's
 hands stands here, beside the others.
@@ -18,20 +18,24 @@ Invariants:
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from isthmus.amqp import codec
 from isthmus.clock import monotonic_ms
 from isthmus.entities.catalog.description import INFINITE_MS, EntityStatus
-from isthmus.entities.queue.backlog import sequences_of
-from isthmus.entities.queue.intake import Context
+from isthmus.entities.port import MessageSource, Sessions
+from isthmus.entities.queue.backlog import Backlog, sequences_of
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.lock import Acquired, Lock, LockTable, Span
+from isthmus.entities.queue.onward import Onward, reason_of
 from isthmus.entities.queue.relay import Relay
 from isthmus.entities.queue.run import runs_of
 from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.amend import (
     Stored,
+    annotation_of,
     delivery_count,
     take_apart,
     with_annotation,
@@ -44,6 +48,7 @@ from isthmus.entities.storage.key import DEFERRED, MESSAGE, message_key, message
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
     EntityDisabledError,
+    EntityNotFoundError,
     InvalidArgumentError,
     IsthmusError,
     MessageNotFoundError,
@@ -61,16 +66,22 @@ _READ_AT_ONCE = 256
 _TOGETHER_BYTES = 128 << 20
 
 
-class Queue(Relay):
+class Queue(Backlog):
     """Messages in sequence order, each for one receiver.
 
     Attributes:
         path: canonical, e.g. ``orders``, ``flights/Subscriptions/audit``, each also with ``/$DeadLetterQueue``.
         dead_letters: the queue's dead-letter queue; None for one that is itself one.
+        transfer_dead_letters: where those went whose target was gone; None while there were none.
+        onward: where messages go on; None: they stay.
     """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         super().__init__(path, number, context, state)
+        self.dead_letters: Queue | None = None
+        self.transfer_dead_letters: Queue | None = None
+        self.onward: Onward | None = None
+        self._relay: Relay | None = None
         self.lock_duration_ms = 60_000
         self._max_delivery_count = 10
         self._dead_letters_expired = False
@@ -83,12 +94,17 @@ class Queue(Relay):
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds: as after a restart, all locks are lost."""
         super().reload(state)
+        if self._relay is not None:
+            self._relay.reset()
         self._locks.clear()
         self._locked_deferred.clear()
 
     def wipe(self) -> None:
         self._locks.clear()
         self._locked_deferred.clear()
+        if self._relay is not None:
+            self._relay.forget()
+        self.forward_to(None)
         super().wipe()
 
     def configure(
@@ -133,6 +149,120 @@ class Queue(Relay):
         self._check_open_to_senders()
         return super().examine(payloads)
 
+    # ---- what a user asks for, see `isthmus.entities.port`
+
+    @property
+    def source(self) -> MessageSource | None:
+        """Itself: it gives messages."""
+        return self
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """Its sessions, where it requires them."""
+        return None
+
+    @property
+    def takes_senders(self) -> bool:
+        """Whether senders may attach: not to a dead-letter queue."""
+        return self.dead_letters is not None
+
+    def parts(self) -> list[Intake]:
+        return [self] if self.dead_letters is None else [self, self.dead_letters]
+
+    def holder_of(self, tokens: Sequence[bytes]) -> Self:
+        """Whose locks these are: its own."""
+        del tokens
+        return self
+
+    def fragment_index(self, token: bytes) -> int:
+        """The fragment that a lock token names: there is only one."""
+        del token
+        return 0
+
+    # ---- forwarding
+
+    def forward_to(self, onward: Onward | None) -> None:
+        """Let messages go on from now, or keep them. What waits is moved by `retry`."""
+        relay = self._relay
+        if relay is not None:
+            relay.look_again()
+            if onward is not None:
+                relay.onward = onward
+            else:
+                relay.reset()
+                self.remove_listener(relay.pump)
+                self._relay = None
+        elif onward is not None:
+            self._relay = Relay(self, onward)
+            self.add_listener(self._relay.pump)
+        self.onward = onward
+
+    def forward_parts(self, path: str | None, forward: Callable[[Queue, Any], None]) -> None:
+        """Call `forward` with each part that forwards to a path by itself, and its store: here with itself."""
+        del path
+        forward(self, None)
+
+    def look_again(self) -> None:
+        """Let dead letters try again that could not go on to a target as it was."""
+        if self._relay is not None:
+            self._relay.look_again()
+
+    def retry(self) -> None:
+        """Move a group of what waits to go on, also after a commit has failed."""
+        if self._relay is not None:
+            self._relay.retry()
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody waits for messages; that they go on is no one's wait."""
+        return len(self._listeners) > (self._relay is not None)
+
+    @property
+    def transfer_count(self) -> int:
+        """Active messages that wait to go on; dead letters that wait so are dead letters still."""
+        waiting = self.active_count if self._relay is not None and self.dead_letters is not None else 0
+        return waiting + self.leaving_count
+
+    @property
+    def gives_messages(self) -> bool:
+        """Whether its status lets messages out."""
+        return self._status not in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        """Whether it is a dead-letter queue."""
+        return self.dead_letters is None
+
+    def store(
+        self,
+        messages: Sequence[Parts],
+        now_ms: int,
+        origins: Sequence[int] | None = None,
+        *,
+        fed: bool = False,
+        hops: int = 0,
+    ) -> None:
+        if self._relay is None or not self._relay.passes:
+            super().store(messages, now_ms, origins, fed=fed, hops=hops)
+        else:
+            self._relay.pass_on(self._capped(messages) if fed else messages, now_ms, origins, hops)
+
+    def set_aside(self, stored: Stored, error: IsthmusError) -> None:
+        """Stage a message that could not go on where somebody will look for it; not for dead-letter queues."""
+        if isinstance(error, EntityNotFoundError):
+            queue = self._context.transfer_dead_letters(self)
+        else:
+            assert self.dead_letters is not None
+            queue = self.dead_letters
+        queue.store_dead([stored], self.path, reason_of(error), str(error))
+
+    def take_back(self, stored: Stored, error: IsthmusError) -> None:
+        if self.dead_letters is not None:
+            self.set_aside(stored, error)
+        else:
+            before = annotation_of(stored.parts, "x-opt-deadletter-source")
+            self.store_dead([stored], str(before), None, None)
+
     # ---- receiving
 
     def acquire(
@@ -154,13 +284,13 @@ class Queue(Relay):
         """
         self.check_receivable()
         self.check_stays()
-        pairs = self._next_pairs(limit)
+        pairs = self.next_pairs(limit)
         if not pairs:
             return None
         if not lock:
             sequences = self._numbers_of(pairs)
             payloads = self._kept([deleted_payload(record) for _, record in pairs])
-            self._remove(sequences, sum(len(record) for _, record in pairs))
+            self.remove(sequences, sum(len(record) for _, record in pairs))
             self.delivered_total += len(pairs)
             self.settled_total += len(pairs)
             self._staging.promise(on_durable, on_failed)
@@ -215,7 +345,7 @@ class Queue(Relay):
         if self._status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
             raise EntityDisabledError(self.path, self._status)
 
-    def _next_pairs(self, limit: int) -> list[Pair]:
+    def next_pairs(self, limit: int) -> list[Pair]:
         """Up to `limit` messages that may be delivered now; what has expired is seen to on the way."""
         for _ in range(_ROUNDS):
             pairs = self._read(limit)
@@ -259,7 +389,7 @@ class Queue(Relay):
             if span.deferred:
                 self._remove_deferred(span)
             else:
-                self._remove(span.sequences, span.size_bytes)
+                self.remove(span.sequences, span.size_bytes)
 
     def abandon(
         self,
@@ -322,7 +452,7 @@ class Queue(Relay):
             self.size_bytes -= span.size_bytes
             self._locked_deferred.difference_update(span.sequences)
         else:
-            self._remove(span.sequences, span.size_bytes)
+            self.remove(span.sequences, span.size_bytes)
         self._staging.touch(self)
 
     def dead_letter(
@@ -350,7 +480,7 @@ class Queue(Relay):
                 if span.deferred:
                     self._remove_deferred(span)
                 else:
-                    self._remove(span.sequences, span.size_bytes)
+                    self.remove(span.sequences, span.size_bytes)
         self._staging.promise(on_durable, on_failed)
         return flags
 
@@ -424,7 +554,7 @@ class Queue(Relay):
     ) -> int:
         """Delete up to `limit` unlocked active messages enqueued before a wall time; how many."""
         self.check_receivable()
-        pairs = self._next_pairs(limit)
+        pairs = self.next_pairs(limit)
         if before_ms is not None:
             kept = [pair for pair in pairs if take_apart(pair[1]).enqueued_ms >= before_ms]
             for key, _ in kept:
@@ -432,7 +562,7 @@ class Queue(Relay):
                 self._returned.add(sequence, sequence)
             pairs = [pair for pair in pairs if take_apart(pair[1]).enqueued_ms < before_ms]
         if pairs:
-            self._remove(sequences_of(pairs), sum(len(record) for _, record in pairs))
+            self.remove(sequences_of(pairs), sum(len(record) for _, record in pairs))
         self._staging.promise(on_durable, on_failed)
         return len(pairs)
 
@@ -505,7 +635,7 @@ class Queue(Relay):
             self.deferred_count -= len(messages)
             self.size_bytes -= size
         else:
-            self._remove([sequence for sequence, _ in messages], size)
+            self.remove([sequence for sequence, _ in messages], size)
 
     def _expire(self, pairs: Sequence[Pair]) -> None:
         """End the life of messages that nobody holds."""
@@ -517,7 +647,7 @@ class Queue(Relay):
                 "The message expired and was dead lettered.",
                 None,
             )
-        self._remove(sequences_of(pairs), sum(len(record) for _, record in pairs))
+        self.remove(sequences_of(pairs), sum(len(record) for _, record in pairs))
 
     def _bury(
         self,
@@ -556,11 +686,11 @@ class Queue(Relay):
         pairs: list[Pair] = []
         size = 0
         sequence = self.last
-        for stored in self._pass_dead(letters):
+        for stored in letters if self._relay is None else self._relay.pass_dead(letters):
             sequence += 1
             record = build(stored.parts, sequence, stored.enqueued_ms, 0, stored.origin, stored.hops)
             if stored.parts.blob is not None:
-                self._context.blobs.refer(self.number, sequence, stored.parts.blob, self._quota_number)
+                self._context.blobs.refer(self.number, sequence, stored.parts.blob, self.quota_number)
             key = message_key(MESSAGE, self.number, sequence)
             put(key, record)
             pairs.append((key, record))

@@ -1,6 +1,6 @@
-"""A backlog whose messages may go on to another entity.
+"""How the messages of an entity go on to another one.
 
-What it is: forwarding as the source sees it. A message that arrives while nothing waits goes on at once and is never
+What it is: forwarding as the source sees it, a part of a queue that forwards (`Queue.forward_to`). A message that arrives while nothing waits goes on at once and is never
 stored here. What stands here when forwarding begins, or came while the entity was closed to receivers, is moved in
 groups, each in one commit. What it is not: the hop itself (`onward`).
 Spec: docs/explanation/protocol.md, Forwarding; docs/explanation/forwarding.md.
@@ -14,24 +14,20 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
-from isthmus.entities.queue.backlog import Backlog, sequences_of
-from isthmus.entities.queue.intake import Context
-from isthmus.entities.queue.onward import Onward, reason_of
+from isthmus.entities.queue.backlog import sequences_of
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.amend import Stored, as_new, as_passed, take_apart
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.key import unpack_message
-from isthmus.errors import EntityNotFoundError, IsthmusError, MessageTooLargeError
-
-if TYPE_CHECKING:
-    from isthmus.entities.queue.queue import Queue
+from isthmus.errors import IsthmusError, MessageTooLargeError
 
 __all__ = ["Relay"]
 
@@ -42,99 +38,122 @@ _GROUP_BYTES = 8 << 20
 _NEVER = (TooManyHopsError, SessionRequiredError, InvalidMessageError, MessageTooLargeError)
 
 
-class Relay(Backlog):
-    """Messages that stay, or go on.
+class RelaySource(Protocol):
+    """The queue whose messages go on."""
 
-    Attributes:
-        onward: where they go; None: they stay.
-        dead_letters: where those go that cannot; None for a dead-letter queue, which keeps them.
-        transfer_dead_letters: where those went whose target was gone; None while there were none.
+    @property
+    def context(self) -> Context:
+        """What entities share."""
+        ...
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was deleted."""
+        ...
+
+    @property
+    def active_count(self) -> int:
+        """Messages that wait."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what waits."""
+        ...
+
+    @property
+    def has_available(self) -> bool:
+        """Whether `next_pairs` would find something."""
+        ...
+
+    @property
+    def gives_messages(self) -> bool:
+        """Whether its status lets messages out."""
+        ...
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        """Whether it is a dead-letter queue: what its target does not take stays."""
+        ...
+
+    def next_pairs(self, limit: int) -> list[Pair]:
+        """Up to `limit` messages that may be delivered now, taken."""
+        ...
+
+    def pass_numbers(self, count: int) -> range:
+        """Numbers for messages that are not stored here."""
+        ...
+
+    def put_back(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Return messages to their places."""
+        ...
+
+    def remove(self, sequences: Sequence[int], size_bytes: int) -> None:
+        """Stage that messages are gone."""
+        ...
+
+    def set_aside(self, stored: Stored, error: IsthmusError) -> None:
+        """Stage a message that could not go on where somebody will look for it."""
+        ...
+
+    def tell_again(self) -> None:
+        """Let the next commit call the listeners."""
+        ...
+
+
+class Relay:
+    """The forwarding of one queue.
+
+    Args:
+        queue: whose messages go on.
+        onward: where they go.
     """
 
-    def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
-        super().__init__(path, number, context, state)
-        self.onward: Onward | None = None
-        self.dead_letters: Queue | None = None
-        self.transfer_dead_letters: Queue | None = None
+    __slots__ = ("_queue", "_resting", "_stuck", "onward")
+
+    def __init__(self, queue: RelaySource, onward: Onward) -> None:
+        self.onward = onward
+        self._queue = queue
         self._stuck = RunSet()
         self._resting = False
 
-    def reload(self, state: bytes | None) -> None:
-        super().reload(state)
+    def reset(self) -> None:
+        """A commit has failed: nothing is taken."""
         self._stuck.clear()
         self._resting = True  # a disk that refuses must not be asked again at once: `retry` comes in its time
 
-    def wipe(self) -> None:
+    def forget(self) -> None:
+        """The queue is deleted: nothing goes back."""
         self._stuck.clear()
-        self.forward_to(None)
-        super().wipe()
-
-    def forward_to(self, onward: Onward | None) -> None:
-        """Let messages go on from now, or keep them. What waits is moved by `pump`."""
-        if self.onward is None and onward is not None:
-            self.add_listener(self.pump)
-        elif self.onward is not None and onward is None:
-            self.remove_listener(self.pump)
-        self.look_again()
-        self.onward = onward
 
     def look_again(self) -> None:
         """Let dead letters try again that could not go on to a target as it was."""
-        for run in self._stuck:
-            self._returned.add(*run)
+        self._queue.put_back(self._stuck)
         self._stuck.clear()
-
-    @property
-    def has_listeners(self) -> bool:
-        """Whether anybody waits for messages; that they go on is no one's wait."""
-        return len(self._listeners) > (self.onward is not None)
-
-    @property
-    def transfer_count(self) -> int:
-        """Active messages that wait to go on; dead letters that wait so are dead letters still."""
-        waiting = self.active_count if self.onward is not None and self.dead_letters is not None else 0
-        return waiting + self.leaving_count
-
-    @property
-    def _may_move(self) -> bool:
-        return self._status not in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
     # ---- at once
 
-    def store(
-        self,
-        messages: Sequence[Parts],
-        now_ms: int,
-        origins: Sequence[int] | None = None,
-        *,
-        fed: bool = False,
-        hops: int = 0,
+    @property
+    def passes(self) -> bool:
+        """Whether a message that comes now goes on at once."""
+        return not self._queue.active_count and self._queue.gives_messages
+
+    def pass_on(
+        self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, hops: int = 0
     ) -> None:
-        if self.onward is None or self.active_count or not self._may_move:
-            super().store(messages, now_ms, origins, fed=fed, hops=hops)
-            return
-        if fed:
-            messages = self._capped(messages)
-        numbers = self.pass_numbers(len(messages))
+        """Stage messages that have just come at the target; arguments as for `Backlog.store`."""
+        queue = self._queue
+        numbers = queue.pass_numbers(len(messages))
         sources = numbers if origins is None else origins
-        failed = self.onward.move(messages, sources, now_ms, hops)
-        for place, error in failed:
-            self.set_aside(Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
+        for place, error in self.onward.move(messages, sources, now_ms, hops):
+            queue.set_aside(Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
 
-    def pass_numbers(self, count: int) -> range:
-        numbers = range(self.last + 1, self.last + 1 + count)
-        if self._window.next == numbers.start:
-            self._window.skip(numbers[-1])
-            self._removed.append((numbers.start, numbers[-1]))
-        # Otherwise the cursor finds a gap in their place, in its own time.
-        return super().pass_numbers(count)
-
-    def _pass_dead(self, messages: Sequence[Stored]) -> Sequence[Stored]:
+    def pass_dead(self, messages: Sequence[Stored]) -> Sequence[Stored]:
         """Let dead letters go on at once; those that have to stay."""
-        if self.onward is None or self.active_count:
+        if self._queue.active_count:
             return messages
         stay: list[Stored] = []
-        now_ms = self._context.clock.wall_ms()
+        now_ms = self._queue.context.clock.wall_ms()
         for hops, group in groupby(messages, key=lambda stored: stored.hops):
             together = list(group)
             parts = [as_passed(stored) for stored in together]
@@ -146,62 +165,50 @@ class Relay(Backlog):
 
     def pump(self) -> None:
         """Stage the move of a group of what waits; the commit that moves it calls again while there is more."""
-        onward = self.onward
-        if onward is None or self._resting or self.is_deleted or not self.has_available or not self._may_move:
+        queue = self._queue
+        if self._resting or queue.is_deleted or not queue.has_available or not queue.gives_messages:
             return
-        if self.dead_letters is None and not onward.is_open:
+        if queue.keeps_dead_letters and not self.onward.is_open:
             return
-        mean = self.size_bytes // max(1, self.active_count) + 1
-        pairs = self._next_pairs(max(1, min(_GROUP, _GROUP_BYTES // mean)))
+        mean = queue.size_bytes // max(1, queue.active_count) + 1
+        pairs = queue.next_pairs(max(1, min(_GROUP, _GROUP_BYTES // mean)))
         # Some may be staged at the target and not be removed here, and what was taken is in nobody's hands.
-        with self._staging.whole(begun=bool(pairs)):
-            blocked = bool(pairs) and self._move_on(onward, pairs)
-        if not blocked and self.has_available:
-            self._tell_again = True
-            self._staging.touch(self)
+        with queue.context.staging.whole(begun=bool(pairs)):
+            blocked = bool(pairs) and self._move_on(pairs)
+        if not blocked and queue.has_available:
+            queue.tell_again()
 
     def retry(self) -> None:
         """As `pump`, also after a commit has failed."""
         self._resting = False
         self.pump()
 
-    def _next_pairs(self, limit: int) -> list[Pair]:
-        """Up to `limit` messages that may be delivered now, taken."""
-        raise NotImplementedError
-
-    def _move_on(self, onward: Onward, pairs: Sequence[Pair]) -> bool:
+    def _move_on(self, pairs: Sequence[Pair]) -> bool:
         """Move messages; whether dead letters have to wait for room at the target."""
-        now_ms = self._context.clock.wall_ms()
+        queue = self._queue
+        now_ms = queue.context.clock.wall_ms()
+        are_dead = queue.keeps_dead_letters
         gone: list[Pair] = []
         blocked = False
         entries = [(pair, take_apart(pair[1])) for pair in pairs]
         for hops, group in groupby(entries, key=lambda entry: entry[1].hops):
             together = list(group)
-            parts = [as_passed(stored) if self.dead_letters is None else as_new(stored.parts) for _, stored in together]
+            parts = [as_passed(stored) if are_dead else as_new(stored.parts) for _, stored in together]
             origins = [stored.origin for _, stored in together]
-            failed = dict(onward.move(parts, origins, now_ms, hops))
+            failed = dict(self.onward.move(parts, origins, now_ms, hops))
             for place, (pair, stored) in enumerate(together):
                 error = failed.get(place)
-                if error is None or self.dead_letters is not None:
+                if error is None or not are_dead:
                     gone.append(pair)
                     if error is not None:
-                        self.set_aside(stored, error)
+                        queue.set_aside(stored, error)
                     continue
                 sequence = unpack_message(pair[0])
                 if isinstance(error, _NEVER):
                     self._stuck.add(sequence, sequence)
                 else:
                     blocked = True
-                    self._returned.add(sequence, sequence)
+                    queue.put_back([(sequence, sequence)])
         if gone:
-            self._remove(sequences_of(gone), sum(len(record) for _, record in gone))
+            queue.remove(sequences_of(gone), sum(len(record) for _, record in gone))
         return blocked
-
-    def set_aside(self, stored: Stored, error: IsthmusError) -> None:
-        """Stage a message that could not go on where somebody will look for it; not for dead-letter queues."""
-        if isinstance(error, EntityNotFoundError):
-            queue = self._context.transfer_dead_letters(self)
-        else:
-            assert self.dead_letters is not None
-            queue = self.dead_letters
-        queue.store_dead([stored], self.path, reason_of(error), str(error))

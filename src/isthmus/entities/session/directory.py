@@ -15,13 +15,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
-from isthmus.entities.queue.intake import LOOK_BYTES, Context, Seen, cursors, first_seen
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.look import LOOK_BYTES, Seen, first_seen
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.queue.run import runs_of
+from isthmus.entities.queue.state import cursors
 from isthmus.entities.record.amend import Stored, take_apart
 from isthmus.entities.record.record import Parts
 from isthmus.entities.session.messages import SessionMessages
-from isthmus.entities.session.session import Session, session_id_of, unpack_row
+from isthmus.entities.session.row import session_id_of, unpack_row
+from isthmus.entities.session.session import Session
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.key import (
     DEFERRED,
@@ -53,7 +56,7 @@ _FORWARDS = (
 )
 _SETTINGS = (
     "_status",
-    "_heads",
+    "_examination",
     "_fixed_ttl_ms",
     "lock_duration_ms",
     "_max_delivery_count",
@@ -254,9 +257,9 @@ class SessionDirectory(Queue):
         number, self._block = self._block[0], self._block[1:]
         return number
 
-    def published(self, session: Session) -> None:
+    def published(self, session_id: str) -> None:
         """A session's messages have become visible, have come back, or are gone for good."""
-        self._rest(session)
+        self._rest(self._sessions[session_id])
 
     def _rest(self, session: Session, *, at_most: int = _AT_HAND) -> None:
         """Let go of a free session's messages if too many are at hand; forget the session if nothing is left of it."""

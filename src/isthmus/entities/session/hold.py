@@ -7,20 +7,38 @@ Spec: docs/explanation/protocol.md, Sessions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from isthmus.entities.session.session import Session
+from isthmus.entities.session.messages import SessionMessages
 from isthmus.entities.storage.staging import Callback, Failure
-
-if TYPE_CHECKING:
-    from isthmus.entities.session.messages import SessionMessages
-    from isthmus.entities.session.queue import SessionQueue
 
 __all__ = ["Hold"]
 
 
 def _nothing() -> None:
     """Nobody is told."""
+
+
+class Holds(Protocol):
+    """What gives sessions (`session.queue`)."""
+
+    def renew_hold(self, hold: Hold) -> int:
+        """See `Hold.renew`."""
+        ...
+
+    def end_hold(self, hold: Hold, *, failed: bool) -> None:
+        """End a hold; `failed`: that counts as a failed delivery of what is locked."""
+        ...
+
+    def state_of(self, hold: Hold) -> bytes | None:
+        """See `Hold.get_state`."""
+        ...
+
+    def change_state(
+        self, hold: Hold, state: bytes | None, on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> None:
+        """See `Hold.set_state`."""
+        ...
 
 
 class Hold:
@@ -51,11 +69,9 @@ class Hold:
         "session_id",
     )
 
-    def __init__(
-        self, queue: SessionQueue, session: Session, messages: SessionMessages, holder: object, link_name: str
-    ) -> None:
+    def __init__(self, queue: Holds, messages: SessionMessages, holder: object, link_name: str) -> None:
         self._queue = queue
-        self.session_id = session.session_id
+        self.session_id = messages.session.session_id
         self.messages = messages
         self.locked_until_ms = self.ends_at_ms = self.grace_ms = 0
         self.is_over = False

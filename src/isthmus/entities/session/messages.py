@@ -15,21 +15,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from isthmus.entities.queue.backlog import sequences_of
-from isthmus.entities.queue.intake import Context, Seen
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.look import Seen
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.queue.window import Pair
-from isthmus.entities.session.session import Session, pack_row
+from isthmus.entities.session.row import SessionRow, pack_row
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.key import MESSAGE, message_key, session_key, unpack_message
 from isthmus.errors import SessionLockLostError
-
-if TYPE_CHECKING:
-    from isthmus.entities.session.directory import SessionDirectory
 
 __all__ = ["SessionMessages"]
 
@@ -57,6 +55,60 @@ def _shared(name: str) -> Any:
     return property(get, put)
 
 
+class SessionEntity(Protocol):
+    """The entity that a session belongs to.
+
+    Attributes:
+        are_totals_staged: whether its row in the batch tells the counts as they are.
+        last: highest sequence number given out.
+    """
+
+    are_totals_staged: bool
+    last: int
+
+    @property
+    def path(self) -> str:
+        """Canonical."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Under which its row lies in the store."""
+        ...
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether it is a part of a partitioned entity."""
+        ...
+
+    @property
+    def dead_letters(self) -> Queue | None:
+        """Its dead-letter queue."""
+        ...
+
+    def bury(
+        self,
+        records: Sequence[bytes],
+        reason: str | None,
+        description: str | None,
+        properties: Mapping[str, Any] | None,
+    ) -> None:
+        """Stage copies of a session's messages in the dead-letter queue."""
+        ...
+
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
+        """Messages of every state, scheduled ones included."""
+        ...
+
+    def published(self, session_id: str) -> None:
+        """A session's messages have become visible, have come back, or are gone for good."""
+        ...
+
+    def stage_state(self, batch: Batch) -> None:
+        """Stage its row."""
+        ...
+
+
 class SessionMessages(Queue):
     """One session's messages.
 
@@ -66,9 +118,9 @@ class SessionMessages(Queue):
     """
 
     # Before the entity is known, while counts are loaded that it has counted already.
-    _entity: SessionDirectory | None = None
+    _entity: SessionEntity | None = None
 
-    def __init__(self, entity: SessionDirectory, session: Session, context: Context, state: bytes | None) -> None:
+    def __init__(self, entity: SessionEntity, session: SessionRow, context: Context, state: bytes | None) -> None:
         super().__init__(entity.path, session.number, context, state)
         self.session = session
         self.is_retired = False
@@ -138,8 +190,8 @@ class SessionMessages(Queue):
         # Unread messages may be gone without the cursor having passed them.
         return self.active_count > 0 and not self._returning and not self._coming and super().has_available
 
-    def _next_pairs(self, limit: int) -> list[Pair]:
-        return [] if self._returning or self._coming else super()._next_pairs(limit)
+    def next_pairs(self, limit: int) -> list[Pair]:
+        return [] if self._returning or self._coming else super().next_pairs(limit)
 
     def _read(self, limit: int) -> list[Pair]:
         start = self._window.next
@@ -156,7 +208,7 @@ class SessionMessages(Queue):
 
     # ---- what becomes of messages
 
-    def _remove(self, sequences: Sequence[int], size_bytes: int) -> None:
+    def remove(self, sequences: Sequence[int], size_bytes: int) -> None:
         self.active_count -= len(sequences)
         self.size_bytes -= size_bytes
         self._dead.append(sequences)
@@ -262,7 +314,7 @@ class SessionMessages(Queue):
             self._coming.popleft()
         super().publish(sealed)
         if self._entity is not None and not self.is_retired and not self.is_deleted:
-            self._entity.published(self.session)
+            self._entity.published(self.session.session_id)
 
     def unload(self) -> None:
         """Write the counts into the session and let go of the store; the object is of no use any more."""
@@ -275,7 +327,7 @@ class SessionMessages(Queue):
     # ---- looking
 
     @property
-    def _quota_number(self) -> int:
+    def quota_number(self) -> int:
         assert self._entity is not None
         return self._entity.number
 

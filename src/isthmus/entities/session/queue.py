@@ -17,11 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from isthmus.clock import monotonic_ms
-from isthmus.entities.queue.intake import Context
+from isthmus.entities.port import Sessions
+from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.lock import Acquired
 from isthmus.entities.session.directory import SessionDirectory
 from isthmus.entities.session.hold import Hold
-from isthmus.entities.session.session import Session, pack_row, unpack_row
+from isthmus.entities.session.row import pack_row, unpack_row
+from isthmus.entities.session.session import Session
 from isthmus.entities.storage.key import (
     session_key,
 )
@@ -58,6 +60,10 @@ class SessionQueue(SessionDirectory):
         self._end_holds()
         super().wipe()
 
+    @property
+    def sessions(self) -> Sessions:
+        return self
+
     def lose_holds(self) -> None:
         """End every hold, since the store that the sessions are in cannot be reached."""
         for hold in self._end_holds():
@@ -70,10 +76,11 @@ class SessionQueue(SessionDirectory):
             hold.is_over = True
         return holds
 
-    def published(self, session: Session) -> None:
+    def published(self, session_id: str) -> None:
+        session = self._sessions[session_id]
         if session.hold is None:
             self._offer(session)
-        super().published(session)
+        super().published(session_id)
 
     # ---- who has a session
 
@@ -149,7 +156,7 @@ class SessionQueue(SessionDirectory):
     def _grant(self, session: Session, holder: object, link_name: str) -> Hold:
         messages = self.messages_of(session)  # a disk that does not give them leaves the session free
         self._free.pop(session, None)
-        hold = session.hold = Hold(self, session, messages, holder, link_name)
+        hold = session.hold = Hold(self, messages, holder, link_name)
         self._holds[hold] = None
         self.renew_hold(hold)
         return hold

@@ -16,14 +16,11 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from isthmus.entities.queue.window import Pair
 from isthmus.errors import StoreError
-
-if TYPE_CHECKING:
-    from isthmus.entities.queue.window import Pair
-    from isthmus.entities.topic.topic import Topic
 
 __all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
 
@@ -86,6 +83,33 @@ class Turn:
         self._began_at = now
 
 
+class WaitingTopic(Protocol):
+    """A topic that keeps messages to be copied."""
+
+    @property
+    def path(self) -> str:
+        """Canonical name."""
+        ...
+
+    @property
+    def head(self) -> int:
+        """Number of the first message that waits."""
+        ...
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether messages wait to be copied."""
+        ...
+
+    def read_waiting(self, turn: Turn) -> list[Pair]:
+        """The first messages that wait."""
+        ...
+
+    def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
+        """Copy what waits, as far as the turn reaches."""
+        ...
+
+
 class FanOut:
     """The budget of one engine's commits, and the topics that wait.
 
@@ -95,9 +119,9 @@ class FanOut:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._waiting: dict[Topic, None] = {}
+        self._waiting: dict[WaitingTopic, None] = {}
         # Topics that could not be read: until when they are left alone, and for how long.
-        self._paused: dict[Topic, tuple[float, float]] = {}
+        self._paused: dict[WaitingTopic, tuple[float, float]] = {}
         self._sent: Turn | None = None
         self._is_stopped = False
         self._turns = 0
@@ -123,11 +147,11 @@ class FanOut:
         """Let what waits wait for the next start."""
         self._is_stopped = True
 
-    def add(self, topic: Topic) -> None:
+    def add(self, topic: WaitingTopic) -> None:
         """A topic keeps messages that are to be copied."""
         self._waiting[topic] = None
 
-    def discard(self, topic: Topic) -> None:
+    def discard(self, topic: WaitingTopic) -> None:
         """A topic keeps none any more."""
         self._waiting.pop(topic, None)
         self._paused.pop(topic, None)
@@ -154,7 +178,7 @@ class FanOut:
                 self._paused.pop(topic, None)
         return False
 
-    def _read(self, topic: Topic, turn: Turn) -> list[Pair]:
+    def _read(self, topic: WaitingTopic, turn: Turn) -> list[Pair]:
         """What a topic may copy now."""
         until, pause_seconds = self._paused.get(topic, (0.0, 0.0))
         now = self._now()

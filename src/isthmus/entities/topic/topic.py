@@ -26,7 +26,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from isthmus.entities.catalog.description import EntityStatus
-from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.amend import Stored, take_apart
@@ -131,6 +132,16 @@ class Topic(Intake):
         self._cost = sum(one.selection.cost for one in subscribers)
         self._has_rules = any(not one.selection.takes_all for one in subscribers)
         self._takers = sum(one.selection.takes_all and one.queue.onward is None for one in subscribers)
+
+    @property
+    def source(self) -> None:
+        """It gives no messages: its subscriptions do."""
+        return None
+
+    @property
+    def takes_senders(self) -> bool:
+        """Whether senders may attach; they may."""
+        return True
 
     @property
     def queues(self) -> Iterator[Queue]:
@@ -292,7 +303,7 @@ class Topic(Intake):
         for key, record in pairs:
             put(key, record)
         for sequence, blob in blobs:
-            self._context.blobs.refer(self.number, sequence, blob, self._quota_number)
+            self._context.blobs.refer(self.number, sequence, blob, self.quota_number)
         self.active_count += len(pairs)
         self.size_bytes += size
         self._enlist()

@@ -15,20 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError
-from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.partitions import AnyPartitionedQueue
 from isthmus.entities.fragment.place import fragment_of
-from isthmus.entities.fragment.transfer import PartitionedTransfer
-from isthmus.entities.queue.intake import Context, Intake
-from isthmus.entities.queue.queue import Queue
+from isthmus.entities.port import (
+    Entity,
+    LockHolder,
+    MessageSource,
+    MessageTarget,
+    Participant,
+    ScheduleParticipant,
+    StoredEntity,
+)
+from isthmus.entities.queue.context import Context
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.staging import Callback, Failure
-from isthmus.entities.transaction.transfer import Transfer
 from isthmus.errors import (
     IsthmusError,
     LockLostError,
@@ -37,7 +41,7 @@ from isthmus.errors import (
     QuotaExceededError,
 )
 
-__all__ = ["Destination", "Ending", "Transaction"]
+__all__ = ["Ending", "Transaction"]
 
 
 class Ending(Enum):
@@ -55,46 +59,25 @@ Settle = Callable[[Sequence[bytes]], object]
 OnEnd = Callable[[Ending], None]
 
 
-class Destination(Protocol):
-    """What takes messages of a transaction: a queue, a topic, or the way via one."""
-
-    @property
-    def path(self) -> str:
-        """Of the entity that counts as the transaction's."""
-        ...
-
-    def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
-        """Check messages and take them apart; stages nothing."""
-        ...
-
-    def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
-        """Why these messages would not be taken now; None if they would."""
-        ...
-
-    def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
-        """Stage examined messages."""
-        ...
-
-
 class _Send(NamedTuple):
-    destination: Destination
+    destination: Participant
     messages: list[Parts]
 
 
 class _Settlement(NamedTuple):
-    queue: Queue
+    queue: LockHolder
     tokens: Sequence[bytes]
     settle: Settle
     on_end: OnEnd
 
 
 class _Scheduling(NamedTuple):
-    destination: Intake
+    destination: ScheduleParticipant
     messages: list[tuple[int, Parts, int]]
 
 
 class _Cancellation(NamedTuple):
-    destination: Intake
+    destination: ScheduleParticipant
     sequences: list[int]
 
 
@@ -134,27 +117,22 @@ class Transaction:
     def _next_deadline(self) -> float:
         return self._context.clock.monotonic() + self._context.limits.transaction_timeout_ms / 1000
 
-    def send(
-        self, destination: Destination | Partitioned[Any] | PartitionedTransfer, payloads: Sequence[Payload]
-    ) -> None:
+    def send(self, destination: MessageTarget, payloads: Sequence[Payload]) -> None:
         """Add messages as one unit, in order.
 
         Raises (nothing is then added): what ``accept`` of the destination raises, and as `settle`.
         """
         size_bytes = self._check_room(destination.path, payloads)
-        if isinstance(destination, Partitioned):
-            destination = self._placed(destination, payloads)
-        elif isinstance(destination, PartitionedTransfer):
-            destination.check_sendable()
-            destination = destination.placed(payloads, self._fragment)
-            self._check_fragment(destination.between)
-        messages = destination.examine(payloads)
-        self._add(destination.path, len(payloads), _Send(destination, messages))
+        destination.check_sendable()
+        participant = destination.placed(payloads, self._fragment)
+        self._check_fragment(participant.stored)
+        messages = participant.examine(payloads)
+        self._add(participant.path, len(payloads), _Send(participant, messages))
         self._held_bytes += size_bytes
 
     def schedule(
         self,
-        destination: Intake | Partitioned[Any],
+        destination: Entity,
         messages: Sequence[tuple[bytes, int]],
         on_durable: Callback,
         on_failed: Failure,
@@ -169,22 +147,23 @@ class Transaction:
         """
         payloads = [payload for payload, _ in messages]
         size_bytes = self._check_room(destination.path, payloads)
-        if isinstance(destination, Partitioned):
-            destination = self._placed(destination, payloads)
-        examined = destination.examine(payloads)
+        destination.check_sendable()
+        participant = destination.placed(payloads, self._fragment)
+        self._check_fragment(participant.stored)
+        examined = participant.examine(payloads)
 
         def failed(error: Exception) -> None:
             self.doom(error)  # the numbers may come to be another message's
             on_failed(error)
 
-        numbers = destination.reserve(len(examined), on_durable, failed)
+        numbers = participant.reserve(len(examined), on_durable, failed)
         due = [due_ms for _, due_ms in messages]
-        operation = _Scheduling(destination, list(zip(numbers, examined, due, strict=True)))
-        self._add(destination.path, len(examined), operation)
+        operation = _Scheduling(participant, list(zip(numbers, examined, due, strict=True)))
+        self._add(participant.path, len(examined), operation)
         self._held_bytes += size_bytes
         return numbers
 
-    def cancel_scheduled(self, destination: Intake | Partitioned[Any], sequences: Sequence[int]) -> None:
+    def cancel_scheduled(self, destination: Entity, sequences: Sequence[int]) -> None:
         """Add the cancellation of scheduled messages, which stay scheduled until the end; due earlier, they go their way,
         and a commit fails.
 
@@ -195,8 +174,8 @@ class Transaction:
         """
         sequences = list(dict.fromkeys(sequences))
         self._check(destination.path, len(sequences))
-        holder = destination.scheduled_in(sequences) if isinstance(destination, Partitioned) else destination
-        self._check_fragment(holder)
+        holder = destination.scheduled_in(sequences)
+        self._check_fragment(holder.stored)
         missing = [each for each in sequences if each in self._cancelled] or holder.missing_scheduled(sequences)
         if missing:
             raise MessageNotFoundError(f"'{holder.path}' has no scheduled message with sequence number {missing[0]}")
@@ -212,16 +191,7 @@ class Transaction:
             raise QuotaExceededError(f"The transaction's messages would be over {limit} bytes together.")
         return size_bytes
 
-    def _placed(self, destination: Partitioned[Any], payloads: Sequence[Payload]) -> Intake:
-        """The fragment that takes messages, which is to be the transaction's."""
-        destination.check_sendable()
-        fragment: Intake = destination.placed(payloads, self._fragment)
-        self._check_fragment(fragment)
-        return fragment
-
-    def settle(
-        self, queue: Queue | AnyPartitionedQueue, tokens: Sequence[bytes], settle: Settle, on_end: OnEnd
-    ) -> None:
+    def settle(self, queue: MessageSource, tokens: Sequence[bytes], settle: Settle, on_end: OnEnd) -> None:
         """Add the settlement of locked messages, which stay locked until the end.
 
         Args:
@@ -237,17 +207,16 @@ class Transaction:
             TransactionTimeoutError: it lasted too long.
         """
         self._check(queue.path, len(tokens))
-        if not isinstance(queue, Queue):
-            queue = queue.holder_of(tokens)
-        self._check_fragment(queue)
-        if not self._tokens.isdisjoint(tokens) or not all(queue.holds(tokens)):
+        holder = queue.holder_of(tokens)
+        self._check_fragment(holder.stored)
+        if not self._tokens.isdisjoint(tokens) or not all(holder.holds(tokens)):
             raise LockLostError(
                 "The lock supplied is invalid. Either the lock expired, or the message has already been removed."
             )
         self._tokens.update(tokens)
-        self._add(queue.path, len(tokens), _Settlement(queue, tokens, settle, on_end))
+        self._add(holder.path, len(tokens), _Settlement(holder, tokens, settle, on_end))
 
-    def _check_fragment(self, member: Intake) -> None:
+    def _check_fragment(self, member: StoredEntity) -> None:
         """Refuse a fragment of a partitioned entity if another one is in the transaction.
 
         Raises:
@@ -260,11 +229,9 @@ class Transaction:
                 "All messages of a transaction on a partitioned entity have the same partition key or session."
             )
 
-    def _join(self, member: object) -> None:
-        """What takes part is a fragment: its store is the transaction's."""
-        if isinstance(member, Transfer):
-            member = member.between
-        if isinstance(member, Intake) and member.is_fragment:
+    def _join(self, member: StoredEntity) -> None:
+        """What takes part may be a fragment: its store is then the transaction's."""
+        if member.is_fragment:
             self._fragment = fragment_of(member.last)
             self._context = member.context
 
@@ -344,7 +311,7 @@ class Transaction:
         if not self._operations:
             self._entity = parse_address(path).name
             self.deadline = self._next_deadline()
-        self._join(operation.queue if isinstance(operation, _Settlement) else operation.destination)
+        self._join((operation.queue if isinstance(operation, _Settlement) else operation.destination).stored)
         self._count += count
         self._operations.append(operation)
 
@@ -361,7 +328,7 @@ class Transaction:
                 check()
         except IsthmusError as lack:
             return lack
-        together: dict[Destination, list[Parts]] = {}
+        together: dict[Participant, list[Parts]] = {}
         for one in self._operations:
             if isinstance(one, _Send):
                 together.setdefault(one.destination, []).extend(one.messages)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from isthmus.entities.queue.intake import Context, Intake
+from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target, reason_of
 from isthmus.entities.record.amend import Stored
 from isthmus.entities.record.record import Parts
@@ -96,10 +97,21 @@ class Transfer(Via[Intake, Target]):
         super().__init__(via, path, find)
         self._context = context
 
+    is_partitioned = False
+
     @property
-    def between(self) -> Intake:
-        """The entity between."""
+    def stored(self) -> Intake:
+        """The entity between: the messages are its own in a transaction."""
         return self._via
+
+    def runs(self, payloads: Sequence[Payload]) -> list[int]:
+        """Lengths of the runs of messages that `accept` can take together: all."""
+        return [len(payloads)]
+
+    def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Transfer:
+        """What takes these messages in a transaction: itself."""
+        del payloads, preferred
+        return self
 
     @property
     def takes_bodies(self) -> bool:

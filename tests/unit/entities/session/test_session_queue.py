@@ -22,7 +22,7 @@ from isthmus.entities import (
     SessionRequiredError,
     SubscriptionDescription,
 )
-from isthmus.entities.session.session import session_id_of
+from isthmus.entities.session.row import session_id_of
 from isthmus.entities.storage.key import DEFERRED, MESSAGE, SESSION, STATE
 from isthmus.errors import (
     EntityDisabledError,

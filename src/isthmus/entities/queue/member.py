@@ -1,0 +1,73 @@
+"""What an entity in one store answers where entities differ: the answers of one that is none of the special kinds.
+
+What it is: defaults, which queues, topics and entities with sessions replace, so that nobody asks for an entity's class.
+What it is not: state, or any work. The contract is `isthmus.entities.port`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from isthmus.entities.record.amend import Stored
+from isthmus.entities.storage.blob import Payload
+from isthmus.errors import IsthmusError
+
+__all__ = ["Member"]
+
+
+class Member:
+    """An entity in one store.
+
+    Attributes:
+        is_partitioned: whether it is one of several fragments' facade; no.
+        is_whole: whether all of its stores are up; asked only of an entity whose store is.
+    """
+
+    is_partitioned = False
+    is_whole = True
+
+    @property
+    def stored(self) -> Self:
+        """Itself: see `Participant` of `isthmus.entities.port`."""
+        return self
+
+    def runs(self, payloads: Sequence[Payload]) -> list[int]:
+        """Lengths of the runs of messages that `accept` can take together: all."""
+        return [len(payloads)]
+
+    def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Self:
+        """What takes these messages in a transaction: itself."""
+        return self
+
+    def scheduled_in(self, sequences: Sequence[int]) -> Self:
+        """What has these scheduled messages: itself."""
+        return self
+
+    # ---- what only some entities do
+
+    def forward_parts(self, path: str | None, forward: Callable[[Any, Any], None]) -> None:
+        """Call `forward` with each part that forwards to a path by itself, and its store: nothing forwards."""
+
+    def notify(self) -> None:
+        """Call the listeners."""
+
+    def tell_senders(self) -> None:
+        """Tell senders that wait for copies that what they sent is durable."""
+
+    def release_store(self) -> None:
+        """Let go of the scan of the store that reading may hold open."""
+
+    def housekeep(self) -> None:
+        """Let go of what an idle entity holds."""
+
+    def lose_holds(self) -> None:
+        """End every hold on a session, since the store cannot be reached."""
+
+    def expire_messages(self, first: int, last: int, now_ms: int, limit: int) -> tuple[int, int] | None:
+        """End the lives of unlocked messages among first..last that are over; the run still to look at, or None."""
+        del first, last, now_ms, limit
+        return None
+
+    def take_back(self, stored: Stored, error: IsthmusError) -> None:
+        """Stage a message that left for another store, whose target did not take it, where somebody will look for it."""
