@@ -28,7 +28,6 @@ from isthmus.entities.catalog.description import (
     TrueFilter,
 )
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.catalog.runtime import Runtime
 from isthmus.entities.engine import Commit, Engine
 from isthmus.entities.error import (
     InvalidMessageError,
@@ -46,6 +45,7 @@ from isthmus.entities.fragment.transfer import PartitionedTransfer
 from isthmus.entities.queue.lock import Acquired
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.record.copy import Copy
+from isthmus.entities.runtime import Runtime
 from isthmus.entities.session.hold import Hold
 from isthmus.entities.session.queue import SessionQueue
 from isthmus.entities.storage.blob import Blob, BlobFiles, BlobReader, Blobs, BlobWriter, Large, Payload

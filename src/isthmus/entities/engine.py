@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import heapq
 import json
 import logging
 import os
@@ -32,22 +31,23 @@ from isthmus.entities.catalog.description import (
     TopicDescription,
 )
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.catalog.runtime import Runtime
 from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.transfer import PartitionedTransfer
+from isthmus.entities.idle import IdleTime, last_use_ms
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.queue.calendar import BUCKET_MS
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
-from isthmus.entities.queue.queue import Queue
 from isthmus.entities.registry import described, rule_of
+from isthmus.entities.runtime import Runtime, runtime_of
 from isthmus.entities.storage.blob import BlobFiles, Blobs
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import IDENTITY
 from isthmus.entities.storage.staging import Callback, Commit, Failure
 from isthmus.entities.transaction.transaction import Transaction
 from isthmus.entities.transaction.transfer import Transfer
+from isthmus.entities.wake import Wakes
 from isthmus.errors import NotAllowedError, StoreError
 
 __all__ = ["Commit", "Engine"]
@@ -58,8 +58,6 @@ _AT_ONCE = 1000
 # 64 bits: every copy of every message tells it.
 _IDENTITY_CHARACTERS = 16
 _HOUSEKEEPING_MS = 10_000
-# By how much the wall clock may leave the monotonic one between two housekeepings: a slew stays far below.
-_STEP_MS = 1_000
 _FAULT_PAUSE_MS = 60_000
 
 
@@ -98,16 +96,12 @@ class Engine(Administration):
         self._paused: dict[int, int] = {}
         # Since a failure, until the store was reopened and what it holds was loaded.
         self._is_stale = False
-        self._wakes: list[tuple[int, int, Queue]] = []
-        self._wake_at: dict[Queue, int] = {}
-        self._wake_count = 0
+        self._wakes = Wakes()
         self._next_housekeeping_ms = 0
-        # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs, nor than
-        # since the wall clock was set, which took the last use of everything away from now.
-        self._idle_from_ms = monotonic_ms(clock)
-        self._wall_lead_ms = clock.wall_ms() - self._idle_from_ms
+        # Receivers of before a restart have not come back yet.
+        self._idle_time = IdleTime(clock)
         self._idle: set[Intake] = set()
-        super().__init__(store, clock, limits, random_bytes, self._wake, blob_files, stores)
+        super().__init__(store, clock, limits, random_bytes, self._wakes.add, blob_files, stores)
         self._staging.on_refused = self._fail
 
     @property
@@ -185,30 +179,8 @@ class Engine(Administration):
             EntityNotFoundError: nothing is there.
         """
         entry, member = self._find(path)
-        runtime = Runtime(
-            active_message_count=member.active_count,
-            scheduled_message_count=member.scheduled_count,
-            deferred_message_count=member.deferred_count,
-            size_bytes=member.stored_bytes(),
-            created_at_ms=entry.created_at_ms,
-            updated_at_ms=entry.updated_at_ms,
-            accessed_at_ms=member.accessed_at_ms,
-        )
-        runtime.message_count = member.active_count + member.scheduled_count + member.deferred_count
-        source = member.source
-        if source is not None:
-            runtime.transfer_message_count = source.transfer_count
-            runtime.active_message_count -= source.transfer_count - source.leaving_count
-            runtime.message_count += source.leaving_count
-            if source.transfer_dead_letters is not None:
-                runtime.transfer_dead_letter_message_count = source.transfer_dead_letters.active_count
-                runtime.message_count += source.transfer_dead_letters.active_count
-            runtime.locked_message_count = source.locked_count
-            if source.dead_letters is not None:
-                dead = source.dead_letters.active_count + source.dead_letters.leaving_count
-                runtime.dead_letter_message_count = dead
-                runtime.message_count += dead
-        topic = self._topics.get(entry.names[0].lower()) if source is None else None
+        runtime = runtime_of(entry, member)
+        topic = self._topics.get(entry.names[0].lower()) if member.source is None else None
         if topic is not None:
             filters = [rule_of(rule).filter for sub in topic.subscriptions.values() for rule in sub.rules.values()]
             runtime.subscription_count = len(topic.subscriptions)
@@ -396,7 +368,6 @@ class Engine(Administration):
         self._context.fan_out.begin()
         self._commits.clear()
         self._wakes.clear()
-        self._wake_at.clear()
         faults: list[Exception] = []
         self._is_stale = self._staging.is_stale = True
         try:
@@ -461,14 +432,6 @@ class Engine(Administration):
 
     # ---- time
 
-    def _wake(self, queue: Queue, at_ms: int) -> None:
-        """Look at a queue's locks at a monotonic time, in ms."""
-        known = self._wake_at.get(queue)
-        if known is None or at_ms < known:
-            self._wake_at[queue] = at_ms
-            self._wake_count += 1
-            heapq.heappush(self._wakes, (at_ms, self._wake_count, queue))
-
     def tick(self, now_ms: int | None = None) -> int | None:
         """Do what time asks for: lock expiry, TTL, due schedules, AutoDeleteOnIdle; bounded work per call.
 
@@ -513,8 +476,8 @@ class Engine(Administration):
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms, self.hubs.due_ms]
         waits += [now + until_ms - steady for until_ms in self._paused.values()]
-        if self._wakes:
-            waits.append(now + self._wakes[0][0] - steady)
+        if self._wakes.next_ms is not None:
+            waits.append(now + self._wakes.next_ms - steady)
         if self.stores is not None:
             waits.append(self.stores.tick(now))
         if self._numbers:
@@ -523,18 +486,12 @@ class Engine(Administration):
 
     def _expire_locks(self, now: int) -> None:
         """End the locks that are due at a monotonic time, in ms."""
-        due: list[Queue] = []
-        while self._wakes and self._wakes[0][0] <= now:
-            at_ms, _, queue = heapq.heappop(self._wakes)
-            if self._wake_at.get(queue) == at_ms:
-                del self._wake_at[queue]
-                due.append(queue)
-        for queue in due:
+        for queue in self._wakes.due(now):
             self._at_work = queue.number
             paused_ms = self._paused.get(queue.number)
             next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(now))
             if next_ms is not None:
-                self._wake(queue, next_ms)
+                self._wakes.add(queue, next_ms)
         self._at_work = 0
 
     # The number of the entity that the clockwork is at; 0: none.
@@ -594,39 +551,22 @@ class Engine(Administration):
 
     def count_idle_anew(self) -> None:
         """Let nothing count as idle for longer than from now on: receivers could not reach it until now."""
-        self._idle_from_ms = monotonic_ms(self._clock)
+        self._idle_time.restart()
 
     def _delete_idle(self, now: int) -> None:
-        steady = monotonic_ms(self._clock)
-        before, self._wall_lead_ms = self._wall_lead_ms, now - steady
-        if abs(self._wall_lead_ms - before) > _STEP_MS:
-            self._idle_from_ms = steady
-        since = steady - self._idle_from_ms
+        since = self._idle_time.since_ms(now)
         for name, queue in list(self._queues.items()):
             limit_ms = described(queue.entry, QueueDescription).auto_delete_on_idle_ms
-            if limit_ms < min(INFINITE_MS, since) and now - _last_use(queue.entry, queue.queue, now) > limit_ms:
+            if limit_ms < min(INFINITE_MS, since) and now - last_use_ms(queue.entry, queue.queue, now) > limit_ms:
                 self.delete_queue(name)
         for name, topic in list(self._topics.items()):
             for key, subscription in list(topic.subscriptions.items()):
                 limit_ms = described(subscription.entry, SubscriptionDescription).auto_delete_on_idle_ms
-                last_use = _last_use(subscription.entry, subscription.queue, now)
+                last_use = last_use_ms(subscription.entry, subscription.queue, now)
                 if limit_ms < min(INFINITE_MS, since) and now - last_use > limit_ms:
                     self.delete_subscription(name, key)
             limit_ms = described(topic.entry, TopicDescription).auto_delete_on_idle_ms
             if limit_ms < min(INFINITE_MS, since):
-                uses = [_last_use(each.entry, each.queue, now) for each in topic.subscriptions.values()]
-                if now - max(_last_use(topic.entry, topic.topic, now), *uses, 0) > limit_ms:
+                uses = [last_use_ms(each.entry, each.queue, now) for each in topic.subscriptions.values()]
+                if now - max(last_use_ms(topic.entry, topic.topic, now), *uses, 0) > limit_ms:
                     self.delete_topic(name)
-
-
-def _last_use(entry: Entry, member: Entity, now: int) -> int:
-    """When an entity was last used; now, while a receiver waits or messages are scheduled, or its stores cannot say."""
-    if not member.is_whole:
-        return now
-    source = member.source
-    parts: list[Entity] = [member]
-    if source is not None and source.dead_letters is not None:
-        parts.append(source.dead_letters)
-    if member.scheduled_count or any(part.source is not None and part.source.has_listeners for part in parts):
-        return now
-    return max(entry.created_at_ms, entry.updated_at_ms, *(part.accessed_at_ms for part in parts))

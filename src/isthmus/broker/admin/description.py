@@ -26,7 +26,7 @@ from isthmus.entities.catalog.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.catalog.runtime import Runtime
+from isthmus.entities.runtime import Runtime
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["INSTANCE", "read_description", "read_rules", "write_description", "write_rules"]

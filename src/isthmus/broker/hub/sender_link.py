@@ -17,6 +17,9 @@ from typing import Protocol
 
 from isthmus.amqp import Link
 from isthmus.broker.hub.metric import with_metric
+from isthmus.broker.link.handler import LinkHandler
+from isthmus.broker.security.access import Access
+from isthmus.broker.security.keyring import Right
 from isthmus.clock import Clock
 from isthmus.entities.hub import Cursor, EventHub
 from isthmus.errors import IsthmusError
@@ -42,7 +45,7 @@ class _Carrier(Protocol):
         ...
 
 
-class HubSenderLink:
+class HubSenderLink(LinkHandler):
     """One link on which a consumer receives.
 
     Args:
@@ -98,6 +101,16 @@ class HubSenderLink:
             IsthmusError: the hub was deleted, or gives no events any more.
         """
         self._hub.check_receivable()
+
+    def on_credit(self) -> None:
+        self.grants += 1
+        self.offer()
+
+    def on_writable(self) -> None:
+        self.offer()
+
+    def is_permitted(self, access: Access) -> bool:
+        return access.permits(self.path, Right.LISTEN)
 
     @property
     def activity(self) -> object:

@@ -24,6 +24,7 @@ from isthmus.amqp import AmqpSession, CodecError, Link, Transfers, section
 from isthmus.amqp.performative import Composite, Declare, Declared, Discharge, Rejected, decode
 from isthmus.broker.link.condition import amqp_error
 from isthmus.broker.link.departure import Owed
+from isthmus.broker.link.handler import LinkHandler
 from isthmus.broker.security.keyring import Right
 from isthmus.clock import Clock
 from isthmus.entities import (
@@ -151,7 +152,7 @@ class Transactions:
         return {"open_transactions": len(self._open)}
 
 
-class Coordinator:
+class Coordinator(LinkHandler):
     """One link to the coordinator.
 
     Args:
@@ -167,6 +168,9 @@ class Coordinator:
         self._transactions = transactions
         self._touch = touch
         self.owed = Owed()
+
+    def on_credit(self) -> None:
+        self.top_up()
 
     def open(self) -> None:
         """Grant the first credit."""

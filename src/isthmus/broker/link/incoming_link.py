@@ -25,6 +25,9 @@ from isthmus.amqp import BATCH_FORMAT, Link, Transfers
 from isthmus.amqp.performative import Rejected
 from isthmus.broker.link.condition import amqp_error, refusal
 from isthmus.broker.link.departure import Owed
+from isthmus.broker.link.handler import LinkHandler
+from isthmus.broker.security.access import Access
+from isthmus.broker.security.keyring import Right
 from isthmus.errors import IsthmusError
 
 __all__ = ["CREDIT", "IncomingLink", "Refusing", "wrap"]
@@ -48,7 +51,7 @@ class Refusing(Protocol):
         ...
 
 
-class IncomingLink(ABC):
+class IncomingLink(LinkHandler, ABC):
     """One link on which a client sends.
 
     Args:
@@ -62,6 +65,7 @@ class IncomingLink(ABC):
     """
 
     destinations: tuple[str, ...] = ()
+    owed: Owed
 
     def __init__(
         self, link: Link, path: str, taker: Refusing, account: Callable[[int], None], credit: int = CREDIT
@@ -102,6 +106,12 @@ class IncomingLink(ABC):
             IsthmusError: the entity was deleted, or takes no messages any more.
         """
         self._taker.check_sendable()
+
+    def on_credit(self) -> None:
+        self.top_up()
+
+    def is_permitted(self, access: Access) -> bool:
+        return all(access.permits(path, Right.SEND) for path in (self.path, *self.destinations))
 
     @property
     def activity(self) -> object:

@@ -21,6 +21,7 @@ from isthmus.amqp import CodecError, Link, Transfers
 from isthmus.amqp.performative import Rejected, TransactionalState
 from isthmus.broker.link.condition import amqp_error, refusal
 from isthmus.broker.link.coordinator import Transactions
+from isthmus.broker.link.handler import NodeLink
 from isthmus.broker.link.request import Replies, Reply, Request, Respond, Style, find_replies
 from isthmus.entities import Transaction
 from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, QuotaExceededError
@@ -52,7 +53,7 @@ class _Client(Protocol):
         ...
 
 
-class Requests:
+class Requests(NodeLink):
     """One link on which a client asks a node.
 
     Args:
@@ -88,6 +89,9 @@ class Requests:
         """Answer requests."""
         for number, payload in enumerate(event.payloads):
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
+        self.top_up()
+
+    def on_credit(self) -> None:
         self.top_up()
 
     def top_up(self) -> None:

@@ -21,6 +21,7 @@ from isthmus.amqp import Link, codec, section
 from isthmus.amqp.types import Int, Symbol
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Rope, Stream, encode_rope
 from isthmus.broker.link.condition import amqp_error
+from isthmus.broker.link.handler import NodeLink
 from isthmus.entities import Transaction
 from isthmus.errors import InvalidArgumentError, IsthmusError
 
@@ -162,7 +163,7 @@ class Way(Protocol):
         ...
 
 
-class Replies:
+class Replies(NodeLink):
     """The link on which a node's replies go to the client.
 
     Args:
@@ -212,6 +213,14 @@ class Replies:
                 self._stream = Stream(self.link, message, tag, self._way, self._way.large, self._on_sent, settled=True)
             else:
                 self.link.send(message, tag, settled=True)
+
+    def on_credit(self) -> None:
+        self.resume()
+        if self.link.drain and not self.link.is_sending:
+            self.link.drained()
+
+    def on_writable(self) -> None:
+        self.resume()
 
     def resume(self) -> None:
         """The connection or the session has room again."""

@@ -33,7 +33,9 @@ from isthmus.broker.large import LARGE_BYTES, Stream
 from isthmus.broker.link.condition import amqp_error, refusal
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Owed
+from isthmus.broker.link.handler import LinkHandler
 from isthmus.broker.link.request import Way, text_map
+from isthmus.broker.security.access import Access
 from isthmus.broker.security.keyring import Right
 from isthmus.entities import Acquired, Payload, Transaction
 from isthmus.entities.port import MessageSource
@@ -75,7 +77,7 @@ class Carrier(Way, Protocol):
         ...
 
 
-class SenderLink:
+class SenderLink(LinkHandler):
     """One link on which a client receives.
 
     Args:
@@ -85,6 +87,8 @@ class SenderLink:
         carrier: the connection.
         transactions: of the connection.
     """
+
+    owed: Owed
 
     def __init__(
         self,
@@ -125,6 +129,17 @@ class SenderLink:
             IsthmusError: the entity was deleted, or gives no messages any more.
         """
         self.queue.check_receivable()
+
+    def on_credit(self) -> None:
+        self.grants += 1
+        self.on_writable()
+
+    def on_writable(self) -> None:
+        self.resume()
+        self._carrier.offer(self)
+
+    def is_permitted(self, access: Access) -> bool:
+        return access.permits(self.path, Right.LISTEN)
 
     @property
     def activity(self) -> object:

@@ -21,12 +21,12 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from isthmus.amqp import codec
 from isthmus.clock import monotonic_ms
 from isthmus.entities.catalog.description import INFINITE_MS, EntityStatus
 from isthmus.entities.port import MessageSource, Sessions
 from isthmus.entities.queue.backlog import Backlog, sequences_of
 from isthmus.entities.queue.context import Context
+from isthmus.entities.queue.deferred import DeferredMessages
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.lock import Acquired, Lock, LockTable, Span
 from isthmus.entities.queue.onward import Onward, reason_of
@@ -36,11 +36,12 @@ from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.amend import (
     Stored,
     annotation_of,
+    as_dead_letters,
+    check_encodable,
     delivery_count,
+    merged,
     take_apart,
-    with_annotation,
     with_delivery_count,
-    with_properties,
 )
 from isthmus.entities.record.record import Parts, build, deleted_payload, expires_at_ms, locked_payloads, plain_payload
 from isthmus.entities.storage.blob import Payload
@@ -49,9 +50,7 @@ from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
-    InvalidArgumentError,
     IsthmusError,
-    MessageNotFoundError,
     NotAllowedError,
 )
 
@@ -61,9 +60,6 @@ __all__ = ["Queue"]
 _EXPIRY_LIMIT = 1000
 _ROUNDS = 50
 _NEVER = bytes(8)
-# Deferred messages read in one go, and what those of one request may hold together: they are all in memory at once.
-_READ_AT_ONCE = 256
-_TOGETHER_BYTES = 128 << 20
 
 
 class Queue(Backlog):
@@ -89,7 +85,7 @@ class Queue(Backlog):
         self._locks = LockTable()
         # Where a session is locked its messages are, as long as it is; 0 where each is for itself.
         self._session_until_ms = 0
-        self._locked_deferred: set[int] = set()
+        self._deferred = DeferredMessages(path, number, context.staging)
 
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds: as after a restart, all locks are lost."""
@@ -97,11 +93,11 @@ class Queue(Backlog):
         if self._relay is not None:
             self._relay.reset()
         self._locks.clear()
-        self._locked_deferred.clear()
+        self._deferred.unlock_all()
 
     def wipe(self) -> None:
         self._locks.clear()
-        self._locked_deferred.clear()
+        self._deferred.unlock_all()
         if self._relay is not None:
             self._relay.forget()
         self.forward_to(None)
@@ -400,7 +396,7 @@ class Queue(Backlog):
     ) -> list[bool]:
         """Give messages back with their delivery count raised; at MaxDeliveryCount they are dead-lettered."""
         self._check_open()
-        _check_encodable(properties)
+        check_encodable(properties)
         flags, spans = self._locks.take(tokens)
         with self._staging.whole(begun=True):
             self._give_back(spans, properties)
@@ -417,7 +413,7 @@ class Queue(Backlog):
     def _return(self, spans: Sequence[Span]) -> None:
         for span in spans:
             if span.deferred:
-                self._locked_deferred.difference_update(span.sequences)
+                self._deferred.unlock(span.sequences)
             else:
                 for run in runs_of(span.sequences):
                     self._returned.add(*run)
@@ -433,7 +429,7 @@ class Queue(Backlog):
     ) -> list[bool]:
         """Set messages aside; from then on only `receive_deferred` gets them."""
         self._check_open()
-        _check_encodable(properties)
+        check_encodable(properties)
         flags, spans = self._locks.take(tokens)
         with self._staging.whole(begun=True):
             for span in spans:
@@ -443,14 +439,14 @@ class Queue(Backlog):
 
     def _defer(self, span: Span, properties: Mapping[str, Any] | None) -> None:
         for sequence, record in self._records(span):
-            changed = _merged(record, sequence, properties)
+            changed = merged(record, sequence, properties)
             self._staging.batch.put(message_key(DEFERRED, self.number, sequence), changed)
             self.size_bytes += len(changed)
             self.deferred_count += 1
         if span.deferred:
             self.deferred_count -= len(span.sequences)
             self.size_bytes -= span.size_bytes
-            self._locked_deferred.difference_update(span.sequences)
+            self._deferred.unlock(span.sequences)
         else:
             self.remove(span.sequences, span.size_bytes)
         self._staging.touch(self)
@@ -472,7 +468,7 @@ class Queue(Backlog):
         self._check_open()
         if self.dead_letters is None:
             raise NotAllowedError(f"'{self.path}' has no dead-letter queue of its own; complete the message instead.")
-        _check_encodable(properties)
+        check_encodable(properties)
         flags, spans = self._locks.take(tokens)
         with self._staging.whole(begun=True):
             for span in spans:
@@ -515,24 +511,10 @@ class Queue(Backlog):
             InvalidArgumentError: together they are too large for one answer; none is taken then.
         """
         self.check_receivable()
-        self._staging.write()
-        wanted = sorted(set(sequences))
-        pairs: list[Pair] = []
-        size = 0
-        for start in range(0, len(wanted), _READ_AT_ONCE):
-            part = wanted[start : start + _READ_AT_ONCE]
-            keys = [message_key(DEFERRED, self.number, max(0, sequence)) for sequence in part]
-            for sequence, key, record in zip(part, keys, self._staging.journal.get_many(keys), strict=True):
-                if record is None or sequence in self._locked_deferred:
-                    raise MessageNotFoundError(f"'{self.path}' has no deferred message with sequence number {sequence}")
-                size += len(record)
-                if size > _TOGETHER_BYTES and pairs:
-                    raise InvalidArgumentError(
-                        f"The messages have over {_TOGETHER_BYTES} bytes together; ask for fewer."
-                    )
-                pairs.append((key, record))
+        pairs = self._deferred.read(sequences)
+        wanted = [unpack_message(key) for key, _ in pairs]
         if lock:
-            self._locked_deferred.update(wanted)
+            self._deferred.lock(wanted)
             return self._lock(pairs, deferred=True)
         for key, record in pairs:
             self._staging.batch.delete(key)
@@ -572,7 +554,7 @@ class Queue(Backlog):
         batch = self._staging.batch
         for sequence in span.sequences:
             batch.delete(message_key(DEFERRED, self.number, sequence))
-        self._locked_deferred.difference_update(span.sequences)
+        self._deferred.unlock(span.sequences)
         self.deferred_count -= len(span.sequences)
         self.size_bytes -= span.size_bytes
         self._staging.touch(self)
@@ -599,7 +581,7 @@ class Queue(Backlog):
             expired: list[Pair] = []
             for sequence, record in self._records(span):
                 count = delivery_count(record) + 1
-                changed = with_delivery_count(_merged(record, sequence, properties), count)
+                changed = with_delivery_count(merged(record, sequence, properties), count)
                 if self.dead_letters is not None and count >= self._max_delivery_count:
                     exhausted.append((sequence, changed))
                     continue
@@ -616,7 +598,7 @@ class Queue(Backlog):
             if expired:
                 self._expire(expired)
             if span.deferred:
-                self._locked_deferred.difference_update(span.sequences)
+                self._deferred.unlock(span.sequences)
             else:
                 self._returning += runs_of(kept)
 
@@ -671,17 +653,7 @@ class Queue(Backlog):
         properties: Mapping[str, Any] | None = None,
     ) -> None:
         """Stage dead-lettered messages: enqueued time, delivery count and first sequence number stay theirs."""
-        added = dict(properties or {})
-        if reason is not None:
-            added["DeadLetterReason"] = reason
-        if description is not None:
-            added["DeadLetterErrorDescription"] = description
-        letters = []
-        for stored in messages:
-            parts = with_annotation(stored.parts, "x-opt-deadletter-source", source)
-            if added:
-                parts = parts._replace(rest=with_properties(parts.rest, added))
-            letters.append(stored._replace(parts=parts))
+        letters = as_dead_letters(messages, source, reason, description, properties)
         put = self._staging.batch.put
         pairs: list[Pair] = []
         size = 0
@@ -779,22 +751,3 @@ class Queue(Backlog):
 
     def statistics(self) -> dict[str, int]:
         return {**super().statistics(), "locked_count": self._locks.locked, "listener_count": len(self._listeners)}
-
-
-def _check_encodable(properties: Mapping[str, Any] | None) -> None:
-    """Refuse properties to modify that cannot be written, before anything is done for them.
-
-    Raises:
-        CodecError: one has a value without an AMQP type.
-    """
-    for value in (properties or {}).values():
-        codec.encode(value)
-
-
-def _merged(record: bytes, sequence: int, properties: Mapping[str, Any] | None) -> bytes:
-    """The record with properties to modify merged into its application properties."""
-    if not properties:
-        return record
-    stored = take_apart(record)
-    parts = stored.parts._replace(rest=with_properties(stored.parts.rest, properties))
-    return build(parts, sequence, stored.enqueued_ms, expires_at_ms(record), stored.enqueue_sequence, stored.hops)

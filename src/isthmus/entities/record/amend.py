@@ -6,7 +6,7 @@ every value not changed keep their encoding. Spec: docs/explanation/protocol.md,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
@@ -21,6 +21,8 @@ from isthmus.entities.record.record import (
     SLOT_MASK,
     Head,
     Parts,
+    build,
+    expires_at_ms,
     rest_of,
 )
 from isthmus.message.name import FIRST_ENQUEUED_TIME
@@ -29,9 +31,12 @@ __all__ = [
     "Stored",
     "annotation_of",
     "annotations_section",
+    "as_dead_letters",
     "as_new",
     "as_passed",
+    "check_encodable",
     "delivery_count",
+    "merged",
     "message_id_of",
     "take_apart",
     "with_annotation",
@@ -227,3 +232,44 @@ def with_message_id(parts: Parts, message_id: str) -> Parts:
     else:  # a message of nothing but a body, of which an envelope holds very many
         rest = b"\0Ss\xc0%c\x01" % (len(encoded) + 1) + encoded + rest
     return Parts(head, rest, encoded, blob, duplicate_key)
+
+
+def as_dead_letters(
+    messages: Sequence[Stored],
+    source: str,
+    reason: str | None,
+    description: str | None,
+    properties: Mapping[str, Any] | None,
+) -> list[Stored]:
+    """Stored messages as dead letters of a source, with reason, description and changed properties."""
+    added = dict(properties or {})
+    if reason is not None:
+        added["DeadLetterReason"] = reason
+    if description is not None:
+        added["DeadLetterErrorDescription"] = description
+    letters = []
+    for stored in messages:
+        parts = with_annotation(stored.parts, "x-opt-deadletter-source", source)
+        if added:
+            parts = parts._replace(rest=with_properties(parts.rest, added))
+        letters.append(stored._replace(parts=parts))
+    return letters
+
+
+def check_encodable(properties: Mapping[str, Any] | None) -> None:
+    """Refuse properties to modify that cannot be written, before anything is done for them.
+
+    Raises:
+        CodecError: one has a value without an AMQP type.
+    """
+    for value in (properties or {}).values():
+        codec.encode(value)
+
+
+def merged(record: bytes, sequence: int, properties: Mapping[str, Any] | None) -> bytes:
+    """The record with properties to modify merged into its application properties."""
+    if not properties:
+        return record
+    stored = take_apart(record)
+    parts = stored.parts._replace(rest=with_properties(stored.parts.rest, properties))
+    return build(parts, sequence, stored.enqueued_ms, expires_at_ms(record), stored.enqueue_sequence, stored.hops)

@@ -1,8 +1,9 @@
 """A queue or subscription that requires sessions: who has which session.
 
-What it is: the locks of sessions, the choice of the next free one, and their states. What it is not: where a session's
-messages are (`session.directory`, `session.messages`), nor settlement, which receivers do on the messages of the session they hold.
+What it is: messages sorted into sessions, the locks of sessions, the choice of the next free one, and their states. What it is
+not: where a session's messages are (`session.directory`, `session.messages`), nor settlement, which receivers do on the messages of the session they hold.
 Spec: docs/explanation/protocol.md, Links, Management, Sessions; docs/explanation/store.md.
+A little over 400 lines: what a session's end, its state and its messages change about the entity stands here together.
 
 Invariants:
     I1. A session has at most one holder; who has lost it renews nothing and settles nothing.
@@ -10,22 +11,35 @@ Invariants:
         in the order in which they came.
     I3. A lock that expires raises the delivery counts of what was locked, one that is given back does not.
     I4. A session's state is as durable as a message, and stays until it is cleared.
+    I5. Messages keep the order of the entity's sequence numbers in every session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from isthmus.clock import monotonic_ms
+from isthmus.entities.error import InvalidMessageError, SessionRequiredError
 from isthmus.entities.port import Sessions
 from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.lock import Acquired
+from isthmus.entities.queue.look import LOOK_BYTES, Seen
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.record.amend import Stored, take_apart
+from isthmus.entities.record.record import Parts
 from isthmus.entities.session.directory import SessionDirectory
+from isthmus.entities.session.free import FreeSessions
 from isthmus.entities.session.hold import Hold
-from isthmus.entities.session.row import pack_row, unpack_row
+from isthmus.entities.session.row import pack_row, session_id_of, unpack_row
 from isthmus.entities.session.session import Session
+from isthmus.entities.storage.blob import Payload
+from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.key import (
+    SCHEDULED,
+    message_span,
     session_key,
+    unpack_message,
 )
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
@@ -38,27 +52,71 @@ from isthmus.errors import (
 __all__ = ["SessionQueue"]
 
 
-class SessionQueue(SessionDirectory):
-    """An entity that requires sessions."""
+# Why messages are dead-lettered as they come.
+_WITHOUT_SESSION = (
+    "Session ID is null",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
+_FORWARDS = (
+    "ForwardingNotSupported",
+    "Messages of an entity that requires sessions cannot be forwarded; clear ForwardTo to receive them.",
+)
+_SETTINGS = (
+    "_status",
+    "_examination",
+    "_fixed_ttl_ms",
+    "lock_duration_ms",
+    "_max_delivery_count",
+    "_dead_letters_expired",
+    "max_message_size_bytes",
+)
+
+
+class SessionQueue(Queue):
+    """An entity that requires sessions.
+
+    Attributes:
+        are_totals_staged: whether its row in the batch tells the counts as they are.
+        directory: its sessions, and where their messages are.
+    """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         super().__init__(path, number, context, state)
+        self.requires_session = True
+        self.are_totals_staged = True
+        self.directory = SessionDirectory(self)
+        self._free = FreeSessions(self.directory.load())
         self._holds: dict[Hold, None] = {}
-        self._waiters: dict[Callable[[], None], None] = {}
-        self._is_serving = False
 
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds: as after a restart, all sessions are free."""
         super().reload(state)
         lost = self._end_holds()
-        self._let_go()
-        self._load_sessions()
+        self.directory.let_go()
+        self._free.reset(self.directory.load())
         for hold in lost:
             hold.on_lost()
 
     def wipe(self) -> None:
         self._end_holds()
+        self.directory.wipe(self._staging.batch)
+        self._free.reset(())
         super().wipe()
+
+    def configure(self, **settings: Any) -> None:
+        super().configure(**settings)
+        self.directory.inherit({name: getattr(self, name) for name in _SETTINGS})
+
+    def release_store(self) -> None:
+        super().release_store()
+        self.directory.release_store()
+
+    def housekeep(self) -> None:
+        self.directory.housekeep()
+
+    def stage_state(self, batch: Batch) -> None:
+        super().stage_state(batch)
+        self.are_totals_staged = True
 
     @property
     def sessions(self) -> Sessions:
@@ -77,10 +135,83 @@ class SessionQueue(SessionDirectory):
         return holds
 
     def published(self, session_id: str) -> None:
-        session = self._sessions[session_id]
+        """A session's messages have become visible, have come back, or are gone for good."""
+        session = self.directory[session_id]
         if session.hold is None:
             self._offer(session)
-        super().published(session_id)
+        self.directory.rest(session)
+
+    def forgotten(self, session: Session) -> None:
+        """Nothing is left of a session."""
+        self._free.discard(session)
+
+    # ---- storing
+
+    def _check_sessions(self, messages: Sequence[Parts]) -> None:
+        limit = self._context.limits.max_session_id_characters
+        for parts in messages:
+            session_id = session_id_of(parts.rest)
+            if session_id is None:
+                raise SessionRequiredError(self.path)
+            if len(session_id) > limit:
+                raise InvalidMessageError(f"the SessionId has {len(session_id)} characters; the limit is {limit}")
+
+    def store(
+        self,
+        messages: Sequence[Parts],
+        now_ms: int,
+        origins: Sequence[int] | None = None,
+        *,
+        fed: bool = False,
+        hops: int = 0,
+    ) -> None:
+        """As `Backlog.store`. Messages without a session, which no sender can bring here directly, are dead-lettered."""
+        self._staging.touch(self)
+        if self.onward is not None:
+            self._refuse(messages, now_ms, origins, hops, *_FORWARDS)
+            return
+        ids = [_readable_id(parts) for parts in messages]
+        start, count = 0, len(ids)
+        while start < count:
+            session_id, stop = ids[start], start + 1
+            while stop < count and ids[stop] == session_id:
+                stop += 1
+            run = messages[start:stop]
+            own_origins = None if origins is None else origins[start:stop]
+            if session_id is None:
+                self._refuse(run, now_ms, own_origins, hops, *_WITHOUT_SESSION)
+            else:
+                held = self.directory.messages_of(self.directory.session(session_id))
+                held.last = self.last
+                held.store(run, now_ms, own_origins, fed=fed, hops=hops)
+                self.last = held.last
+            start = stop
+
+    def _refuse(
+        self,
+        messages: Sequence[Parts],
+        now_ms: int,
+        origins: Sequence[int] | None,
+        hops: int,
+        reason: str,
+        description: str,
+    ) -> None:
+        assert self.dead_letters is not None
+        stored = [
+            Stored(parts, 0 if origins is None else origins[place], now_ms, None, hops)
+            for place, parts in enumerate(messages)
+        ]
+        self.dead_letters.store_dead(stored, self.path, reason, description)
+
+    def bury(
+        self,
+        records: Sequence[bytes],
+        reason: str | None,
+        description: str | None,
+        properties: Mapping[str, Any] | None,
+    ) -> None:
+        """Stage copies of a session's messages in the dead-letter queue, which has no sessions."""
+        self._bury(records, reason, description, properties)
 
     # ---- who has a session
 
@@ -93,10 +224,10 @@ class SessionQueue(SessionDirectory):
             EntityNotFoundError: the entity was deleted.
         """
         self.check_receivable()
-        known = self._sessions.get(session_id)
+        known = self.directory.get(session_id)
         if known is not None and known.hold is not None:
             raise SessionLockedError(self.path, session_id)
-        return self._grant(self._session(session_id), holder, link_name)
+        return self._grant(self.directory.session(session_id), holder, link_name)
 
     def next_session(self, holder: object = None, link_name: str = "") -> Hold | None:
         """Lock the free session with messages that has waited longest (I2); None if there is none.
@@ -106,27 +237,22 @@ class SessionQueue(SessionDirectory):
             EntityNotFoundError: the entity was deleted.
         """
         self.check_receivable()
-        while self._free:
-            session = next(iter(self._free))
-            if session.hold is None and session.has_available:
-                return self._grant(session, holder, link_name)
-            del self._free[session]
-        return None
+        session = self._free.next()
+        return None if session is None else self._grant(session, holder, link_name)
 
     def wait_for_session(self, on_free: Callable[[], None]) -> None:
         """Call `on_free` once when `next_session` may find something; first come, first called."""
-        self._waiters[on_free] = None
+        self._free.wait(on_free)
 
     def cancel_wait(self, on_free: Callable[[], None]) -> None:
         """Undo `wait_for_session`; no error if it has been called."""
-        if on_free in self._waiters:
-            del self._waiters[on_free]
+        if self._free.cancel(on_free):
             self.accessed_at_ms = self._context.clock.wall_ms()
 
     @property
     def has_listeners(self) -> bool:
         """Whether anybody has a session, or waits for one."""
-        return bool(self._holds or self._waiters) or super().has_listeners
+        return bool(self._holds or self._free.waiting_count) or super().has_listeners
 
     def held_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
         """The hold on a session.
@@ -135,7 +261,7 @@ class SessionQueue(SessionDirectory):
             SessionLockLostError: nobody has it, or another holder, or (if `link_name` is given) another link.
         """
         self._check_open()
-        session = self._sessions.get(session_id)
+        session = self.directory.get(session_id)
         hold = session.hold if session is not None else None
         if hold is None or hold.holder is not holder or (link_name and hold.link_name != link_name):
             raise SessionLockLostError(self.path, session_id)
@@ -154,8 +280,8 @@ class SessionQueue(SessionDirectory):
         raise SessionLockLostError(self.path)
 
     def _grant(self, session: Session, holder: object, link_name: str) -> Hold:
-        messages = self.messages_of(session)  # a disk that does not give them leaves the session free
-        self._free.pop(session, None)
+        messages = self.directory.messages_of(session)  # a disk that does not give them leaves the session free
+        self._free.discard(session)
         hold = session.hold = Hold(self, messages, holder, link_name)
         self._holds[hold] = None
         self.renew_hold(hold)
@@ -180,11 +306,11 @@ class SessionQueue(SessionDirectory):
         hold.is_over = True
         del self._holds[hold]
         self.accessed_at_ms = self._context.clock.wall_ms()
-        session = self._sessions[hold.session_id]
+        session = self.directory[hold.session_id]
         session.hold = None
         hold.messages.give_back(failed=failed)
         self._offer(session)
-        self._rest(session)
+        self.directory.rest(session)
 
     def expire_locks(self, now_ms: int) -> int | None:
         """End holds that are due; monotonic ms of the next look, None if no session is held."""
@@ -198,31 +324,12 @@ class SessionQueue(SessionDirectory):
 
     def _offer(self, session: Session) -> None:
         if session.has_available:
-            self._free.setdefault(session)
-            self._serve()
-
-    def _serve(self) -> None:
-        """Let receivers that wait choose, as long as there are sessions to choose.
-
-        One that gives its session back at once calls this again: the round under way goes on with the next.
-        """
-        if self._is_serving:
-            return
-        self._is_serving = True
-        try:
-            while self._waiters and self._free:
-                on_free = next(iter(self._waiters))
-                del self._waiters[on_free]
-                on_free()
-        finally:
-            self._is_serving = False
+            self._free.add(session)
 
     def notify(self) -> None:
         """Let those who wait look again: at what came back after a failure, at a new status, at the end of the entity."""
         super().notify()
-        waiters, self._waiters = list(self._waiters), {}
-        for on_free in waiters:
-            on_free()
+        self._free.wake_all()
 
     # ---- state
 
@@ -259,14 +366,14 @@ class SessionQueue(SessionDirectory):
         self._check_open()
         if hold.is_over:
             raise SessionLockLostError(self.path, hold.session_id)
-        return self._sessions[hold.session_id]
+        return self.directory[hold.session_id]
 
     def list_sessions(self, updated_after_ms: int | None, skip: int, top: int) -> list[str]:
         """Ids of sessions in their order: with active messages or a state, or (given a wall time) whose state was set after it."""
         self._check_open()
         ids = [
             session.session_id
-            for session in self._sessions.values()
+            for session in self.directory
             if (
                 session.has_active or session.state_bytes is not None
                 if updated_after_ms is None
@@ -274,6 +381,29 @@ class SessionQueue(SessionDirectory):
             )
         ]
         return sorted(ids)[skip : skip + top]
+
+    # ---- looking
+
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
+        """As `Intake.peek`, of one session or of all."""
+        self._check_open()
+        self._staging.write()
+        looked = self._look_at_scheduled(from_sequence, count, session_id)
+        return self._shown(self.directory.look(from_sequence, count, session_id, looked))
+
+    def _look_at_scheduled(self, from_sequence: int, count: int, session_id: str | None) -> list[Seen]:
+        seen: list[Seen] = []
+        size = 0
+        first = max(from_sequence, 0)
+        if not self.scheduled_count or first > self.committed:
+            return seen
+        for key, record in self._staging.journal.scan(*message_span(SCHEDULED, self.number, first, self.committed)):
+            if len(seen) == count or size >= LOOK_BYTES:
+                break
+            if session_id is None or session_id_of(take_apart(record).parts.rest) == session_id:
+                seen.append((unpack_message(key), record, 2))
+                size += len(record)
+        return seen
 
     # ---- the entity as a whole
 
@@ -306,16 +436,16 @@ class SessionQueue(SessionDirectory):
         """As `Queue.delete_batch`, in the sessions that nobody has."""
         self.check_receivable()
         deleted = 0
-        for session in list(self._sessions.values()):
+        for session in self.directory:
             if deleted < limit and session.hold is None and session.has_available:
-                deleted += self.messages_of(session).delete_batch(limit - deleted, before_ms)
+                deleted += self.directory.messages_of(session).delete_batch(limit - deleted, before_ms)
         self._staging.promise(on_durable, on_failed)
         return deleted
 
     @property
     def session_count(self) -> int:
         """How many sessions have messages, a state or a receiver."""
-        return len(self._sessions)
+        return len(self.directory)
 
     @property
     def held_count(self) -> int:
@@ -325,7 +455,7 @@ class SessionQueue(SessionDirectory):
     @property
     def receiver_count(self) -> int:
         """How many receivers have a session, or wait for one."""
-        return len(self._holds) + len(self._waiters)
+        return len(self._holds) + self._free.waiting_count
 
     @property
     def locked_count(self) -> int:
@@ -339,5 +469,13 @@ class SessionQueue(SessionDirectory):
             "session_count": self.session_count,
             "held_session_count": self.held_count,
             "free_session_count": len(self._free),
-            "waiting_receiver_count": len(self._waiters),
+            "waiting_receiver_count": self._free.waiting_count,
         }
+
+
+def _readable_id(parts: Parts) -> str | None:
+    """The session of a message that was accepted elsewhere; one that cannot be read is none."""
+    try:
+        return session_id_of(parts.rest)
+    except InvalidMessageError:
+        return None

@@ -16,7 +16,7 @@ from isthmus.entities.catalog.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.catalog.runtime import Runtime
+from isthmus.entities.runtime import Runtime
 from isthmus.errors import InvalidArgumentError
 
 NAMESPACE = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"

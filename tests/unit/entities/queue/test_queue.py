@@ -680,7 +680,7 @@ def test_a_look_reads_so_much_and_no_more(namespace: Any, queue: Any, message: M
 def test_deferred_messages_that_are_too_much_at_once_are_refused(
     namespace: Any, queue: Any, message: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.entities.queue.queue._TOGETHER_BYTES", 2500)
+    monkeypatch.setattr("isthmus.entities.queue.deferred._TOGETHER_BYTES", 2500)
     namespace.send("q", *[message(str(number) * 100) for number in range(9)])
     queue.defer(queue.acquire(9).tags)
     namespace.commit()
@@ -751,7 +751,7 @@ def test_a_step_of_the_wall_clock_moves_no_lock(namespace: Any, message: Make, s
     assert queue.holds(taken.tags[1:]) == [False]
 
 
-SETTLEMENTS = {"abandon": "with_delivery_count", "defer": "_merged", "dead_letter": "take_apart"}
+SETTLEMENTS = {"abandon": "with_delivery_count", "defer": "merged", "dead_letter": "take_apart"}
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)

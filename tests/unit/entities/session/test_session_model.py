@@ -386,7 +386,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
             return
         self.queue.peek(0, 0)  # brings what is staged into the store
         active = deferred = size = 0
-        for session in self.queue._sessions.values():
+        for session in self.queue.directory:
             head = session.messages.head if session.messages is not None else session.head
             for key, record in self.journal.scan(*numbered_span(MESSAGE, session.number)):
                 if int.from_bytes(key[5:], "big") >= head:

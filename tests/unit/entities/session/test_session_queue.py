@@ -632,11 +632,11 @@ def test_more_sessions_than_are_kept_at_hand(namespace: Any, queue: SessionQueue
     count = 1500
     for part in range(2):
         namespace.send("q", *[message(f"m{n}-{part}", group_id=f"s{n}") for n in range(count)])
-    at_hand = sum(session.messages is not None for session in queue._sessions.values())
+    at_hand = sum(session.messages is not None for session in queue.directory)
     assert at_hand <= 1024
     assert len(queue.peek(0, 5000)) == 2 * count
     namespace.advance(20_000)
-    assert not any(session.messages for session in queue._sessions.values())
+    assert not any(session.messages for session in queue.directory)
     got = {}
     for _ in range(count):
         hold = queue.next_session()

@@ -1,0 +1,83 @@
+"""What serves one link, as the connection sees it.
+
+What it is: the events of a link with what a link does about them that has no use for one, so that the connection asks no
+link for its kind. What it is not: any link's work.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from isthmus.amqp import TransferParts, Transfers
+from isthmus.broker.link.departure import Owed
+from isthmus.broker.security.access import Access
+from isthmus.broker.security.keyring import Right
+
+__all__ = ["LinkHandler", "Need", "NodeLink"]
+
+
+class LinkHandler:
+    """What serves one link.
+
+    Attributes:
+        owed: outcomes that the link's end is told behind; None where there are none.
+        grants: how often the client granted credit.
+    """
+
+    owed: Owed | None = None
+    grants = 0
+
+    def on_transfers(self, event: Transfers) -> None:
+        """Take a run of deliveries."""
+
+    def on_parts(self, event: TransferParts) -> None:
+        """Take what has come of a large message."""
+
+    def on_disposed(self, first: int, last: int, state: Any, settled: bool) -> None:
+        """The client disposed of deliveries first to last."""
+
+    def on_credit(self) -> None:
+        """The client granted credit, or the session's window moved."""
+
+    def on_writable(self) -> None:
+        """The connection takes bytes again."""
+
+    def check_open(self) -> None:
+        """Refuse where the link cannot go on.
+
+        Raises:
+            IsthmusError: its entity was deleted or disabled.
+        """
+
+    def is_permitted(self, access: Access) -> bool:
+        """Whether the connection's tokens still permit the link."""
+        return access.has_grant
+
+    def close(self) -> None:
+        """The link is gone."""
+
+
+class Need(Enum):
+    """What a client needs for its links with a node."""
+
+    NOTHING = "nothing"
+    TOKEN = "any valid token: each request shows its right"
+    RIGHT = "any right on the node's entity"
+
+
+class NodeLink(LinkHandler):
+    """A link to or from a node that answers requests.
+
+    Attributes:
+        node: its path.
+        needs: what permits the link.
+    """
+
+    node: str
+    needs = Need.RIGHT
+
+    def is_permitted(self, access: Access) -> bool:
+        if self.needs is Need.RIGHT:
+            return any(access.permits(self.node, right) for right in Right)
+        return self.needs is Need.NOTHING or access.has_grant

@@ -1,0 +1,95 @@
+"""The free sessions of an entity, and the receivers that wait for one.
+
+What it is: who is next, on both sides; pure. What it is not: the locks of sessions (`session.queue`).
+Spec: docs/explanation/protocol.md, Sessions.
+
+Invariants:
+    I1. Free sessions with messages are given out in the order in which they became free, receivers that wait are served
+        in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from isthmus.entities.session.session import Session
+
+__all__ = ["FreeSessions"]
+
+
+class FreeSessions:
+    """Sessions with messages that nobody has, and receivers without a session.
+
+    Args:
+        sessions: in the order in which they became free.
+    """
+
+    __slots__ = ("_is_serving", "_sessions", "_waiters")
+
+    def __init__(self, sessions: Iterable[Session]) -> None:
+        self._sessions: dict[Session, None] = dict.fromkeys(sessions)
+        self._waiters: dict[Callable[[], None], None] = {}
+        self._is_serving = False
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many receivers wait."""
+        return len(self._waiters)
+
+    def reset(self, sessions: Iterable[Session]) -> None:
+        """The sessions were loaded again, or are gone; those who wait go on waiting."""
+        self._sessions = dict.fromkeys(sessions)
+
+    def add(self, session: Session) -> None:
+        """A session is free, and has messages."""
+        self._sessions.setdefault(session)
+        self._serve()
+
+    def discard(self, session: Session) -> None:
+        """Somebody has it, or nothing is left of it."""
+        self._sessions.pop(session, None)
+
+    def next(self) -> Session | None:
+        """The one that has waited longest."""
+        while self._sessions:
+            session = next(iter(self._sessions))
+            if session.hold is None and session.has_available:
+                return session
+            del self._sessions[session]
+        return None
+
+    def wait(self, on_free: Callable[[], None]) -> None:
+        """Call once when there may be one; first come, first called."""
+        self._waiters[on_free] = None
+
+    def cancel(self, on_free: Callable[[], None]) -> bool:
+        """Undo `wait`; whether it had not been called."""
+        if on_free not in self._waiters:
+            return False
+        del self._waiters[on_free]
+        return True
+
+    def wake_all(self) -> None:
+        """Let all who wait look again."""
+        waiters, self._waiters = list(self._waiters), {}
+        for on_free in waiters:
+            on_free()
+
+    def _serve(self) -> None:
+        """Let receivers that wait choose, as long as there are sessions to choose.
+
+        One that gives its session back at once calls this again: the round under way goes on with the next.
+        """
+        if self._is_serving:
+            return
+        self._is_serving = True
+        try:
+            while self._waiters and self._sessions:
+                on_free = next(iter(self._waiters))
+                del self._waiters[on_free]
+                on_free()
+        finally:
+            self._is_serving = False

@@ -1,0 +1,66 @@
+"""Who is next: free sessions, and receivers that wait for one."""
+
+from typing import Any
+
+from isthmus.entities.session.free import FreeSessions
+
+
+class Free:
+    """A session, as far as it matters who has it."""
+
+    def __init__(self) -> None:
+        self.hold = None
+        self.has_available = True
+
+
+def test_sessions_are_given_out_in_the_order_in_which_they_became_free_i1() -> None:
+    first, second, held, empty = sessions = [Free() for _ in range(4)]
+    free: Any = FreeSessions(())
+    held.hold, empty.has_available = object(), False
+    for session in (held, empty, first, second, first):
+        free.add(session)
+    given = []
+    while (session := free.next()) is not None:
+        given.append(sessions.index(session))
+        free.discard(session)
+    assert given == [0, 1]
+
+
+def test_receivers_are_served_in_the_order_in_which_they_came_i1() -> None:
+    free: Any = FreeSessions(())
+    told: list[str] = []
+    for name in ("a", "b", "c"):
+        free.wait(lambda name=name: told.append(name) or free.discard(free.next()))
+    free.add(Free())
+    assert told == ["a"]
+    free.add(Free())
+    assert (told, free.waiting_count) == (["a", "b"], 1)
+
+
+def test_a_receiver_that_gives_its_session_back_at_once_does_not_start_a_round_of_its_own() -> None:
+    free: Any = FreeSessions(())
+    session, told = Free(), []
+
+    def give_back() -> None:
+        told.append("first")
+        free.add(session)
+        assert told == ["first"]
+
+    free.wait(give_back)
+    free.wait(lambda: told.append("second"))
+    free.add(session)
+    assert told == ["first", "second"]
+
+
+def test_who_waits_no_longer_is_not_called() -> None:
+    free: Any = FreeSessions(())
+    told: list[str] = []
+
+    def tell() -> None:
+        told.append("told")
+
+    free.wait(tell)
+    assert free.cancel(tell)
+    assert not free.cancel(tell)
+    free.add(Free())
+    assert told == []
