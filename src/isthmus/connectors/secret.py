@@ -16,20 +16,17 @@ import hmac
 import json
 import os
 import re
-import urllib.error
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from isthmus.extra import require
+from isthmus.extra import MissingExtraError, require
 from isthmus.topology.file.reference import SecretError, SecretReference
 
 __all__ = ["Secret", "SecretError", "SecretReference", "SecretUnavailableError", "resolve", "scrub"]
 
 HIDDEN = "***"
 
-_KEYVAULT_API_VERSION = "7.4"
 _KEYVAULT_TIMEOUT_SECONDS = 10.0
 
 
@@ -108,7 +105,7 @@ def resolve(reference: str | SecretReference, environment: Mapping[str, str] | N
         return Secret(value)
     if where.scheme == "file":
         return Secret(_read_file(where))
-    return Secret(_read_keyvault(where, _fetch_json))
+    return Secret(_read_keyvault(where, _ask_vault))
 
 
 def scrub(text: str) -> str:
@@ -155,42 +152,44 @@ def _field_of_lines(key: str, text: str) -> str:
     return ""
 
 
-def _read_keyvault(where: SecretReference, fetch: Callable[[str, str], Any]) -> str:
-    """GET the secret's current version from the vault's data plane (REST, api-version 7.4)."""
+def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]) -> str:
+    """The secret's current version, as the vault's own client reads it."""
+    from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+
     host = where.location if "." in where.location else f"{where.location}.vault.azure.net"
-    url = f"https://{host}/secrets/{where.key}?api-version={_KEYVAULT_API_VERSION}"
-    scope = f"https://{host.partition('.')[2]}/.default"
     try:
-        answer = fetch(url, scope)
-    except urllib.error.HTTPError as error:
-        kind = SecretUnavailableError if error.code == 429 or error.code >= 500 else SecretError
-        raise kind(str(where), f"the vault answered {error.code} {error.reason}") from None
-    except PermissionError as error:
-        raise SecretError(str(where), f"the vault cannot be read ({error})") from None
-    except (OSError, ValueError, HTTPException) as error:
-        raise SecretUnavailableError(
-            str(where), f"the vault cannot be read ({str(error) or type(error).__name__})"
-        ) from None
-    value = answer.get("value") if isinstance(answer, dict) else None
-    if not isinstance(value, str) or not value:
+        value = ask(f"https://{host}", where.key)
+    except HttpResponseError as error:
+        status = error.status_code
+        if status is None and isinstance(error, ClientAuthenticationError):
+            reason = "no Azure identity on this machine; az login, or a managed identity"
+            raise SecretError(str(where), f"the vault cannot be read ({reason})") from None
+        kind = SecretUnavailableError if status is None or status == 429 or status >= 500 else SecretError
+        raise kind(str(where), f"the vault answered {status} {error.reason}") from None
+    except (AzureError, OSError, ValueError) as error:
+        text = str(getattr(error, "message", "") or error) or type(error).__name__
+        raise SecretUnavailableError(str(where), f"the vault cannot be read ({text})") from None
+    if not value:
         raise SecretError(str(where), "the vault answered without a value")
     return value
 
 
-def _fetch_json(url: str, scope: str) -> Any:
-    import urllib.request
-
+def _ask_vault(vault_url: str, name: str) -> str | None:
     require("azure", "a secret from a key vault")
-    from azure.core.exceptions import AzureError, ClientAuthenticationError
-
+    try:
+        from azure.keyvault.secrets import SecretClient
+    except ImportError:  # an installation of before it was part of the extra
+        missing = ("azure.keyvault.secrets",)
+        raise MissingExtraError(what="a secret from a key vault", extra="azure", missing=missing) from None
     from isthmus.connectors.identity import shared_credential  # which resolves secrets itself
 
-    try:
-        token = shared_credential("default").get_token(scope).token
-    except ClientAuthenticationError:
-        raise PermissionError("no Azure identity on this machine; az login, or a managed identity") from None
-    except AzureError as error:
-        raise OSError(f"no token: {error.message}") from None
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - always https
-    with urllib.request.urlopen(request, timeout=_KEYVAULT_TIMEOUT_SECONDS) as response:  # noqa: S310 - see above
-        return json.load(response)
+    # One attempt: whoever needs the secret decides on the next one.
+    client = SecretClient(
+        vault_url,
+        shared_credential("default"),
+        retry_total=0,
+        connection_timeout=_KEYVAULT_TIMEOUT_SECONDS,
+        read_timeout=_KEYVAULT_TIMEOUT_SECONDS,
+    )
+    with client:
+        return client.get_secret(name).value

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import http.client
 import json
 import pickle
-import urllib.error
-from email.message import Message
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,39 +92,46 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         resolve(f"file:{tmp_path}/none")
 
 
-def test_keyvault_asks_the_vault_for_its_own_cloud() -> None:
+def test_keyvault_asks_the_vault_of_its_own_cloud() -> None:
     asked: list[tuple[str, str]] = []
 
-    def fetch(url: str, scope: str) -> Any:
-        asked.append((url, scope))
-        return {"value": KEY, "id": "x"}
+    def ask(url: str, name: str) -> str:
+        asked.append((url, name))
+        return KEY
 
-    assert _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), fetch) == KEY
-    assert _read_keyvault(SecretReference.parse("keyvault:contoso.vault.azure.cn/ewr"), fetch) == KEY
-    assert asked == [
-        ("https://contoso.vault.azure.net/secrets/ewr?api-version=7.4", "https://vault.azure.net/.default"),
-        ("https://contoso.vault.azure.cn/secrets/ewr?api-version=7.4", "https://vault.azure.cn/.default"),
-    ]
+    assert _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), ask) == KEY
+    assert _read_keyvault(SecretReference.parse("keyvault:contoso.vault.azure.cn/ewr"), ask) == KEY
+    assert asked == [("https://contoso.vault.azure.net", "ewr"), ("https://contoso.vault.azure.cn", "ewr")]
+
+
+def answered(status: int, reason: str) -> HttpResponseError:
+    error = HttpResponseError("no")
+    error.status_code, error.reason = status, reason
+    return error
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "message", "retryable"),
     [
-        (urllib.error.HTTPError("u", 403, "Forbidden", Message(), None), "answered 403 Forbidden"),
-        (OSError("no route"), "cannot be read"),
-        (json.JSONDecodeError("Expecting value", "<html>", 0), "cannot be read"),
-        (http.client.IncompleteRead(b""), "cannot be read"),
-        (None, "answered without a value"),
+        (answered(403, "Forbidden"), "answered 403 Forbidden", False),
+        (answered(404, "Not Found"), "answered 404 Not Found", False),
+        (answered(429, "Too Many Requests"), "answered 429", True),
+        (answered(503, "Service Unavailable"), "answered 503", True),
+        (ClientAuthenticationError("no credential worked"), "cannot be read (no Azure identity", False),
+        (ServiceRequestError("no route"), "cannot be read (no route)", True),
+        (OSError("no route"), "cannot be read (no route)", True),
+        (None, "answered without a value", False),
     ],
 )
-def test_keyvault_that_gives_nothing_is_named(error: Exception | None, message: str) -> None:
-    def fetch(url: str, scope: str) -> Any:
+def test_keyvault_that_gives_nothing_is_named(error: Exception | None, message: str, retryable: bool) -> None:
+    def ask(url: str, name: str) -> str | None:
         if error:
             raise error
-        return {"error": {}}
+        return None
 
-    with pytest.raises(SecretError, match=f"keyvault:contoso/ewr: the vault {message}"):
-        _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), fetch)
+    with pytest.raises(SecretError, match=re.escape(f"keyvault:contoso/ewr: the vault {message}")) as raised:
+        _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), ask)
+    assert raised.value.retryable is retryable
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,8 @@ class Coordinator(LinkHandler):
 
     path = "$coordinator"
 
+    owed: Owed
+
     def __init__(self, link: Link, transactions: Transactions, touch: Callable[[], None]) -> None:
         self.link = link
         self._transactions = transactions

@@ -1,7 +1,8 @@
 """JSON web tokens of one issuer that the operator names.
 
-What it is: the check of a token's signature, issuer, audience and times against keys from a file, and the rights that
+What it is: the check of a token's signature (by PyJWT), issuer, audience and times against keys from a file, and the rights that
 its claims carry. What it is not: a client of an identity provider: nothing is fetched, and nobody's roles are looked up.
+Times are compared with the namespace's clock, which is an argument here and is not in PyJWT.
 Spec: RFC 7515 (compact serialisation), 7517 (key sets), 7518 (RS256, ES256), 7519 (claims); docs/explanation/protocol.md, Tokens.
 
 Invariants:
@@ -13,16 +14,13 @@ Invariants:
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-from cryptography.hazmat.primitives.hashes import SHA256
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from isthmus.broker.security.jwt_setting import JwtSettings
@@ -38,9 +36,9 @@ from isthmus.errors import ConfigError, Fault
 
 __all__ = ["InvalidIssuerError", "Issuer", "UnmatchedAudienceError"]
 
+_JWS = jwt.PyJWS(algorithms=["RS256", "ES256"])
 _Key = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 _LEAST_RSA_BITS = 2048
-_P256_BYTES = 32
 # How far the issuer's clock may be ahead of ours; an expiry is taken at its word.
 _SKEW_SECONDS = 300
 _LATEST_SECONDS = 253_402_300_799
@@ -104,7 +102,7 @@ class Issuer:
             if stamp == self._stamp:
                 return False
             keys = _read_keys(file.read_bytes())
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, UnsupportedAlgorithm):
+        except (OSError, ValueError, TypeError, AttributeError, UnsupportedAlgorithm, jwt.PyJWTError):
             raise ConfigError([Fault("not a public key in PEM nor a key set in JSON", file=str(file))]) from None
         if not keys:
             fault = Fault("no key for RS256 (2048 bits or more) or ES256 (P-256)", file=str(file))
@@ -120,20 +118,30 @@ class Issuer:
         """
         if len(token) > TOKEN_LIMIT_BYTES:
             raise MalformedTokenError(f"The token is longer than {TOKEN_LIMIT_BYTES} characters.")
-        parts = token.split(".")
-        if len(parts) != 3:
+        if token.count(".") != 2:
             raise MalformedTokenError("The token is of no kind that this namespace knows.")
-        header, claims = _decode_object(parts[0]), _decode_object(parts[1])
-        if not self._is_signed(header, f"{parts[0]}.{parts[1]}".encode(), _decode(parts[2])):
-            raise InvalidSignatureError
-        return self._read(claims, now_ms)
+        try:
+            header = _JWS.get_unverified_header(token)
+        except (jwt.DecodeError, RecursionError):
+            raise MalformedTokenError("The token's header cannot be read.") from None
+        except jwt.PyJWTError:  # it names an extension that must be understood, or a key by what is no text
+            raise InvalidSignatureError from None
+        return self._read(self._verified(token, header), now_ms)
 
-    def _is_signed(self, header: dict[str, Any], signed: bytes, signature: bytes) -> bool:
+    def _verified(self, token: str, header: Mapping[str, Any]) -> dict[str, Any]:
+        """The claims of a token that one of the keys has signed."""
         if "crit" in header or "b64" in header:
-            return False
+            raise InvalidSignatureError
         kid = header.get("kid")
-        candidates = [key for name, key in self._keys if kid is None or name in ("", kid)]
-        return any(_verifies(header.get("alg"), key, signed, signature) for key in candidates)
+        for name, key in self._keys:
+            if kid is None or name in {"", kid}:
+                algorithm = "RS256" if isinstance(key, rsa.RSAPublicKey) else "ES256"
+                try:
+                    payload: bytes = _JWS.decode(token, key, algorithms=[algorithm])
+                except jwt.PyJWTError:
+                    continue
+                return _object(payload)
+        raise InvalidSignatureError
 
     def _read(self, claims: dict[str, Any], now_ms: int) -> Claims:
         if claims.get("iss") != self._settings.issuer:
@@ -150,20 +158,6 @@ class Issuer:
         return Claims(str(subject)[:256], _rights(claims.get(self._settings.rights_claim)), expires_at_ms)
 
 
-def _verifies(algorithm: object, key: _Key, signed: bytes, signature: bytes) -> bool:
-    try:
-        if algorithm == "RS256" and isinstance(key, rsa.RSAPublicKey):
-            key.verify(signature, signed, padding.PKCS1v15(), SHA256())
-            return True
-        if algorithm == "ES256" and isinstance(key, ec.EllipticCurvePublicKey) and len(signature) == 2 * _P256_BYTES:
-            r, s = (int.from_bytes(half, "big") for half in (signature[:_P256_BYTES], signature[_P256_BYTES:]))
-            key.verify(encode_dss_signature(r, s), signed, ec.ECDSA(SHA256()))
-            return True
-    except InvalidSignature:
-        return False
-    return False
-
-
 def _rights(value: object) -> frozenset[Right]:
     names: Sequence[object] = value if isinstance(value, list) else []
     if isinstance(value, str):
@@ -178,20 +172,13 @@ def _time_ms(value: object) -> int:
     raise MalformedTokenError("The claim 'exp' or 'nbf' is no number of seconds since 1970-01-01.")
 
 
-def _decode(text: str) -> bytes:
+def _object(payload: bytes) -> dict[str, Any]:
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise MalformedTokenError("A part of the token is not base64url.") from None
-
-
-def _decode_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(_decode(text))
+        value = json.loads(payload)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise MalformedTokenError("A part of the token is no JSON object.")
+        raise MalformedTokenError("The token's claims are no JSON object.")
     return value
 
 
@@ -216,11 +203,7 @@ def _read_jwk(key: dict[str, Any]) -> object:
     if key.get("use", "sig") != "sig":
         return None
     if key.get("kty") == "RSA":
-        return rsa.RSAPublicNumbers(_number(key["e"]), _number(key["n"])).public_key()
+        return jwt.PyJWK(key, algorithm="RS256").key
     if key.get("kty") == "EC" and key.get("crv") == "P-256":
-        return ec.EllipticCurvePublicNumbers(_number(key["x"]), _number(key["y"]), ec.SECP256R1()).public_key()
+        return jwt.PyJWK(key, algorithm="ES256").key
     return None
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big")
