@@ -4,6 +4,7 @@ What it is: two protocols, `MessageTarget` and `MessageSource`, that plain entit
 ones fulfil alike, and the parts of a contract that they share. Callers ask an entity, never for its class. What it is not:
 an entity (`queue`, `session`, `topic`, `fragment`).
 Spec: docs/explanation/protocol.md, Entities.
+A little over 400 lines: a protocol is as long as what it documents.
 """
 
 from __future__ import annotations
@@ -11,114 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.lock import Acquired
-from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.staging import Callback, Failure
-from isthmus.errors import IsthmusError
+from isthmus.entities.transaction.participant import LockHolder, Participant, ScheduleParticipant
 
 __all__ = [
     "Entity",
-    "LockHolder",
     "MessageSource",
     "MessageTarget",
-    "Participant",
-    "ScheduleParticipant",
     "SessionLock",
     "Sessions",
-    "StoredEntity",
 ]
-
-
-class StoredEntity(Protocol):
-    """A plain entity, or a fragment: what lies in one store under one number."""
-
-    @property
-    def path(self) -> str:
-        """Canonical."""
-        ...
-
-    @property
-    def is_fragment(self) -> bool:
-        """Whether it is a part of a partitioned entity."""
-        ...
-
-    @property
-    def last(self) -> int:
-        """Highest sequence number given out."""
-        ...
-
-    @property
-    def context(self) -> Context:
-        """What it shares with the other entities in its store."""
-        ...
-
-
-class Participant(Protocol):
-    """What takes messages in a transaction: a queue, a topic, a fragment of one, or the way via one."""
-
-    @property
-    def path(self) -> str:
-        """Of the entity that counts as the transaction's."""
-        ...
-
-    @property
-    def stored(self) -> StoredEntity:
-        """Whose store the messages are written to."""
-        ...
-
-    def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
-        """Check messages and take them apart; stages nothing."""
-        ...
-
-    def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
-        """Why these messages would not be taken now; None if they would."""
-        ...
-
-    def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
-        """Stage examined messages."""
-        ...
-
-
-class ScheduleParticipant(Participant, Protocol):
-    """As `Participant`, also of scheduled messages."""
-
-    def reserve(self, count: int, on_durable: Callback | None = None, on_failed: Failure | None = None) -> list[int]:
-        """Give numbers to messages that may be scheduled later."""
-        ...
-
-    def enter_scheduled(self, messages: Sequence[tuple[int, Parts, int]], now_ms: int) -> None:
-        """Stage (reserved number, examined message, due wall ms)."""
-        ...
-
-    def missing_scheduled(self, sequences: Sequence[int]) -> list[int]:
-        """Which of the sequence numbers are none of scheduled messages."""
-        ...
-
-    def cancel_scheduled(
-        self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None
-    ) -> None:
-        """Drop scheduled messages."""
-        ...
-
-
-class LockHolder(Protocol):
-    """Whose locks lock tokens are: a queue, a session's messages, or a fragment."""
-
-    @property
-    def path(self) -> str:
-        """Canonical."""
-        ...
-
-    @property
-    def stored(self) -> StoredEntity:
-        """Whose store the messages lie in."""
-        ...
-
-    def holds(self, tokens: Sequence[bytes]) -> list[bool]:
-        """Per token whether its message is locked by it now."""
-        ...
 
 
 class MessageTarget(Protocol):

@@ -39,8 +39,8 @@ from isthmus.entities.fragment.queue import PartitionedQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
+from isthmus.entities.member.context import Context
 from isthmus.entities.port import Entity
-from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.queue import Queue

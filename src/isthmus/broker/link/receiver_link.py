@@ -22,8 +22,9 @@ from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.incoming_link import CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
 from isthmus.broker.security.keyring import Right
 from isthmus.entities import Copy, Large, Payload, Transaction
-from isthmus.entities.port import MessageTarget, Participant
+from isthmus.entities.port import MessageTarget
 from isthmus.entities.record import envelope
+from isthmus.entities.transaction.participant import Participant
 from isthmus.errors import IsthmusError, MessageTooLargeError, NotAllowedError
 
 __all__ = ["BATCH_BYTES", "CREDIT", "Destination", "ReceiverLink"]

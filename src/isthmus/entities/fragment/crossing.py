@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.place import keys_of_parts
-from isthmus.entities.queue.context import StoreOutbox
+from isthmus.entities.member.context import StoreOutbox
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
 from isthmus.entities.record.record import Parts, size_of

@@ -22,8 +22,8 @@ from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, place, runs
 from isthmus.entities.fragment.port import FragmentStore
+from isthmus.entities.member.look import LOOK_BYTES
 from isthmus.entities.queue.intake import Intake
-from isthmus.entities.queue.look import LOOK_BYTES
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.record.copy import is_copy
 from isthmus.entities.storage.blob import Payload

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.port import FragmentStore, FragmentStores
-from isthmus.entities.queue.context import Context
+from isthmus.entities.member.context import Context
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import reason_of
 from isthmus.entities.queue.queue import Queue

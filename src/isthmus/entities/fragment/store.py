@@ -20,9 +20,9 @@ from isthmus.clock import Clock
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.engine import Commit, Engine
 from isthmus.entities.fragment import port
+from isthmus.entities.member.state import fresh_state
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.queue import Queue
-from isthmus.entities.queue.state import fresh_state
 from isthmus.entities.queue.window import Budget
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import COUNTER, state_key

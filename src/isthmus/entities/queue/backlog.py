@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from isthmus.entities.member.context import Context
 from isthmus.entities.queue.calendar import BUCKET_MS
-from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.run import RunSet, runs_of
 from isthmus.entities.queue.window import Pair, Window

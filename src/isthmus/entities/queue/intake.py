@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from isthmus.entities.catalog.description import EntityStatus
-from isthmus.entities.queue import schedule
-from isthmus.entities.queue.context import Context
-from isthmus.entities.queue.duplicate import DuplicateFilter
-from isthmus.entities.queue.examination import Examination
-from isthmus.entities.queue.look import LOOK_BYTES, Seen, first_seen
-from isthmus.entities.queue.member import Member
-from isthmus.entities.queue.state import FRESH, pack_state, unpack_state
+from isthmus.entities.member import schedule
+from isthmus.entities.member.context import Context
+from isthmus.entities.member.duplicate import DuplicateFilter
+from isthmus.entities.member.examination import Examination
+from isthmus.entities.member.look import LOOK_BYTES, Seen, first_seen
+from isthmus.entities.member.member import Member
+from isthmus.entities.member.state import FRESH, pack_state, unpack_state
 from isthmus.entities.record.amend import take_apart
 from isthmus.entities.record.envelope import Packed
 from isthmus.entities.record.record import OVERHEAD_BYTES, Parts, plain_payload, size_of

@@ -23,9 +23,9 @@ from typing import Any, Self
 
 from isthmus.clock import monotonic_ms
 from isthmus.entities.catalog.description import INFINITE_MS, EntityStatus
+from isthmus.entities.member.context import Context
 from isthmus.entities.port import MessageSource, Sessions
 from isthmus.entities.queue.backlog import Backlog, sequences_of
-from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.deferred import DeferredMessages
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.lock import Acquired, Lock, LockTable, Span

@@ -19,8 +19,8 @@ from itertools import groupby
 from typing import Protocol
 
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
+from isthmus.entities.member.context import Context
 from isthmus.entities.queue.backlog import sequences_of
-from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.queue.window import Pair

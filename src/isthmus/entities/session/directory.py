@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from isthmus.entities.queue.context import Context
-from isthmus.entities.queue.look import Seen, first_seen
+from isthmus.entities.member.context import Context
+from isthmus.entities.member.look import Seen, first_seen
+from isthmus.entities.member.state import cursors
 from isthmus.entities.queue.run import runs_of
-from isthmus.entities.queue.state import cursors
 from isthmus.entities.session.messages import SessionEntity, SessionMessages
 from isthmus.entities.session.row import unpack_row
 from isthmus.entities.session.session import Session

@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from isthmus.entities.member.context import Context
+from isthmus.entities.member.look import Seen
 from isthmus.entities.queue.backlog import sequences_of
-from isthmus.entities.queue.context import Context
-from isthmus.entities.queue.look import Seen
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.queue.window import Pair
 from isthmus.entities.session.row import SessionRow, pack_row

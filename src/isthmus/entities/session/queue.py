@@ -21,10 +21,10 @@ from typing import Any
 
 from isthmus.clock import monotonic_ms
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
+from isthmus.entities.member.context import Context
+from isthmus.entities.member.look import LOOK_BYTES, Seen
 from isthmus.entities.port import Sessions
-from isthmus.entities.queue.context import Context
 from isthmus.entities.queue.lock import Acquired
-from isthmus.entities.queue.look import LOOK_BYTES, Seen
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.record.amend import Stored, take_apart
 from isthmus.entities.record.record import Parts

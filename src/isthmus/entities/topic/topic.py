@@ -26,7 +26,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from isthmus.entities.catalog.description import EntityStatus
-from isthmus.entities.queue.context import Context
+from isthmus.entities.member.context import Context
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.queue.window import Pair

@@ -20,19 +20,12 @@ from typing import NamedTuple
 from isthmus.entities.catalog.catalog import parse_address
 from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError
 from isthmus.entities.fragment.place import fragment_of
-from isthmus.entities.port import (
-    Entity,
-    LockHolder,
-    MessageSource,
-    MessageTarget,
-    Participant,
-    ScheduleParticipant,
-    StoredEntity,
-)
-from isthmus.entities.queue.context import Context
+from isthmus.entities.member.context import Context
+from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.staging import Callback, Failure
+from isthmus.entities.transaction.participant import LockHolder, Participant, ScheduleParticipant, StoredEntity
 from isthmus.errors import (
     IsthmusError,
     LockLostError,

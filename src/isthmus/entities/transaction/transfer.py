@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from isthmus.entities.queue.context import Context
+from isthmus.entities.member.context import Context
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target, reason_of
 from isthmus.entities.record.amend import Stored

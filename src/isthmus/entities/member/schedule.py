@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from isthmus.amqp.types import Timestamp
-from isthmus.entities.queue.context import Context
+from isthmus.entities.member.context import Context
 from isthmus.entities.record.amend import take_apart, with_annotation
 from isthmus.entities.record.record import Parts, build
 from isthmus.entities.storage.key import SCHEDULED, message_key

@@ -29,7 +29,7 @@ class Member:
 
     @property
     def stored(self) -> Self:
-        """Itself: see `Participant` of `isthmus.entities.port`."""
+        """Itself: see `isthmus.entities.transaction.participant`."""
         return self
 
     def runs(self, payloads: Sequence[Payload]) -> list[int]:
