@@ -188,6 +188,7 @@ def kill_a_worker(run: RunProcess, chance: random.Random) -> None:
     raise AssertionError("there was no worker to kill")
 
 
+@pytest.mark.soak
 def test_messages_that_come_late_count_after_a_start_with_a_longer_wait(tmp_path: Path) -> None:
     """Spark keeps the watermark that it has reached with the shorter one, and drops what is not later."""
     began_ms = round(time.time() * 1000) + 60_000  # so that no window closes because nothing comes
