@@ -101,7 +101,8 @@ def test_a_message_that_is_set_aside_goes_to_the_dead_letter_exchange(rabbit: Ra
     publish(rabbit, source, keys(0, 2))
     publish(rabbit, source, keys(2, 3), b"x" * 50_000)
     limited = place(rabbit, target) | {"max_message_bytes": "10000"}
-    carry(tmp_path, spec(place(rabbit, source) | {"rejects": "true"}, limited, only_present=True))
+    rejecting = place(rabbit, source) | {"rejects": "true"}
+    carry(tmp_path, spec(rejecting, limited, only_present=True))
     assert [key_of(each) for each in taken(rabbit, dead, 1)] == keys(2, 3)
     assert [key_of(each) for each in taken(rabbit, target, 2)] == keys(0, 2)
 
