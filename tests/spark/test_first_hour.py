@@ -143,14 +143,14 @@ def test_the_tutorial_can_be_followed_literally(user: User) -> None:
                 own.start(line)
                 if line.startswith(SERVE):
                     own.wait_for("Ctrl-C stops the namespace", 60)  # then the whole string is there
-                    found = own.wait_for(r"connection string +(Endpoint=sb://127.0.0.1:(\d+);\S+)", 1)
+                    found = own.wait_for(r"connection string +(Endpoint=sb://127.0.0.1:(\d+)/;\S+)", 1)
                     strings[found[2]] = found[1]
                 else:
                     for route in ("flights.ewr.jfk", "flights.jfk.ewr"):
                         own.wait_for(rf"{re.escape(route)} +waiting", 180)
                 user.note("in a terminal of its own", line, own.lines())
                 continue
-            command = re.sub(r"'Endpoint=sb://127.0.0.1:(\d+);…'", lambda each: f"'{strings[each[1]]}'", line)
+            command = re.sub(r"'Endpoint=sb://127.0.0.1:(\d+)/;…'", lambda each: f"'{strings[each[1]]}'", line)
             exports += [command] if command.startswith("export") else []
             code, lines = main.run(command, INSTALL_SECONDS if "pip install" in line else 120)
             user.note("", line, lines[-3:] if "pip install" in line else lines)
