@@ -1,7 +1,7 @@
 """The outbox: messages on local disk until their namespace took them.
 
-What it is: the folder of a `DurableSender` (`store`), and a table in the application's own database (`table`), which is added
-to within the application's transaction. See docs/how-to/send-durably.md.
+What it is: the folder of a `DurableSender` (`store`), and a table in the application's own database (`table` for SQLite,
+`table_postgresql`), which is added to within the application's transaction. See docs/how-to/send-durably.md.
 """
 
 from __future__ import annotations
@@ -12,13 +12,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isthmus.client.outbox.store import OutboxStatus, status
     from isthmus.client.outbox.table import SqliteDelivery, SqliteOutbox, sqlite
+    from isthmus.client.outbox.table_postgresql import PostgresqlDelivery, PostgresqlOutbox, postgresql
 
-__all__ = ["OutboxStatus", "SqliteDelivery", "SqliteOutbox", "sqlite", "status"]
+__all__ = [
+    "OutboxStatus",
+    "PostgresqlDelivery",
+    "PostgresqlOutbox",
+    "SqliteDelivery",
+    "SqliteOutbox",
+    "postgresql",
+    "sqlite",
+    "status",
+]
 
 _MODULES = {
     "OutboxStatus": "isthmus.client.outbox.store",
+    "PostgresqlDelivery": "isthmus.client.outbox.table_postgresql",
+    "PostgresqlOutbox": "isthmus.client.outbox.table_postgresql",
     "SqliteDelivery": "isthmus.client.outbox.table",
     "SqliteOutbox": "isthmus.client.outbox.table",
+    "postgresql": "isthmus.client.outbox.table_postgresql",
     "sqlite": "isthmus.client.outbox.table",
     "status": "isthmus.client.outbox.store",
 }

@@ -1,0 +1,293 @@
+"""An outbox in the application's own PostgreSQL database: a message is sent if, and only if, the application's transaction commits.
+
+What it is: a table that the application adds messages to within its own transaction, and a thread that delivers what has been
+committed. What it is not: a driver; connections are those of one with Python's DB-API (PEP 249) whose parameters are `%s`, such as
+psycopg, psycopg2 and pg8000.
+
+    box = outbox.postgresql(connection, "orders")
+    cursor.execute("INSERT INTO bookings …")
+    box.add(ServiceBusMessage("booked"))
+    connection.commit()
+
+    with outbox.PostgresqlDelivery(namespace, "orders", connect): …
+
+Invariants:
+    I1. A message is delivered only after the transaction that added it has committed; then at least once, with one MessageId.
+    I2. Messages are delivered in the order in which their transactions commit: `add` takes a lock until the end of the
+        transaction, so that numbers follow commits. Without it (`ordered=False`) only those of one transaction keep their order.
+    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason.
+    I4. Of several deliveries for one entity one works at a time, for as long as its connection stands.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from types import TracebackType
+from typing import Any, Self
+
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from isthmus.client.endpoint import Endpoint, EndpointLike
+from isthmus.client.lane import Lane
+from isthmus.client.outbox.backlog import Batch
+from isthmus.client.outbox.drain import Drain, DrainState
+from isthmus.client.parcel import Parcel
+from isthmus.errors import InvalidArgumentError, StoreError
+
+__all__ = ["PostgresqlDelivery", "PostgresqlOutbox", "postgresql"]
+
+TABLE = "isthmus_outbox"
+_SAFE_LIMIT_BYTES = 252 << 10  # every tier takes it
+_COLUMNS = (
+    "number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, entity TEXT NOT NULL, written_ms BIGINT NOT NULL, "
+    "payload BYTEA NOT NULL, refused TEXT"
+)
+# First keys of advisory locks: of those who add, and of the one who delivers.
+_ADDING, _DELIVERING = 0x69737468, 0x69737469
+
+
+def postgresql(
+    connection: Any,
+    entity: str,
+    *,
+    table: str = TABLE,
+    max_message_bytes: int = _SAFE_LIMIT_BYTES,
+    ordered: bool = True,
+) -> PostgresqlOutbox:
+    """The outbox of an entity in the database of a connection; its table is made, and committed, if it is missing.
+
+    Args:
+        connection: the application's own. No transaction may be open.
+        entity: queue or topic that the messages are for.
+        table: its name.
+        max_message_bytes: the largest message that the namespace takes.
+        ordered: keep the order of commits; transactions that add to the entity then follow each other.
+
+    Raises:
+        InvalidArgumentError: the name is no plain name.
+    """
+    return PostgresqlOutbox(connection, entity, table, max_message_bytes, ordered=ordered)
+
+
+class PostgresqlOutbox:
+    """The application's side: adds messages within its transaction. It belongs to the connection's thread."""
+
+    def __init__(self, connection: Any, entity: str, table: str, max_message_bytes: int, *, ordered: bool) -> None:
+        self._connection = connection
+        self._entity = entity
+        self._limit = max_message_bytes
+        self._table = _checked(table)
+        self._ordered = ordered
+        _make(connection, self._table)
+
+    def add(self, message: Any) -> tuple[str, ...]:
+        """Add a message or several to the transaction that is open.
+
+        Args:
+            message: messages of azure-servicebus.
+
+        Returns:
+            Their MessageIds, in order.
+
+        Raises:
+            MessageSizeExceededError: one is larger than the namespace takes.
+        """
+        parcel = Parcel.of(message)
+        for payload in parcel.payloads:
+            if len(payload) > self._limit:
+                raise MessageSizeExceededError(
+                    message=f"a message for {self._entity!r} has {len(payload)} bytes; the limit is {self._limit} bytes"
+                )
+        now_ms = time.time_ns() // 1_000_000
+        with closing(self._connection.cursor()) as cursor:
+            if self._ordered:
+                cursor.execute(
+                    "SELECT pg_advisory_xact_lock(%s::int, %s::int)", (_ADDING, _lock_key(self._table, self._entity))
+                )
+            for payload in parcel.payloads:
+                cursor.execute(
+                    f"INSERT INTO {self._table} (entity, written_ms, payload) VALUES (%s, %s, %s)",  # noqa: S608
+                    (self._entity, now_ms, payload),
+                )
+        return parcel.message_ids
+
+
+class PostgresqlDelivery:
+    """Delivers what applications have committed, until it is closed. Of several for one entity, one works at a time.
+
+    Args:
+        namespace: see `isthmus.client.endpoint` for its forms.
+        entity: queue or topic.
+        connect: makes a connection to the database; called again after one was lost.
+        table: as the applications have it.
+        attempt_timeout: seconds that the namespace may take to answer a batch.
+        options: further arguments of `ServiceBusClient`.
+    """
+
+    def __init__(
+        self,
+        namespace: EndpointLike,
+        entity: str,
+        connect: Callable[[], Any],
+        *,
+        table: str = TABLE,
+        attempt_timeout: float = 10.0,
+        **options: Any,
+    ) -> None:
+        self._source = _TableSource(connect, entity, _checked(table))
+        lane = Lane(Endpoint.of(namespace, **options), entity)
+        self._drain = Drain(self._source, lane, attempt_timeout=attempt_timeout)
+        self._drain.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything that has been committed is delivered; whether it is.
+
+        Raises:
+            StoreError: the database cannot be asked.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._source.waiting():
+            self._drain.wake()
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def statistics(self) -> DrainState:
+        """What the delivery is at."""
+        return self._drain.state()
+
+    def close(self) -> None:
+        """Stop; what waits stays in the table."""
+        self._drain.close()
+
+
+class _TableSource:
+    """What waits in the table, for the drain."""
+
+    def __init__(self, connect: Callable[[], Any], entity: str, table: str) -> None:
+        self._connect = connect
+        self._entity = entity
+        self._table = table
+        self._connection: Any = None
+        self._numbers: list[int] = []  # of the batch that is being delivered
+
+    def acquire(self) -> bool:
+        self._connection = self._open()
+        key = _lock_key(self._table, self._entity)
+        taken = bool(self._run("SELECT pg_try_advisory_lock(%s::int, %s::int)", (_DELIVERING, key))[0][0])
+        if not taken:
+            self.release()
+        return taken
+
+    def release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # the server lets go of the lock with the connection, however it ends
+                connection.close()
+
+    def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        batch, size = Batch(), 0
+        self._numbers = []
+        for number, written_ms, payload in self._run(
+            f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL "  # noqa: S608
+            "ORDER BY number LIMIT %s",
+            (self._entity, limit_count),
+        ):
+            size += len(payload) + 8
+            if batch.payloads and size > limit_bytes:
+                break
+            if not batch.payloads:
+                batch.oldest_ms = int(written_ms)
+            batch.payloads.append(bytes(payload))
+            batch.last_number = int(number)
+            self._numbers.append(int(number))
+        return batch if batch.payloads else None
+
+    def done(self, batch: Batch) -> None:
+        # These and no others: without the lock of `add`, one with a lower number may have been committed meanwhile.
+        self._run(f"DELETE FROM {self._table} WHERE number = ANY(%s::bigint[])", (self._numbers,), reads=False)  # noqa: S608
+
+    def set_aside(self, batch: Batch, reason: str) -> None:
+        self._run(
+            f"UPDATE {self._table} SET refused = %s WHERE number = %s",  # noqa: S608
+            (reason, batch.last_number),
+            reads=False,
+        )
+
+    def waiting(self) -> int:
+        """How many messages have been committed and not delivered; may be called from any thread."""
+        connection = self._open()
+        try:
+            return int(
+                _run(
+                    connection,
+                    f"SELECT count(*) FROM {self._table} WHERE entity = %s AND refused IS NULL",  # noqa: S608
+                    (self._entity,),
+                )[0][0]
+            )
+        finally:
+            with suppress(Exception):
+                connection.close()
+
+    def _open(self) -> Any:
+        try:
+            connection = self._connect()
+        except Exception as error:  # each driver has errors of its own
+            raise StoreError(f"no connection to the database of the table {self._table}: {error}") from error
+        _make(connection, self._table)
+        return connection
+
+    def _run(self, statement: str, values: tuple[Any, ...], *, reads: bool = True) -> Sequence[Any]:
+        return _run(self._connection, statement, values, reads=reads)
+
+
+def _run(connection: Any, statement: str, values: tuple[Any, ...] = (), *, reads: bool = True) -> Sequence[Any]:
+    """Execute and commit; the rows of a statement that reads."""
+    try:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(statement, values)
+            rows: Sequence[Any] = cursor.fetchall() if reads else ()
+        connection.commit()
+    except Exception as error:  # each driver has errors of its own
+        raise StoreError(f"the outbox's table cannot be used: {error}") from error
+    return rows
+
+
+def _make(connection: Any, table: str) -> None:
+    # Two that make it at once would collide in the catalogue.
+    statements = (
+        f"SELECT pg_advisory_xact_lock({_ADDING}, {_lock_key(table, '')})",
+        f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS})",
+    )
+    try:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute("SELECT to_regclass(%s::text)", (table,))
+            if cursor.fetchone()[0] is None:
+                for statement in statements:
+                    cursor.execute(statement)
+        connection.commit()
+    except Exception as error:  # each driver has errors of its own
+        raise StoreError(f"the table {table} cannot be made: {error}") from error
+
+
+def _lock_key(table: str, entity: str) -> int:
+    """A number of 31 bits, the same in every process."""
+    return zlib.crc32(f"{table}/{entity}".encode()) & 0x7FFFFFFF
+
+
+def _checked(table: str) -> str:
+    if not (table.isascii() and table.isidentifier() and table == table.lower()):
+        raise InvalidArgumentError(f"the table's name is {table!r}; it must be lower-case letters, digits and _")
+    return table
