@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -48,8 +48,6 @@ class ServiceBusEnd:
     lanes = 1
     lock_seconds = LOCK_SECONDS
     wait_seconds = 40.0
-    source_settings: ClassVar[Mapping[str, Any]] = {}
-    source_options: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,7 +85,7 @@ class ServiceBusEnd:
         wanted: dict[str, Any] = {"max_delivery_count": 1000}
         if side == "source":
             lock = min(max(float(settings.get("lock_seconds", DEFAULT_LOCK_SECONDS)), LOCK_SECONDS), 300.0)
-            wanted |= {"lock_duration": timedelta(seconds=lock), **self.source_settings}
+            wanted["lock_duration"] = timedelta(seconds=lock)
         if settings.get("takes_large"):
             wanted["max_message_size_in_kilobytes"] = LARGE_KILOBYTES
         if settings.get("detects_duplicates"):
@@ -97,7 +95,7 @@ class ServiceBusEnd:
         self._places[entity] = server
         self._looks[entity] = _Look(server, entity)
         options = {"entity": entity, "connection": "env:NONE"}
-        return options | ({"lock_seconds": f"{lock:g}", **self.source_options} if side == "source" else {})
+        return options | ({"lock_seconds": f"{lock:g}"} if side == "source" else {})
 
     def proxy(self, entity: str) -> tuple[Proxy, dict[str, str]]:
         """A proxy before its namespace."""
@@ -112,11 +110,7 @@ class ServiceBusEnd:
     def publish(self, entity: str, keys: Sequence[str], body: bytes, ttl_ms: int) -> None:
         """Sends messages."""
         with _client(self._places[entity], entity) as client:
-            Sender(client, entity).wait_ready().send_all([self.message(key, body, ttl_ms) for key in keys])
-
-    def message(self, key: str, body: bytes, ttl_ms: int) -> bytes:
-        """A message for a source."""
-        return message(key, body, ttl_ms=ttl_ms)
+            Sender(client, entity).wait_ready().send_all([message(key, body, ttl_ms=ttl_ms) for key in keys])
 
     def arrived(self, entity: str) -> Sequence[str]:
         """What stands in the queue."""

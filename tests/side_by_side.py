@@ -68,7 +68,6 @@ SERVER_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/interop/test_conformance_rabbitmq.py",
         "tests/interop/test_conformance_amqp.py",
         "tests/interop/test_conformance_http.py",
-        "tests/interop/test_conformance_sessions.py",
         "tests/interop/test_rabbitmq.py",
         "tests/interop/test_amqp.py",
         "tests/interop/test_amqp_rabbitmq.py",

@@ -15,7 +15,6 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.amqp import section
-from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import RefusalKind
@@ -44,8 +43,6 @@ queues:
   present: {}
   empty: {}
   closed: {status: Disabled}
-  later: {}
-  tolater: {}
 topics:
   flights:
     subscriptions:
@@ -103,25 +100,6 @@ def test_copies_in_order_and_settles(served: NamespaceProcess) -> None:
         assert route.source.clock_offset_ms is not None
     assert standing(served, "a") == []
     assert standing(served, "b") == [f"m{n}" for n in range(5000)]
-
-
-def test_a_schedule_is_kept(served: NamespaceProcess) -> None:
-    """A scheduled message goes on when it is due, with its schedule as an annotation."""
-    due_ms = int(time.time() * 1000) + 1500
-    annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due_ms)}
-    message = section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations)
-    with client_of(served, "later") as client:
-        Sender(client, "later").wait_ready().send_all([message + section.encode_message(b"x")], batch=1)
-    with host() as made:
-        route = Route(made, 1, "later", "tolater")
-        made.run(lambda: route.settled)
-    assert time.time() * 1000 >= due_ms
-    with client_of(served, "tolater") as client:
-        (copy,) = Management(client, "tolater").peek(0, 10)
-    at = section.locate(copy)
-    told = section.decode_map(copy, at.message_annotations)
-    assert told["x-opt-scheduled-enqueue-time"] == due_ms
-    assert told["x-opt-enqueued-time"] >= due_ms
 
 
 def test_a_restart_in_the_middle_loses_nothing_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,8 @@ __all__ = ["SessionSource"]
 
 # Before another session is asked for, after a request failed for a reason that passes.
 RETRY_SECONDS = 0.5
+# How long such requests may fail before the source counts as lost, and is reported so.
+REFUSED_SECONDS = 10.0
 # AMQP sessions beside one for each Service Bus session: those of the management node, and of links that are being ended.
 _SPARE_AMQP_SESSIONS = 2
 # What ends one session, or the request for one, and nothing else.
@@ -87,6 +89,7 @@ class SessionSource(End):
         self._account = SessionAccount()
         self._links: dict[int, SessionLink] = {}  # served longest ago first
         self._last_number = 0
+        self._refused_since = math.inf  # since when every request for a session was refused
 
     # ---- the port
 
@@ -199,6 +202,7 @@ class SessionSource(End):
             if not receiver.attached:
                 return
             link.granted(now)
+            self._refused_since = math.inf
             self._turns.granted()
         for run in receiver.take():
             self._arrived(link, run, events, now)
@@ -215,7 +219,7 @@ class SessionSource(End):
         if not self._has_learned:
             self._has_learned = True
             self._clock.learn(run.payloads[0])
-        held.quiet_since = now
+        held.quiet_since, held.has_sent = now, True
         for first, part in self._present_parts(link, run.first_id, sequences, run.payloads):
             positions, payloads, again = self._account.admit(link.number, first, *part, now)
             for span in again:
@@ -254,9 +258,18 @@ class SessionSource(End):
         """
         if link.receiver.client.error is not None or not isinstance(error, _OF_ONE_SESSION):
             raise error
+        is_request = link.held is None
+        is_over = is_request and isinstance(error, OperationTimeoutError)  # there was no free session in time
+        if is_over and link.fault is not None:
+            raise error  # it was not even said
+        if is_request and not is_over:
+            self._refused_since = min(self._refused_since, now)
+            if now - self._refused_since > REFUSED_SECONDS:
+                raise error
+        elif is_request:
+            self._refused_since = math.inf
         del self._links[link.number]
         self._account.link_lost(link.number, now)
-        is_over = link.held is None and isinstance(error, OperationTimeoutError)  # there was no free session in time
         self._turns.refused(now, 0.0 if is_over else RETRY_SECONDS)
         link.close()
 
@@ -375,3 +388,4 @@ class SessionSource(End):
         for link in links:
             link.close()
         self._turns.refused(-math.inf)
+        self._refused_since = math.inf

@@ -25,7 +25,9 @@ __all__ = ["QUIET_SECONDS", "HeldSession", "SessionTurns", "shares"]
 
 # A request that waits costs the source's system an attach a minute, one that is missing a round trip for each session.
 MOST_REQUESTS = 8
-# A session that sent nothing for so long, though it may, is given back: while others may wait, and otherwise.
+# A session that sent nothing for so long, though it may, is given back: while others may wait, if it has sent something and if it has not,
+# and otherwise. What stands in a session comes together; the first of it needs a round trip.
+SENT_SECONDS = 0.005
 QUIET_SECONDS = 0.05
 IDLE_SECONDS = 10.0
 # How long a session is held while others may wait.
@@ -42,6 +44,7 @@ class HeldSession:
         credit: what it may still send.
         unsettled: its messages that are not settled.
         is_leaving: whether it is being given back.
+        has_sent: whether anything came.
     """
 
     since: float
@@ -49,6 +52,7 @@ class HeldSession:
     credit: int = 0
     unsettled: int = 0
     is_leaving: bool = False
+    has_sent: bool = False
 
     @property
     def may_close(self) -> bool:
@@ -91,8 +95,7 @@ class SessionTurns:
     def leaving(self, held: Sequence[HeldSession], capacity: int, now: float) -> list[HeldSession]:
         """The sessions to give back from now on."""
         is_full = len(held) >= self.limit(capacity)
-        quiet = now - (QUIET_SECONDS if is_full else IDLE_SECONDS)
-        found = [each for each in held if not each.is_leaving and _is_idle(each) and each.quiet_since <= quiet]
+        found = [each for each in held if not each.is_leaving and _is_idle(each) and _leaves_at(each, is_full) <= now]
         if is_full and not found and not any(each.is_leaving for each in held):
             oldest = min(held, key=lambda each: each.since, default=None)
             if oldest is not None and oldest.since <= now - TURN_SECONDS:
@@ -103,8 +106,7 @@ class SessionTurns:
         """When to ask `leaving` and `requests` again though nothing happened."""
         is_full = len(held) >= self.limit(capacity)
         due = self._not_before if self._not_before > -math.inf else math.inf
-        after = QUIET_SECONDS if is_full else IDLE_SECONDS
-        due = min([due, *(each.quiet_since + after for each in held if not each.is_leaving and _is_idle(each))])
+        due = min([due, *(_leaves_at(each, is_full) for each in held if not each.is_leaving and _is_idle(each))])
         if is_full and held and not any(each.is_leaving for each in held):
             due = min(due, min(each.since for each in held) + TURN_SECONDS)
         return due
@@ -112,6 +114,12 @@ class SessionTurns:
 
 def _is_idle(session: HeldSession) -> bool:
     return session.credit > 0 and not session.unsettled
+
+
+def _leaves_at(session: HeldSession, is_full: bool) -> float:
+    if not is_full:
+        return session.quiet_since + IDLE_SECONDS
+    return session.quiet_since + (SENT_SECONDS if session.has_sent else QUIET_SECONDS)
 
 
 def shares(held: Sequence[HeldSession], credit: int, most: int) -> list[int]:

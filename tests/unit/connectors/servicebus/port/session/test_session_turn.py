@@ -11,6 +11,7 @@ from isthmus.connectors.servicebus.port.session.turn import (
     IDLE_SECONDS,
     MOST_REQUESTS,
     QUIET_SECONDS,
+    SENT_SECONDS,
     TURN_SECONDS,
     HeldSession,
     SessionTurns,
@@ -59,6 +60,14 @@ def test_an_idle_session_leaves_at_once_where_others_may_wait_and_late_where_non
     assert turns.leaving(held[:1], 100, IDLE_SECONDS) == held[:1]
     assert turns.deadline(held[:1], 100) == IDLE_SECONDS
     assert turns.deadline(held, 100) == QUIET_SECONDS
+
+
+def test_a_session_that_has_sent_what_it_had_leaves_sooner_i2() -> None:
+    turns, held = SessionTurns(1), [session()]
+    held[0].has_sent = True
+    assert turns.leaving(held, 100, SENT_SECONDS) == held
+    assert turns.deadline(held, 100) == SENT_SECONDS
+    assert SessionTurns(2).leaving(held, 100, SENT_SECONDS) == []
 
 
 def test_a_session_without_credit_is_not_idle() -> None:
