@@ -31,9 +31,9 @@ from typing import Any, Self
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from isthmus.client.endpoint import Endpoint, EndpointLike
-from isthmus.client.send.lane import Lane
 from isthmus.client.outbox.backlog import Batch
 from isthmus.client.outbox.drain import Drain, DrainState
+from isthmus.client.send.lane import Lane
 from isthmus.client.send.parcel import Parcel
 from isthmus.errors import InvalidArgumentError, StoreError
 
