@@ -78,7 +78,7 @@ def test_a_shell_keeps_its_state_and_tells_exit_codes(terminal: Terminal) -> Non
 
 
 def test_what_runs_is_waited_for_and_interrupted(terminal: Terminal) -> None:
-    terminal.start("echo started; exec 2>&1; sleep 600")
+    terminal.start("sh -c 'echo started; exec sleep 600'")
     terminal.wait_for("started", 30)
     terminal.interrupt()
     assert terminal.finish(30)[0] == 130

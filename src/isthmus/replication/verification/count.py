@@ -47,7 +47,7 @@ COUNTS = (
         "records of a log from before the first that the task is known to have met in their partition (`start: now`)",
     ),
     Count("held_back", Verdict.CLEAN, "their publisher set the mark itself, so that they stay where they are"),
-    Count("arrived", Verdict.CLEAN, "a copy with the same content stands at the other member"),
+    Count("arrived", Verdict.CLEAN, "a copy with the same content is at the other member"),
     Count("waiting", Verdict.CLEAN, "they are in the route's source: a route moves them later"),
     Count(
         "dropped",
