@@ -157,7 +157,11 @@ def _serve(port: int, folder: Path) -> None:
 
         def do_POST(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            self._answer(*kept.post(self.path, headers, self._body()))
+            body = self._body()
+            if len(body) < int(self.headers.get("Content-Length", 0)):
+                self.close_connection = True  # the client has gone amid its request
+                return
+            self._answer(*kept.post(self.path, headers, body))
 
         def do_PUT(self) -> None:
             behaviour = json.loads(self._body())

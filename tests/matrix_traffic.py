@@ -90,7 +90,7 @@ class Traffic:
         """
         found: Counter[str] = Counter()
         with Reach(self._federation.federation) as reach:
-            for each in self._ledgers[scenario.task].judge(reach, 0):
+            for each in self._ledgers[scenario.task].judge(reach.peek, 0):
                 found.update({kind: each.counts[kind] for kind in ("lost", "duplicated", "out_of_order")})
         return found
 

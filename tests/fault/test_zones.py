@@ -171,6 +171,7 @@ def kept(ns: NamespaceProcess) -> list[str]:
     return found
 
 
+@pytest.mark.soak  # a busy disk that lags is a second one at fault
 def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small") as small:
         zones = [tmp_path / "first", tmp_path / "second", small / "third"]

@@ -33,7 +33,7 @@ def _health(
     found = wait_ready(data, wait)
     if json_output:
         told = found._asdict()
-        for name in ("partition_stores_down", "zones_down"):
+        for name in ("partition_stores_down", "zones_down", "without_listener"):
             if not told[name]:
                 del told[name]
         print(json.dumps(told))
@@ -43,4 +43,6 @@ def _health(
             print(f"partition stores down: {', '.join(map(str, found.partition_stores_down))}")
         if found.zones_down:
             print(f"zones down: {', '.join(map(str, found.zones_down))}")
+        if found.without_listener:
+            print(f"hybrid connections without a listener: {found.without_listener}")
     raise typer.Exit(0 if found.is_ready else 1)

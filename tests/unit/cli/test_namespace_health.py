@@ -69,6 +69,12 @@ def test_a_namespace_that_serves(ask):
             0,
             {"status": "healthy", "reason": "", "partition_stores_down": [1, 3]},
         ),
+        (
+            200,
+            b'{"status": "healthy", "hybrid_connections_without_listener": 2}',
+            0,
+            {"status": "healthy", "reason": "", "without_listener": 2},
+        ),
         (503, b'{"status": "unhealthy", "reason": "no room"}', 1, {"status": "unhealthy", "reason": "no room"}),
         (200, b"<html>", 1, None),
         (200, b"[]", 1, None),
