@@ -13,6 +13,7 @@ Invariants:
     I6. Folder and files are for their owner alone.
     I7. What was synced is kept though somebody removes the log that is written to, unless the process ends before the next
         sync.
+    I8. Once a write or a sync has failed, be it that of a checkpoint, every sync fails until a `reopen`.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class RocksJournal:
         # A database is neither closed nor reopened below a checkpoint or a sync in another thread.
         self._use = threading.Condition()
         self._users = 0
+        self._log_sync = threading.Lock()
         make_private(folder)
         self._lock = lock_folder(folder)
         try:
@@ -127,27 +129,23 @@ class RocksJournal:
         options.set_iterate_upper_bound(end)
         if read_ahead:
             options.set_readahead_size(_READ_AHEAD_BYTES)
-        database = self._read()
-        return self._scan(database, database.items(from_key=first, read_opt=options), options, first)
+        return self._scan(self._read(), options, first)
 
-    def _scan(
-        self, database: Any, pairs: Iterator[tuple[bytes, bytes]], options: Any, first: bytes
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, database: Any, options: Any, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        pairs = database.iter(options)
+        pairs.seek(first)
+        return self._pairs(pairs, options)
+
+    def _pairs(self, pairs: Any, options: Any) -> Iterator[tuple[bytes, bytes]]:
         # This frame keeps the options alive: RocksDB reads the upper bound from them as long as the scan continues.
-        reached = first
+        key_of, value_of, step = pairs.key, pairs.value, pairs.next
         try:
-            for pair in pairs:
-                reached = pair[0]
-                yield pair
-        except Exception as error:
-            raise self._unread(error) from error
-        # A block that cannot be read ends the pairs as the last key does; only another look tells one from the other.
-        again = database.iter(options)
-        again.seek(reached)
-        if again.valid():
-            again.next()
-        try:
-            again.status()
+            while (key := key_of()) is not None:
+                yield key, value_of()
+                step()
+            # A block that cannot be read ends the pairs as the last key does. Only these pairs tell one from the other: to
+            # another look the disk may give the block.
+            pairs.status()
         except Exception as error:
             raise self._unread(error) from error
 
@@ -171,12 +169,30 @@ class RocksJournal:
         with self._in_use():
             database = self._read()
             try:
-                database.flush_wal(True)
+                self._sync_log(database)
                 if self._log.is_gone():
                     self._save(database)
             except Exception as error:
                 self._failed = str(error)
                 raise StoreError(f"The store in '{self._folder}' could not be synced: {error}") from error
+
+    def _sync_log(self, database: Any) -> None:
+        """Bring the log to the disk.
+
+        A disk says once that it could not take something, to whoever asks first, and nothing of it to those who ask later: what
+        it then has is not what was written (I8).
+
+        Raises:
+            StoreError: a write or a sync has failed before.
+        """
+        with self._log_sync:
+            if self._failed:
+                raise StoreError(self._failed)
+            try:
+                database.flush_wal(True)
+            except Exception as error:
+                self._failed = str(error)
+                raise
 
     def _save(self, database: Any) -> None:
         """The log was removed from below: what it held is still in memory."""
@@ -247,9 +263,8 @@ class RocksJournal:
         options.fill_cache(False)  # type: ignore[call-arg]
         options.set_verify_checksums(True)
         options.set_readahead_size(_READ_AHEAD_BYTES)
-        database = self._read()
         size = 0
-        for key, value in self._scan(database, database.items(from_key=b"", read_opt=options), options, b""):
+        for key, value in self._scan(self._read(), options, b""):
             size += len(key) + len(value)
             if size >= _VERIFIED_BYTES:
                 yield size
@@ -261,7 +276,7 @@ class RocksJournal:
             database = self._read()
             try:
                 # Only a flush lets the interpreter go; a checkpoint after it finds little left to do.
-                database.flush_wal(True)
+                self._sync_log(database)
                 database.flush()
                 rocksdict.Checkpoint(database).create_checkpoint(str(folder))
                 folder.chmod(0o700)

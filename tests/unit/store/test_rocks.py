@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,73 @@ def test_i5_a_damaged_table_is_told_by_every_read(tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError, match=r"is damaged: .*Restore a back-up"):
             read()
+    journal.close()
+
+
+class OtherLook:
+    """A database that lets a test act when another iterator is made."""
+
+    def __init__(self, database: object, act: Callable[[], object]) -> None:
+        self.database = database
+        self.act = act
+
+    def iter(self, options: object) -> object:
+        self.act()
+        return self.database.iter(options)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.database, name)
+
+
+@pytest.mark.parametrize("wanted", [b"000000", b"001600"], ids=["behind it", "at it"])
+def test_i5_a_block_that_can_be_read_again_a_moment_later_is_not_left_out(tmp_path: Path, wanted: bytes) -> None:
+    """A disk, or a process out of descriptors, may fail one read and give the next."""
+    filled(tmp_path / "s", 3000).checkpoint(tmp_path / "left")
+    [table] = (tmp_path / "left").glob("*.sst")
+    content = table.read_bytes()
+    middle = len(content) // 2
+    journal = RocksJournal(tmp_path / "left")
+    table.write_bytes(content[:middle] + bytes(200_000) + content[middle + 200_000 :])
+    began = []
+    journal._database = OtherLook(journal._database, lambda: [table.write_bytes(content) for _ in began])
+    scan = journal.scan(wanted, b"9")
+    began.append(scan)
+    with pytest.raises(StoreError):
+        list(scan)
+    assert len(list(journal.scan(wanted, b"9"))) == 3000 - int(wanted)
+    journal.close()
+
+
+class FailsOnce:
+    """A database whose disk tells once that it could not take something, as Linux does."""
+
+    def __init__(self, database: object) -> None:
+        self.database = database
+        self.told = False
+
+    def flush_wal(self, _: bool) -> None:
+        if not self.told:
+            self.told = True
+            raise OSError("Input/output error")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.database, name)
+
+
+def test_i8_a_sync_that_failed_for_a_back_up_fails_for_all(tmp_path: Path) -> None:
+    """What was written before it need not be on the disk, though the disk says no more of it."""
+    journal = filled(tmp_path / "s")
+    put(journal, b"staged", b"1")
+    journal._database = FailsOnce(journal._database)
+    with pytest.raises(StoreError, match="could not be copied"):
+        journal.checkpoint(tmp_path / "copy")
+    with pytest.raises(StoreError, match=r"could not be synced: .*Input/output error"):
+        journal.sync()
+    with pytest.raises(StoreError, match="takes no writes"):
+        journal.write(journal.batch())
+    journal.reopen()
+    put(journal, b"after", b"1")
+    journal.sync()
     journal.close()
 
 
