@@ -37,6 +37,7 @@ def _status(path: Annotated[Path, _PATH], as_json: Annotated[bool, _JSON] = Fals
     """Show how much waits, how long, whether a process delivers it, and what was refused or damaged."""
     from isthmus.client.outbox.store import status
 
+    _entity(path)
     found = status(path)
     if as_json:
         print(json.dumps(asdict(found)))
@@ -58,6 +59,7 @@ def _peek(
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Show messages without taking them out."""
+    _entity(path)
     rows = list(islice(_rows(path, refused), most or None))
     if as_json:
         print(json.dumps({"messages": rows}, ensure_ascii=False))
@@ -121,6 +123,11 @@ def _export(
 
 
 def _entity(path: Path) -> str:
+    """What an outbox is for.
+
+    Raises:
+        InvalidArgumentError: the folder is no outbox.
+    """
     from isthmus.client.outbox.store import entity_of
 
     entity = entity_of(path)
