@@ -59,9 +59,9 @@ NAMES = {f"{make.__name__.replace('_', '-')}-{n}": make for make, count in COUNT
 WRITTEN = "\n".join(f"  {name}: {make(name)}" for name, make in NAMES.items())
 
 
-def spark_seconds(run: RunProcess) -> tuple[float, int, float]:
-    """CPU seconds of the run's processes since they started, how many there are, and their memory in MiB."""
-    usages = Account({}, spark=run.pid).read().values()
+def spark_seconds(account: Account) -> tuple[float, int, float]:
+    """CPU seconds of a run's processes since they started, how many there are, and their memory in MiB."""
+    usages = account.read().values()
     return (
         sum(usage.cpu_seconds for usage in usages),
         sum(usage.processes for usage in usages),
@@ -71,9 +71,10 @@ def spark_seconds(run: RunProcess) -> tuple[float, int, float]:
 
 def idle_cores(run: RunProcess) -> tuple[float, int, float]:
     """Processor cores that a run uses while nothing moves, its processes, and their memory in MiB."""
-    before, _, _ = spark_seconds(run)
+    account = Account({}, spark=run.pid)  # one for both: it goes on counting processes that have ended meanwhile
+    before, _, _ = spark_seconds(account)
     time.sleep(IDLE_SECONDS)
-    after, processes, memory = spark_seconds(run)
+    after, processes, memory = spark_seconds(account)
     return (after - before) / IDLE_SECONDS, processes, memory
 
 
