@@ -12,7 +12,7 @@ from isthmus.topology.step import shuffles
 
 __all__ = ["SESSIONS_AT_ONCE", "check_sessions", "in_sessions", "partitioned"]
 
-SESSIONS_AT_ONCE = 32
+SESSIONS_AT_ONCE = 128
 """How many sessions a route holds at once at most: each costs its namespace a link, and a renewal every third of LockDuration."""
 
 _TAKES_SESSIONS = (

@@ -5,7 +5,8 @@ in which the source's system gives free sessions out.
 
 A source asks for the next free session as long as it may hold one more, so while such a request waits, nobody else does: every session
 that has messages is held, here or elsewhere. When the source holds as many as it may, others may wait: then a session that has nothing
-to send is given back at once, and the one that has been held longest after its turn.
+to send is given back at once, and the one that has been held longest after its turn. A session of one message occupies its place for
+some four round trips (request, credit, the target's acknowledgement, drain), so that many are held at once.
 
 Invariants:
     I1. No more sessions are held and asked for than the limit, which is never more than the messages that may be under way.
@@ -23,8 +24,11 @@ from dataclasses import dataclass
 
 __all__ = ["QUIET_SECONDS", "HeldSession", "SessionTurns", "shares"]
 
-# A request that waits costs the source's system an attach a minute, one that is missing a round trip for each session.
-MOST_REQUESTS = 8
+# A request that waits costs the source's system an attach a minute. Each answer takes a round trip: at 60 ms, 8 requests at once are 133
+# sessions a second, however few messages are in each.
+MOST_REQUESTS = 64
+# A session takes at most such a part of the credit, so that few sessions are fast at a distance, and the first ones leave something.
+CREDIT_PARTS = 32
 # A session that sent nothing for so long, though it may, is given back: while others may wait, if it has sent something and if it has not,
 # and otherwise. What stands in a session comes together; the first of it needs a round trip.
 SENT_SECONDS = 0.005
@@ -95,7 +99,8 @@ class SessionTurns:
     def leaving(self, held: Sequence[HeldSession], capacity: int, now: float) -> list[HeldSession]:
         """The sessions to give back from now on."""
         is_full = len(held) >= self.limit(capacity)
-        found = [each for each in held if not each.is_leaving and _is_idle(each) and _leaves_at(each, is_full) <= now]
+        is_short = is_full or self._is_short(held, capacity)
+        found = [each for each in held if not each.is_leaving and _is_idle(each) and _leaves_at(each, is_short) <= now]
         if is_full and not found and not any(each.is_leaving for each in held):
             oldest = min(held, key=lambda each: each.since, default=None)
             if oldest is not None and oldest.since <= now - TURN_SECONDS:
@@ -105,19 +110,26 @@ class SessionTurns:
     def deadline(self, held: Sequence[HeldSession], capacity: int) -> float:
         """When to ask `leaving` and `requests` again though nothing happened."""
         is_full = len(held) >= self.limit(capacity)
+        is_short = is_full or self._is_short(held, capacity)
         due = self._not_before if self._not_before > -math.inf else math.inf
-        due = min([due, *(_leaves_at(each, is_full) for each in held if not each.is_leaving and _is_idle(each))])
+        due = min([due, *(_leaves_at(each, is_short) for each in held if not each.is_leaving and _is_idle(each))])
         if is_full and held and not any(each.is_leaving for each in held):
             due = min(due, min(each.since for each in held) + TURN_SECONDS)
         return due
+
+    def _is_short(self, held: Sequence[HeldSession], capacity: int) -> bool:
+        """Whether sessions that are held, or may come, get less credit than they could use."""
+        if len(held) <= CREDIT_PARTS:
+            return False
+        return capacity - sum(each.credit + each.unsettled for each in held) <= self.most - len(held)
 
 
 def _is_idle(session: HeldSession) -> bool:
     return session.credit > 0 and not session.unsettled
 
 
-def _leaves_at(session: HeldSession, is_full: bool) -> float:
-    if not is_full:
+def _leaves_at(session: HeldSession, is_short: bool) -> float:
+    if not is_short:
         return session.quiet_since + IDLE_SECONDS
     return session.quiet_since + (SENT_SECONDS if session.has_sent else QUIET_SECONDS)
 
@@ -128,15 +140,20 @@ def shares(held: Sequence[HeldSession], credit: int, most: int) -> list[int]:
     Args:
         held: in the order in which they are to be served (I3).
         credit: messages that the owner takes, those on their way included.
-        most: sessions that may share it.
+        most: sessions that may be held.
     """
     spare = credit - sum(each.credit for each in held)
-    share = max(1, credit // max(1, most))
+    share = max(1, credit // max(len(held), min(most, CREDIT_PARTS), 1))
+    # One message for each that has no credit yet, and for each that may come.
+    kept = sum(not each.credit for each in held) + max(0, most - len(held))
     found = []
     for each in held:
         wanted = 0
         if not each.is_leaving and 2 * each.credit <= share and each.credit < share:
-            wanted = min(share, each.credit + spare)
+            kept -= not each.credit
+            wanted = min(share, each.credit + spare - kept)
+            if not each.credit:
+                wanted = max(wanted, min(1, spare))
         if wanted <= each.credit:
             wanted = 0
         spare -= wanted - each.credit if wanted else 0

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.connectors.servicebus.port.session.turn import (
+    CREDIT_PARTS,
     IDLE_SECONDS,
     MOST_REQUESTS,
     QUIET_SECONDS,
@@ -24,12 +25,12 @@ def session(since: float = 0.0, quiet_since: float = 0.0, credit: int = 10, unse
 
 
 def test_requests_grow_while_sessions_come_and_are_few_while_none_does_i1() -> None:
-    turns = SessionTurns(32)
+    turns = SessionTurns(2 * MOST_REQUESTS)
     asked = []
-    for held in range(6):
+    for held in range(9):
         asked.append(turns.requests(held, 0, 1000, 0.0))
         turns.granted()
-    assert asked == [1, 2, 4, MOST_REQUESTS, MOST_REQUESTS, MOST_REQUESTS]
+    assert asked == [1, 2, 4, 8, 16, 32, MOST_REQUESTS, MOST_REQUESTS, MOST_REQUESTS]
     turns.refused(0.0)
     assert turns.requests(6, 0, 1000, 0.0) == 1
     assert turns.requests(6, 1, 1000, 0.0) == 0
@@ -106,6 +107,27 @@ def test_credit_is_shared_and_who_has_none_is_served_first_i3() -> None:
     assert shares([session(credit=6)], 320, 32) == [0]  # most of its share is left
     held[0].is_leaving = True
     assert shares(held, 320, 32) == [0, 10, 10]
+
+
+def test_few_sessions_get_no_less_where_many_may_be_held_i3() -> None:
+    assert shares([session(credit=0)], 16_000, 128) == [16_000 // CREDIT_PARTS]
+    assert shares([session(credit=0)], 256, 128) == [8]
+
+
+def test_those_that_come_late_get_something_though_the_first_took_large_shares_i3() -> None:
+    first = [session(credit=each) for each in shares([session(credit=0) for _ in range(CREDIT_PARTS)], 16_000, 128)]
+    late = [session(credit=0) for _ in range(128 - CREDIT_PARTS)]
+    assert all(shares([*first, *late], 16_000, 128)[CREDIT_PARTS:])
+
+
+def test_where_idle_sessions_keep_the_credit_they_leave_as_if_others_waited_i2() -> None:
+    turns = SessionTurns(128)
+    idle = [session(credit=31) for _ in range(CREDIT_PARTS)]
+    late = session(credit=1, unsettled=1)
+    assert turns.leaving([*idle, late], 1000, QUIET_SECONDS) == idle
+    assert turns.deadline([*idle, late], 1000) == QUIET_SECONDS
+    assert turns.leaving([*idle, late], 16_000, QUIET_SECONDS) == []
+    assert turns.deadline([*idle, late], 16_000) == IDLE_SECONDS
 
 
 @given(st.lists(st.integers(0, 50), max_size=20), st.integers(0, 300), st.integers(1, 40))
