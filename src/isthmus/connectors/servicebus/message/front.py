@@ -99,6 +99,7 @@ class Front:
 
     Attributes:
         size: how long it is.
+        layout: as `struct` writes it.
         unpack: takes it apart into constants (even places) and the rest (odd places).
         constants: what the even places must be.
         identity: place of the sequence number, or of the topic's where there is one.
@@ -116,6 +117,7 @@ class Front:
         "enqueued",
         "identity",
         "is_constant",
+        "layout",
         "out",
         "size",
         "unpack",
@@ -131,7 +133,8 @@ class Front:
             at = start + size
             if out_at >= 0:
                 self._kept.append((out_at, out_at + size, 2 * number + 1))
-        made = struct.Struct(layout + f"{len(raw) - at}s")
+        self.layout = layout + f"{len(raw) - at}s"
+        made = struct.Struct(self.layout)
         self.size = made.size
         self.unpack = made.unpack_from
         self.constants = made.unpack(raw)[0::2]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from isthmus.amqp import section
 from isthmus.amqp.section import Header, locate
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp, UInt
+from isthmus.connectors.servicebus.message.layout import Layouts
 from isthmus.connectors.servicebus.message.message_rewriter import (
     COPIED,
     HOPS_USED_UP,
@@ -361,6 +362,63 @@ def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i
         assert provenance_of(copy) is not None
         assert kept == own
         assert {k: type(v) for k, v in kept.items()} == {k: type(v) for k, v in own.items()}
+
+
+class NoLayouts(Layouts):
+    """Learns none."""
+
+    def of(self, *_: Any) -> None:
+        return None
+
+
+# As senders make them: alike but for numbers, ids, contents of the same size, and bodies.
+alike = st.builds(
+    lambda sequence, name, subject, value, body, header: stored(
+        sequence,
+        header=header,
+        own={"a": value, "RuleName": "r"} if value == "rule" else {"a": value} if value else None,
+        properties={"message_id": name, "subject": subject},
+        body=body,
+    ),
+    st.sampled_from([10**12 - 1, 10**12, 10**12 + 1, 2**62]),
+    st.sampled_from(["id-1", "id-2", "id-3 is longer"]),
+    st.sampled_from(["one", "two"]),
+    st.sampled_from(["", "text", "TEXT", "rule", "repl", "repl-"]),
+    st.binary(max_size=8) | st.binary(min_size=250, max_size=260),
+    st.sampled_from([STORED_HEADER, Header(True, 4, 5000, False, 0)]),
+)
+
+
+@given(st.lists(st.tuples(alike, st.integers(1, 4)), min_size=1, max_size=6), st.booleans(), st.sampled_from("01"))
+def test_what_is_laid_out_as_before_is_copied_as_by_the_other_ways_i7(
+    runs: list[tuple[bytes, int]], trusts: bool, mark: str
+) -> None:
+    messages = [message for message, count in runs for _ in range(count)]
+    marks = {"0": Mark("seen"), "1": Mark("seen", is_number=True)}
+    by_layout = MessageRewriter("ewr/flights", "jfk", mark=marks[mark], trusts=trusts)
+    without = MessageRewriter("ewr/flights", "jfk", mark=marks[mark], trusts=trusts)
+    without._layouts = NoLayouts()
+    assert by_layout.copy_all(*joined(messages), NOW_MS) == without.copy_all(*joined(messages), NOW_MS)
+    for message, copy in zip(messages, by_layout.copy_all(*joined(messages), NOW_MS)[0], strict=False):
+        general = MessageRewriter("ewr/flights", "jfk", mark=marks[mark], trusts=trusts).copy(message, NOW_MS)
+        assert isinstance(general, bytes)
+        assert application(copy) == application(general)
+        assert copy[slice(*locate(copy).body)] == message[slice(*locate(message).body)]
+
+
+def test_messages_of_one_sender_are_taken_apart_by_their_layout_i7() -> None:
+    rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=True))
+    run = [stored(number, own={"a": "b"}, body=bytes(300 + number % 7)) for number in range(10**12 - 3, 10**12 + 3)]
+    copies, _ = rewriter.copy_all(*joined(run), NOW_MS)
+    learned = [layout.body for layout in rewriter._layouts._known.values()]
+    assert len(learned) == 1
+    for number, copy in enumerate(copies, 10**12 - 3):
+        single = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=True)).copy(
+            run[number - 10**12 + 3], NOW_MS
+        )
+        assert isinstance(single, bytes)
+        assert application(copy) == application(single)
+        assert application(copy)["repl-sequence"] == str(number)
 
 
 def test_a_uuid_message_id_stays_a_uuid() -> None:
