@@ -1,7 +1,7 @@
 """The namespace process: store, engine, keys, certificate and listeners put together.
 
 What it is: the composition of everything that `isthmus namespace serve` runs, from opening the data folder to a clean
-stop. What it is not: a command line (`isthmus.cli.namespace`), nor any of the parts. Over 400 lines: it names each part once, and the
+stop. What it is not: a command line (`isthmus.cli.namespace.serve`), nor any of the parts. Over 400 lines: it names each part once, and the
 order of start and stop is read in one piece.
 
 Invariants:

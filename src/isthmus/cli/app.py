@@ -1,9 +1,7 @@
 """The `isthmus` command.
 
-What it is: the frame around the verbs. A verb is a module of this package named like it (`lint.py` is `isthmus lint`)
-that has `register(app: typer.Typer) -> None`; only the module of the verb that was asked for is imported, since a few of
-them need a second to import. A verb that is a word of Python has a module with an underscore behind its name (`import_`). A module
-whose name begins with an underscore holds a part of verbs. It has no verb of its own.
+What it is: the frame around the verbs. `VERBS` names the module of each; it has `register(app: typer.Typer) -> None`. Only the module of
+the verb that was asked for is imported, since a few of them need a second to import.
 
 Exit codes: 0 done, 1 failed (also a namespace that is away), 2 bad input (a wrong option, a file with faults), 130 interrupted.
 
@@ -18,7 +16,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,25 +23,50 @@ from typing import Annotated
 import typer
 
 import isthmus
-import isthmus.cli
 from isthmus.cli.completion import COMPLETE_VARIABLE, completed_verb
 from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 
-__all__ = ["create_app", "main", "verbs"]
+__all__ = ["VERBS", "create_app", "main"]
 
 BAD_INPUT = (ConfigError, InvalidArgumentError)
-_NO_VERBS = {"app", "hang_up"}
-
-
-def verbs() -> list[str]:
-    """The names of the verb modules that are installed, in alphabetical order."""
-    return list(_modules())
-
-
-def _modules() -> dict[str, str]:
-    """The module of each verb."""
-    names = sorted(module.name for module in pkgutil.iter_modules(isthmus.cli.__path__))
-    return {name.rstrip("_"): name for name in names if name not in _NO_VERBS and not name.startswith("_")}
+VERBS = {
+    # A federation file, and the entities that it needs.
+    "init": "federation.init",
+    "lint": "federation.lint",
+    "schema": "federation.schema",
+    "plan": "federation.plan",
+    "apply": "federation.apply",
+    "remove": "federation.remove",
+    "doctor": "federation.doctor",
+    # A run, and what it moved.
+    "run": "supervision.run",
+    "status": "supervision.status",
+    "verify": "supervision.verify",
+    "pause": "supervision.pause",
+    "resume": "supervision.resume",
+    "redrive": "supervision.redrive",
+    "replay": "supervision.replay",
+    "drill": "supervision.drill",
+    "pair": "pair",
+    # Messages of one entity.
+    "send": "message.send",
+    "receive": "message.receive",
+    "peek": "message.peek",
+    "purge": "message.purge",
+    "resubmit": "message.resubmit",
+    "export": "message.export",
+    "import": "message.import_",
+    "outbox": "outbox",
+    # One namespace.
+    "namespace": "namespace.serve",
+    "entity": "namespace.entity",
+    "rules": "rules",
+    # isthmus itself.
+    "demo": "demo",
+    "bench": "bench",
+    "completion": "completion",
+}
+"""The module of each verb, below `isthmus.cli`, in the order of the help."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,11 +92,8 @@ def create_app(verb: str | None = None, *, completes: bool = False) -> typer.Typ
     """
     app = typer.Typer(name="isthmus", no_args_is_help=True, add_completion=completes, pretty_exceptions_enable=False)
     app.callback()(_options)
-    modules = _modules()
-    for name in [verb] if verb in modules else modules:
-        register = getattr(importlib.import_module(f"isthmus.cli.{modules[name]}"), "register", None)
-        if register is not None:
-            register(app)
+    for name in [verb] if verb in VERBS else VERBS:
+        importlib.import_module(f"isthmus.cli.{VERBS[name]}").register(app)
     return app
 
 

@@ -19,7 +19,8 @@ from rich.text import Text
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.topology.file.duration import parse_ms
-from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.source import load
 
 if TYPE_CHECKING:
     from isthmus.pairing.pair_session import PairSession

@@ -37,7 +37,8 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.operations.server.target import HTTPS_PORT, Target, http_root
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.document import suggest
-from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.source import load
 from isthmus.transport import Endpoint, IdentityCredential
 
 __all__ = ["CONNECTION_VARIABLE", "Address", "find_address"]

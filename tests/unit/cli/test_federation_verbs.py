@@ -285,7 +285,7 @@ def test_the_code_of_a_watched_status_tells_of_the_last_look(
         if (ends := next(pauses)) is not None:
             raise ends
 
-    monkeypatch.setattr("isthmus.cli.status.time.sleep", sleep)
+    monkeypatch.setattr("isthmus.cli.supervision.status.time.sleep", sleep)
     assert code_of("status", file, "--watch") == code
 
 

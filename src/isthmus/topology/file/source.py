@@ -8,13 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from isthmus.errors import ConfigError, Fault
+from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.linter import read
 from isthmus.topology.model import Federation
 from isthmus.topology.step.material import check_material
 
-__all__ = ["DEFAULT_FILE", "file_faults", "load", "load_text"]
-
-DEFAULT_FILE = "isthmus.yaml"
+__all__ = ["file_faults", "load", "load_text"]
 
 
 def load_text(file: str | Path) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli._candidate import tasks
-from isthmus.cli.pause import State, state_of
+from isthmus.cli.candidate import tasks
+from isthmus.cli.supervision.pause import State, state_of
 
 __all__ = ["register"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli._where import (
+from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
     FILTER,

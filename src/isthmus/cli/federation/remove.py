@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.cli._removal import claims_of, remove_orphans
-from isthmus.cli.plan import refuse
+from isthmus.cli.federation.plan import refuse
+from isthmus.cli.federation.removal import claims_of, remove_orphans
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import ConfigError
 from isthmus.topology.file.source import load

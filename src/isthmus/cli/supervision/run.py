@@ -14,12 +14,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from isthmus.cli._candidate import tasks
+from isthmus.cli.candidate import tasks
 from isthmus.cli.hang_up import HangUp
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.extra import require
+from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.file.setting import SettingError
-from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.file.source import load
 from isthmus.topology.spark import parse_master
 
 __all__ = ["register"]

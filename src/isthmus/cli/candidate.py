@@ -59,7 +59,7 @@ def entities(ctx: Any, incomplete: str) -> list[str]:
 def _paths(given: dict[str, Any]) -> list[str]:
     from isthmus.connectors.servicebus.entity import Entities
     from isthmus.operations.address import find_address
-    from isthmus.topology.file.source import DEFAULT_FILE
+    from isthmus.topology.file.name import DEFAULT_FILE
 
     logging.disable(logging.CRITICAL)
     address = find_address(
@@ -75,7 +75,8 @@ def _paths(given: dict[str, Any]) -> list[str]:
 
 def _federation(ctx: Any) -> Any:
     from isthmus.errors import IsthmusError
-    from isthmus.topology.file.source import DEFAULT_FILE, load
+    from isthmus.topology.file.name import DEFAULT_FILE
+    from isthmus.topology.file.source import load
 
     given = ctx.params
     try:

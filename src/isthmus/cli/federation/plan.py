@@ -15,7 +15,8 @@ from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology import Change, Plan, plan
-from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.source import load
 from isthmus.topology.rights import Rights, rights
 
 __all__ = ["change_table", "print_plan", "refuse", "register"]

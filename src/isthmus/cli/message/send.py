@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli._progress import progress
-from isthmus.cli._where import (
+from isthmus.cli.progress import progress
+from isthmus.cli.where import (
     DEFAULT_FILE,
     JSON,
     Alias,

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.source import load
 
 __all__ = ["register"]
 

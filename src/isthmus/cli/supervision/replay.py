@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli._candidate import tasks
+from isthmus.cli.candidate import tasks
 
 __all__ = ["register"]
 
@@ -52,7 +52,7 @@ def run(
     """
     from pathlib import Path
 
-    from isthmus.cli._progress import progress
+    from isthmus.cli.progress import progress
     from isthmus.errors import InvalidArgumentError
     from isthmus.operations.replay import Replay, Replayed, chosen, parse_moment, replay
     from isthmus.replication.reach import Reach

@@ -82,7 +82,7 @@ def _queue(
     reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, quiet: bool
 ) -> dict[str, Any]:
     """Look into one queue and send what is chosen; what happened."""
-    from isthmus.cli._progress import progress
+    from isthmus.cli.progress import progress
     from isthmus.errors import ConfigError, IsthmusError
     from isthmus.operations.redrive import Redriven, SetAside, look, redrive
 

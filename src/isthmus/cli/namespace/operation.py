@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli._where import DEFAULT_FILE, JSON, Alias, CaFile, Connection, Data, Federation, target_of
+from isthmus.cli.where import DEFAULT_FILE, JSON, Alias, CaFile, Connection, Data, Federation, target_of
 
 __all__ = ["register_operations"]
 
@@ -22,7 +22,7 @@ def register_operations(namespace: typer.Typer) -> None:
     """Add the verbs."""
     namespace.command("stats")(_stats)
     for name in ("peek", "purge", "resubmit", "export", "import_"):
-        namespace.command(name.rstrip("_"))(importlib.import_module(f"isthmus.cli.{name}").run)
+        namespace.command(name.rstrip("_"))(importlib.import_module(f"isthmus.cli.message.{name}").run)
     namespace.command("backup")(_backup)
 
 

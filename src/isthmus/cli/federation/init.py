@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from isthmus.cli._candidate import patterns
+from isthmus.cli.candidate import patterns
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology.file.document import suggest
-from isthmus.topology.file.source import DEFAULT_FILE
+from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.file.starter import starter
 from isthmus.topology.pattern import PATTERNS, PLANNED
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli._candidate import aliases, entities
+from isthmus.cli.candidate import aliases, entities
 from isthmus.errors import EntityNotFoundError, IsthmusError
-from isthmus.topology.file.source import DEFAULT_FILE
+from isthmus.topology.file.name import DEFAULT_FILE
 
 __all__ = [
     "DEFAULT_FILE",

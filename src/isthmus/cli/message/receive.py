@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli._where import (
+from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
     Alias,

@@ -9,12 +9,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.cli._removal import Removal, claims_of, print_others, remove_orphans
-from isthmus.cli.plan import change_table, print_plan, refuse
+from isthmus.cli.federation.plan import change_table, print_plan, refuse
+from isthmus.cli.federation.removal import Removal, claims_of, print_others, remove_orphans
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.topology import Change, plan
-from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.source import load
 from isthmus.topology.planning.orphan import Orphan, find_orphans, of_tasks
 
 __all__ = ["register"]

@@ -11,7 +11,8 @@ import typer
 from isthmus.errors import ConfigError, Fault
 from isthmus.topology import lint, read
 from isthmus.topology.duplicate import federation_notes
-from isthmus.topology.file.source import DEFAULT_FILE, file_faults, load_text
+from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.source import file_faults, load_text
 from isthmus.topology.linter import warnings
 
 __all__ = ["register"]

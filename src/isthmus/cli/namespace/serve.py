@@ -1,6 +1,6 @@
 """`isthmus namespace`: run a Service Bus namespace on this machine.
 
-What it is: options and output of `serve`; the other verbs are in `_namespace_operations`. What it is not: the namespace
+What it is: options and output of `serve`; the other verbs are in `health`, `key` and `operation`. What it is not: the namespace
 (`isthmus.broker.server`).
 """
 
@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli import _namespace_health, _namespace_keys
-from isthmus.cli._namespace_operations import register_operations
+from isthmus.cli.namespace import health, key
+from isthmus.cli.namespace.operation import register_operations
 
 __all__ = ["register"]
 
@@ -30,8 +30,8 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Run a Service Bus namespace on this machine, and manage its messages."
     )
     namespace.command("serve")(_serve)
-    _namespace_keys.register(namespace)
-    _namespace_health.register(namespace)
+    key.register(namespace)
+    health.register(namespace)
     register_operations(namespace)
     namespace.callback()(_options)
     app.add_typer(namespace, name="namespace")

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli._candidate import entities as candidates
-from isthmus.cli._where import DEFAULT_FILE, JSON, Alias, CaFile, Connection, Data, Federation, address_of, near_names
+from isthmus.cli.candidate import entities as candidates
+from isthmus.cli.where import DEFAULT_FILE, JSON, Alias, CaFile, Connection, Data, Federation, address_of, near_names
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["register"]

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli._progress import progress
-from isthmus.cli._where import (
+from isthmus.cli.progress import progress
+from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
     FILTER,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli._candidate import tasks
+from isthmus.cli.candidate import tasks
 
 __all__ = ["State", "register", "state_of"]
 

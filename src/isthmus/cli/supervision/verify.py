@@ -10,10 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.cli._candidate import tasks
+from isthmus.cli.candidate import tasks
 from isthmus.errors import ConfigError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.supervisor.fitting_table import FittingTable
-from isthmus.topology.file.source import DEFAULT_FILE, load
+from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.source import load
 
 if TYPE_CHECKING:
     from isthmus.replication.verification.reconcile import Reconciliation
