@@ -10,6 +10,7 @@ Invariants:
         MessageIds and loses none.
     I3. A file is removed only when all of it has been delivered or set aside, and nobody writes it any more.
     I4. Damaged bytes are copied to the quarantine before they are skipped.
+    I5. The room for progress is taken before the first message of a file is given out.
 """
 
 from __future__ import annotations
@@ -145,7 +146,11 @@ class Backlog:
         except FileNotFoundError:
             return
         reader = _Reader(segment.stream, segment.number, descriptor)
-        self._load_progress(reader, segment)
+        try:
+            self._load_progress(reader, segment)
+        except OSError:
+            self._close(reader)
+            raise
         note = read_record(os.pread(descriptor, _READ_BYTES, 0))
         if isinstance(note, Record) and note.note is not None:
             reader.after = frozenset(note.note.get("after", ()))
@@ -287,6 +292,10 @@ class Backlog:
 
     def _load_progress(self, reader: _Reader, segment: Segment) -> None:
         reader.done_descriptor = os.open(segment.done_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        missing = 2 * _SLOT.size - os.fstat(reader.done_descriptor).st_size
+        if missing > 0:
+            # Its room is taken before anything is sent: a full disk would otherwise lead to the same messages being sent for ever.
+            os.pwrite(reader.done_descriptor, bytes(missing), 2 * _SLOT.size - missing)
         reader.sequence, reader.offset, reader.index = read_progress(reader.done_descriptor)
 
     def _write_progress(self, reader: _Reader) -> None:

@@ -7,6 +7,7 @@ Invariants:
     I1. Messages of a stream are sent in order: after a failure nothing later is sent before what failed has its outcome.
     I2. A message leaves the outbox only when the namespace took it, or refused it for itself; the latter are kept aside.
     I3. Only one process delivers at a time.
+    I4. No error of the source ends the thread: it is told by `state`, and the source is opened again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _UNKNOWN_LIMIT_BYTES = 200 << 10  # until the link has told its own; the smalles
 _ENVELOPE_BYTES = 4 << 10
 _POLL_SECONDS = 0.2
 _LEADER_POLL_SECONDS = 0.5
+_AGAIN_SECONDS = 1.0
 
 
 class Source(Protocol):
@@ -174,10 +176,11 @@ class Drain:
                         continue
                     self._is_leader = True
                     self._deliver()
-                except (OSError, IsthmusError) as error:
-                    self._error = str(error)
-                    _log.error("the outbox cannot be delivered: %s", error)
-                    self._closing.wait(1.0)
+                except Exception as error:  # whatever a disk or a driver raises: a drain that ends would deliver nothing more
+                    self._error = str(error) or type(error).__name__
+                    level = logging.ERROR if isinstance(error, (OSError, IsthmusError)) else logging.CRITICAL
+                    _log.log(level, "the outbox cannot be delivered: %s", self._error, exc_info=level > logging.ERROR)
+                    self._closing.wait(_AGAIN_SECONDS)
                 finally:
                     self._is_leader = False
                     self._source.release()

@@ -212,7 +212,10 @@ class _TableSource:
         return int(row[0])
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._database, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            connection = sqlite3.connect(self._database, timeout=_BUSY_SECONDS, isolation_level=None)
+        except sqlite3.Error as error:
+            raise StoreError(f"the database {self._database} cannot be opened: {error}") from error
         _make(connection, self._table)
         return connection
 

@@ -10,6 +10,7 @@ Invariants:
     B3. A call that does not come back for far longer than its time is ended by shutting its socket down: some calls of the SDK wait without
         end for a peer that accepts a connection and says nothing.
     B4. `stop` returns within its time, whatever the namespace does.
+    B5. A delivery is settled only on the link that it came by: its number means another message on any other link.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import contextlib
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -166,6 +168,7 @@ class Branch:
         self._circuit = circuit or Circuit(0.2, 5.0)
         self._client: ServiceBusClient | None = None
         self._receiver: ServiceBusReceiver | None = None
+        self._delivered: weakref.WeakSet[Any] = weakref.WeakSet()  # by the link that is open
         self._commands: deque[Callable[[ServiceBusReceiver], None]] = deque()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -220,6 +223,17 @@ class Branch:
         command.future = future  # type: ignore[attr-defined]
         self._add(command)
         return future
+
+    def settle_by(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> Future[Any]:
+        """Settle a message by a method of the SDK's receiver; as `call`, and MessageLockLostError if its link is gone."""
+        from azure.servicebus.exceptions import MessageLockLostError
+
+        def settle(receiver: ServiceBusReceiver) -> Any:
+            if not self._is_settleable(message):
+                raise MessageLockLostError(message=f"the link to {self.side} that delivered the message is lost; it comes again")
+            return getattr(receiver, what)(message, *arguments, **options)
+
+        return self.call(settle)
 
     def stop(self, seconds: float = _FLUSH_SECONDS) -> None:
         """Do what is still to be done, and end; blocks so long at most."""
@@ -282,11 +296,13 @@ class Branch:
         # What the SDK holds already is taken whether there is room or not: its lock is renewed from then on.
         messages += receiver.receive_messages(_TAKEN_AT_ONCE, max_wait_time=_AT_ONCE)
         if self._stopping.is_set():
+            self._delivered.update(messages)
             for message in messages:
                 self._settle(receiver, message, Action.GIVE_BACK)
         elif messages:
             self._heard_at = time.monotonic()
             self._received += len(messages)
+            self._delivered.update(messages)
             self._owner.on_messages(self.side, messages)
         elif time.monotonic() - self._heard_at > QUIET_SECONDS:
             receiver.peek_messages(1, timeout=PEEK_SECONDS)
@@ -314,6 +330,7 @@ class Branch:
     def _close(self) -> None:
         receiver, client = self._receiver, self._client
         self._receiver = self._client = None
+        self._delivered = weakref.WeakSet()
         for each in (receiver, client):
             if each is not None:
                 with contextlib.suppress(Exception):  # it is gone anyway
@@ -327,7 +344,14 @@ class Branch:
         self._drop_commands(ConnectionError("the receiver is closed"))
         self._close()
 
+    def _is_settleable(self, message: ServiceBusReceivedMessage) -> bool:
+        """Whether it came by the link that is open (B5), or is settled by its lock token, as deferred ones are."""
+        return message in self._delivered or bool(getattr(message, "_is_deferred_message", False))
+
     def _settle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action) -> None:
+        if not self._is_settleable(message):
+            self._settle_failures += 1
+            return
         try:
             with _without_waiting(receiver):
                 if action is Action.COMPLETE:

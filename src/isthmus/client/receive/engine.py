@@ -294,7 +294,7 @@ class Engine:
         if chosen is None or target is None or branch is None:
             self.abandon(message)
             raise ConnectionError(f"the namespace {handed.side} of the message is away; it comes again")
-        future = branch.call(lambda receiver: getattr(receiver, what)(target, *arguments, **options))
+        future = branch.settle_by(target, what, *arguments, **options)
         try:
             future.result(SETTLE_SECONDS)
         except Exception:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -364,3 +365,35 @@ def test_a_forked_child_that_closes_what_it_never_used_takes_nothing_from_its_pa
     assert drained(folder) == [b"a"]
     writer.append([b"b"])
     assert drained(folder) == [b"b"]
+
+
+def test_a_full_disk_is_told_before_a_message_is_given_out_not_after_it_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: what is sent and cannot be noted is sent again and again."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append(numbers(0, 3))
+    writer.close()
+    is_full = True
+    pwrite = os.pwrite
+
+    def write(descriptor: int, data: bytes, offset: int) -> int:
+        if is_full and offset + len(data) > os.fstat(descriptor).st_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    for _ in range(3):
+        backlog = Backlog(folder)
+        with pytest.raises(OSError, match="No space left"):
+            backlog.next_batch(1000, 3)
+        backlog.close()
+    is_full = False
+    backlog = Backlog(folder)
+    batch = backlog.next_batch(1000, 3)
+    assert batch is not None
+    assert batch.payloads == numbers(0, 3)
+    is_full = True
+    backlog.done(batch.ends[-1])
+    backlog.close()

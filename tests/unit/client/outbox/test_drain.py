@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import threading
+from typing import Any, cast
+
 import pytest
 
 from isthmus.client.failure import Failure
-from isthmus.client.outbox.drain import Step, decide
-from isthmus.client.send.lane import Attempt
+from isthmus.client.outbox import drain as drain_module
+from isthmus.client.outbox.backlog import Batch
+from isthmus.client.outbox.drain import Drain, Step, decide
+from isthmus.client.send.lane import Attempt, Lane
 
 
 @pytest.mark.parametrize(
@@ -27,3 +32,48 @@ def test_only_a_message_that_is_refused_for_itself_leaves_the_outbox_without_bei
 ) -> None:
     """I2."""
     assert decide(attempt, count) is step
+
+
+class FailingSource:
+    """Raises what no one expects, then works."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        self.errors = errors
+        self.was_acquired = threading.Event()
+
+    def acquire(self) -> bool:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.was_acquired.set()
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        return None
+
+    def done(self, batch: Batch) -> None:
+        pass
+
+    def set_aside(self, batch: Batch, reason: str) -> None:
+        pass
+
+
+class NoLane:
+    entity = "orders"
+    max_batch_bytes = 0
+
+    def close(self) -> None:
+        pass
+
+
+def test_no_error_of_a_source_ends_the_delivery(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """I4: a driver's own errors, too."""
+    monkeypatch.setattr(drain_module, "_AGAIN_SECONDS", 0.001)
+    source = FailingSource([RuntimeError("a driver's own"), KeyError("x"), OSError("disk")])
+    drain = Drain(source, cast("Lane", cast("Any", NoLane())))
+    drain.start()
+    assert source.was_acquired.wait(10)
+    drain.close()
+    assert [record.levelname for record in caplog.records] == ["CRITICAL", "CRITICAL", "ERROR"]

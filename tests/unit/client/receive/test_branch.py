@@ -1,0 +1,157 @@
+"""One namespace's thread, turned by hand, over receivers that only note what they are asked."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from azure.servicebus.exceptions import MessageLockLostError
+
+from isthmus.client.endpoint import Endpoint
+from isthmus.client.failure import Failure
+from isthmus.client.receive.branch import Branch, Source
+from isthmus.client.receive.merge import Action
+
+
+class Message:
+    """A delivery."""
+
+    def __init__(self, *, is_deferred: bool = False) -> None:
+        self._is_deferred_message = is_deferred
+
+
+class Receiver:
+    """One link of the SDK.
+
+    Attributes:
+        arriving: what the next call of `receive_messages` returns.
+        settled: deliveries that were settled on this link.
+    """
+
+    def __init__(self) -> None:
+        self.arriving: list[Message] = []
+        self.settled: list[Message] = []
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def close(self) -> None:
+        pass
+
+    def receive_messages(self, count: int, max_wait_time: float) -> list[Message]:
+        found, self.arriving = self.arriving, []
+        return found
+
+    def complete_message(self, message: Message) -> None:
+        self.settled.append(message)
+
+    abandon_message = complete_message
+    dead_letter_message = complete_message
+
+
+class Client:
+    """Of the SDK; also stands for the endpoint that makes it."""
+
+    host = "localhost"
+
+    def __init__(self) -> None:
+        self.receivers: list[Receiver] = []
+
+    def client(self, **_: object) -> Client:
+        return self
+
+    def get_queue_receiver(self, entity: str, **_: object) -> Receiver:
+        self.receivers.append(Receiver())
+        return self.receivers[-1]
+
+    def close(self) -> None:
+        pass
+
+
+class Owner:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def on_open(self, side: str, identity: str) -> None:
+        pass
+
+    def on_messages(self, side: str, messages: list[Any]) -> None:
+        self.messages += messages
+
+    def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
+        pass
+
+    def on_turn(self, side: str) -> int:
+        return 1
+
+
+class Stage:
+    """A branch, its receivers, and what it delivered."""
+
+    def __init__(self) -> None:
+        self.client = Client()
+        self.owner = Owner()
+        self.branch = Branch("primary", cast("Endpoint", self.client), Source(entity="orders"), self.owner)
+
+    def open(self) -> Receiver:
+        self.branch._circuit.succeeded()
+        receiver = self.branch._open()
+        assert receiver is not None
+        return cast("Receiver", receiver)
+
+    def deliver(self, *messages: Message) -> None:
+        receiver = cast("Any", self.branch._receiver)
+        receiver.arriving = list(messages)
+        self.branch._turn(receiver)
+
+    def run(self) -> None:
+        self.branch._do_commands(cast("Any", self.branch._receiver))
+
+
+def test_a_delivery_is_settled_on_the_link_that_it_came_by() -> None:
+    stage = Stage()
+    first, message = stage.open(), Message()
+    stage.deliver(message)
+    stage.branch.settle(cast("Any", message), Action.COMPLETE)
+    stage.run()
+    assert first.settled == [message]
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_a_delivery_of_a_link_that_is_lost_is_not_settled_on_the_next_one(action: Action) -> None:
+    """B5: there its number is that of another message, which would be gone unhandled."""
+    stage = Stage()
+    stage.open()
+    message = Message()
+    stage.deliver(message)
+    stage.branch._lose(ConnectionError("cut"))
+    second = stage.open()
+    stage.branch.settle(cast("Any", message), action)  # decided before the loss, carried out after it
+    stage.run()
+    assert second.settled == []
+    assert stage.branch.state().settle_failures == 1
+
+
+def test_a_delivery_of_a_link_that_is_lost_is_not_dead_lettered_on_the_next_one() -> None:
+    """B5."""
+    stage = Stage()
+    stage.open()
+    message = Message()
+    stage.deliver(message)
+    stage.branch._lose(ConnectionError("cut"))
+    second = stage.open()
+    future = stage.branch.settle_by(cast("Any", message), "dead_letter_message")
+    stage.run()
+    with pytest.raises(MessageLockLostError, match="it comes again"):
+        future.result(0)
+    assert second.settled == []
+
+
+def test_a_deferred_message_is_settled_by_its_token_on_any_link() -> None:
+    stage = Stage()
+    second, message = stage.open(), Message(is_deferred=True)
+    stage.branch.settle(cast("Any", message), Action.COMPLETE)
+    stage.run()
+    assert second.settled == [message]
