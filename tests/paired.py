@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -22,7 +23,10 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.cli.app import main
+from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.transport import Client
 
 __all__ = ["Paired", "paired"]
 
@@ -104,6 +108,15 @@ class Paired:
         """A client of one member, or of the alias."""
         text = self.members[alias].connection_string if alias else self.connection_string
         return ServiceBusClient.from_connection_string(text, **options)
+
+    def connected(self, alias: str, entity: str, *, is_application: bool = False) -> Client:
+        """A connection of our own to a member, with all rights or those of the application."""
+        text = self.members[alias].connection_string
+        if is_application:
+            text = re.sub("SharedAccessKeyName=[^;]*", "SharedAccessKeyName=app", text)
+            text = re.sub("SharedAccessKey=[^;]*", f"SharedAccessKey={self._key}", text)
+        options = SourceOptions.read({"connection": text, "entity": entity})
+        return open_client(endpoint_of(options), entity, "test", 10.0)
 
     @property
     def state_file(self) -> Path:

@@ -11,6 +11,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -109,8 +110,7 @@ def numbers(one: Region, entity: str) -> list[int]:
 def faults_of(found: list[int], count: int, *, in_order: bool = True) -> str:
     """What is wrong with the numbers that a queue held; empty where each of so many is there once, and in order."""
     missing = sorted(set(range(count)) - set(found))
-    seen: set[int] = set()
-    doubled = [each for each in found if each in seen or seen.add(each)]
+    doubled = sorted(each for each, times in Counter(found).items() if times > 1)
     parts = [f"lost {len(missing)}: {missing[:20]}"] if missing else []
     parts += [f"doubled {len(doubled)}: {doubled[:20]}"] if doubled else []
     if in_order:

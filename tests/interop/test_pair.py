@@ -10,7 +10,13 @@ from typing import Self
 
 import pytest
 from azure.core.exceptions import ResourceNotFoundError
-from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
 from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBusError
 from azure.servicebus.management import (
     AuthorizationRule,
@@ -20,6 +26,11 @@ from azure.servicebus.management import (
     SqlRuleFilter,
 )
 
+from isthmus.errors import NotAllowedError, UnauthorizedError
+from isthmus.message import name as names
+from isthmus.operations.look import messages
+from isthmus.pairing import mover
+from isthmus.transport import Sender
 from paired import Paired, paired
 from sdk_client import bodies, receive
 
@@ -275,6 +286,89 @@ def test_what_nobody_receives_is_moved(pair: Paired) -> None:
                 "sessions", session_id=session, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
             ) as receiver:
                 assert bodies(receive(receiver, 10)) == [str(each) for each in range(20) if "ab"[each % 2] == session]
+
+
+def dead_letter(client: ServiceBusClient, count: int, *place: str) -> None:
+    get = client.get_subscription_receiver if len(place) > 1 else client.get_queue_receiver
+    with get(*place) as receiver:
+        for message in receive(receiver, count):
+            receiver.dead_letter_message(message, reason="Unpaid", error_description=f"of {message}")
+
+
+def dead_letters(client: ServiceBusClient, *place: str) -> list[ServiceBusReceivedMessage]:
+    get = client.get_subscription_receiver if len(place) > 1 else client.get_queue_receiver
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    with get(*place, sub_queue=ServiceBusSubQueue.DEAD_LETTER, receive_mode=mode) as receiver:
+        found: list[ServiceBusReceivedMessage] = []
+        while more := receiver.receive_messages(max_message_count=100, max_wait_time=1):
+            found += more
+        return found
+
+
+def test_dead_letters_are_moved_with_their_reason_and_deferred_messages_are_counted(pair: Paired) -> None:
+    pair.verb("create")
+    with pair.client("ewr") as client:
+        with client.get_queue_sender("later") as sender:
+            sender.send_messages(
+                [ServiceBusMessage(f"d{number}", time_to_live=timedelta(hours=1)) for number in range(250)]
+            )
+        dead_letter(client, 250, "later")
+        with client.get_topic_sender("flights") as sender:
+            sender.send_messages(ServiceBusMessage("s0"))
+        dead_letter(client, 1, "flights", "boards")
+        with client.get_queue_sender("later") as sender:
+            sender.send_messages(ServiceBusMessage("deferred"))
+        with client.get_queue_receiver("later") as receiver:
+            [message] = receive(receiver, 1)
+            receiver.defer_message(message)
+    told = pair.verb("failover", "--consume-for", "0s")
+    assert (told["active"], told["left"]) == ("jfk", {})
+    assert (told["moved_dead_letters"], told["left_dead_letters"]) == (251, {})
+    assert told["left_deferred"] == {"later": 1}
+    with pair.client("jfk") as client:
+        found = dead_letters(client, "later")
+        assert bodies(found) == [f"d{number}" for number in range(250)]
+        assert {each.dead_letter_reason for each in found} == {"Unpaid"}
+        assert found[7].dead_letter_error_description == "of d7"
+        assert found[7].dead_letter_source == "later"
+        assert [each.dead_letter_reason for each in dead_letters(client, "flights", "boards")] == ["Unpaid"]
+    assert pair.verb("failover", "--consume-for", "0s")["active"] == "ewr"
+    with pair.client("ewr") as client, client.get_queue_receiver("later") as receiver:
+        [message] = receiver.receive_deferred_messages(message.sequence_number)
+        receiver.complete_message(message)
+        assert dead_letters(client, "later") == []
+
+
+def test_only_who_may_manage_puts_messages_into_a_dead_letter_queue(pair: Paired) -> None:
+    for is_application, asked, error in ((False, (), NotAllowedError), (True, (names.RESTORES,), UnauthorizedError)):
+        client = pair.connected("ewr", "later", is_application=is_application)
+        try:
+            with pytest.raises(error):
+                Sender(client, "later/$DeadLetterQueue", asked).wait_ready()
+        finally:
+            client.close(1.0)
+
+
+def test_what_is_moved_again_after_a_kill_stands_once(pair: Paired) -> None:
+    """Killed between the acknowledgement of the copies and the removal of the messages; there, back, and there again."""
+    pair.verb("create")
+    with pair.client("ewr") as client, client.get_queue_sender("later") as sender:
+        sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
+    for old, new in (("ewr", "jfk"), ("jfk", "ewr"), ("ewr", "jfk")):
+        source, target = pair.connected(old, "later"), pair.connected(new, "later")
+        try:
+            killed = mover._Pass(source, target, "later")
+            assert killed._send(list(messages(source, "later"))) == [True] * 5
+            killed.close()
+            assert mover.move(source, target, "later", in_sessions=False) == (5, "")
+        finally:
+            source.close(1.0)
+            target.close(1.0)
+    with (
+        pair.client("jfk") as client,
+        client.get_queue_receiver("later", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
+    ):
+        assert bodies(receiver.receive_messages(max_message_count=50, max_wait_time=3)) == [str(n) for n in range(5)]
 
 
 def test_what_stands_in_a_subscription_brings_a_planned_one_back(pair: Paired) -> None:

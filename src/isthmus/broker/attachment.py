@@ -42,6 +42,7 @@ from isthmus.errors import (
     UnauthorizedError,
 )
 from isthmus.message import DUPLICATE_KEYS
+from isthmus.message.name import RESTORES
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
@@ -167,14 +168,21 @@ class Attachments:
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
             onward = (link.properties or {}).get(_TRANSFER_DESTINATION)
+            restores = onward is None and RESTORES in link.desired_capabilities
+            if restores:  # what a dead letter says of itself is believed
+                self._access.require(path, Right.MANAGE)
             destination: MessageTarget = (
-                self._namespace.engine.sender(path) if onward is None else self._transfer(path, onward)
+                self._namespace.engine.sender(path, restores=restores)
+                if onward is None
+                else self._transfer(path, onward)
             )
             destination.check_sendable()
             limit_bytes = destination.max_message_size_bytes
             told = {_MAX_BATCH_SIZE: ULong(BATCH_BYTES)} if limit_bytes > BATCH_BYTES else None
             takes_copies = onward is None and DUPLICATE_KEYS in link.desired_capabilities
-            offered = [DUPLICATE_KEYS] if takes_copies else None
+            offered = [
+                name for name, is_met in ((DUPLICATE_KEYS, takes_copies), (RESTORES, restores)) if is_met
+            ] or None
             link.accept(max_message_size=limit_bytes, properties=told, offered_capabilities=offered)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES

@@ -278,13 +278,22 @@ def _failover(
             text = f"{found.active} is active again."
         else:
             found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
-            told = {"moved": work.moved, "left": work.left}
+            told = {
+                "moved": work.moved,
+                "left": work.left,
+                "moved_dead_letters": work.moved_dead,
+                "left_dead_letters": work.left_dead,
+                "left_deferred": work.left_deferred,
+            }
             text = f"{found.active} is active; {work.moved} messages were moved"
             text += (
                 f"; left behind at {found.standby}: {work.left}."
                 if work.left
                 else ", none that waited was left behind."
             )
+            text += f" Dead letters moved: {work.moved_dead}."
+            for what, left in (("Dead letters", work.left_dead), ("Deferred messages", work.left_deferred)):
+                text += f" {what} that stay at {found.standby}: {left}." if left else ""
     told["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
         print(json.dumps({**_told(found), **told}))

@@ -180,7 +180,10 @@ class FailoverReceiver(TwoRegionReceiver):
         self._local: weakref.WeakSet[Any] = weakref.WeakSet()
         self._keys: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
         self._arrived_at = self._tried_at = time.monotonic()
-        self._latest_ms = self._switched_ms = 0
+        self._latest_ms = 0
+        # When publishers switched; a receiver that begins while it drains knows only that it was before.
+        self._switched_ms = time.time_ns() // 1_000_000 if begin is FailoverState.DRAINING else 0
+        self._answered_at = 0.0  # when the last probe began that was answered
         self._probe: Future[Any] | None = None
         self._prober: threading.Thread | None = None
         self._probing: Any = None
@@ -333,8 +336,12 @@ class FailoverReceiver(TwoRegionReceiver):
             )
 
     def _is_caught_up(self, now: float) -> bool:
-        """Messages arrive in the order in which they were enqueued: one from after the switch, or none for a while, says that all did."""
-        is_quiet = now - self._arrived_at >= max(_AGAIN_SECONDS, self._probe_seconds)
+        """Messages arrive in the order in which they were enqueued: one from after the switch says that all did, and so does none for
+        a while from a namespace that answers.
+        """
+        is_quiet = now - self._arrived_at >= max(_AGAIN_SECONDS, self._probe_seconds) and (
+            self._answered_at > self._arrived_at
+        )
         return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS
 
     def _ask_trigger(self) -> None:
@@ -358,6 +365,7 @@ class FailoverReceiver(TwoRegionReceiver):
                 error = self._probe.exception()
                 self._probe = None
                 if error is None or not classify(error).region_may_be_gone:
+                    self._answered_at = self._tried_at
                     self._answered(side)
                 else:
                     self._failed(side)

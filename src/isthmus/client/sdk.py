@@ -4,7 +4,8 @@ What it is: the one module that touches the SDK's private names, each for a stat
 later version of the SDK lacks a name, `tests/unit/client/test_sdk.py` fails.
 
 Why at all: the SDK sends a batch only of messages that it encodes itself, once for each namespace; it has no way to end an
-operation that waits for a connection which stopped answering; and it does not tell how large a message may be.
+operation that waits for a connection which stopped answering; it does not tell how large a message may be; and its thread that
+keeps a receiver's connection alive reads messages beside the one that receives, so that two of them change places.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 __all__ = [
+    "WITHOUT_THREAD",
     "batch_of",
     "data_body",
     "encode",
     "limits",
+    "listen",
     "message_list",
     "release",
     "schedule_annotations",
@@ -111,6 +114,19 @@ def limits(sender: Any) -> tuple[int, int]:
     """The largest message and the largest batch that an open sender's link takes, in bytes; 0 where it is not known."""
     message = int(getattr(sender, "_max_message_size_on_link", 0))
     return message, int(getattr(sender, "_max_batch_size_on_link", message))
+
+
+WITHOUT_THREAD: Mapping[str, Any] = {"keep_alive": 0}
+"""Arguments of a receiver that begins no thread of its own: that of azure-servicebus 7.15 takes messages from the socket while the
+caller's does, every 30 s, and what both have read is handed over in the order in which they come to it. Its owner calls `listen`."""
+
+
+def listen(receiver: Any) -> None:
+    """Read what has arrived at a receiver, and tell the peer that the connection is in use; grants no credit."""
+    handler: Any = getattr(receiver, "_handler", None)
+    connection, link = getattr(handler, "_connection", None), getattr(handler, "_link", None)
+    if connection is not None and link is not None:
+        connection.listen(wait=handler._socket_timeout, batch=max(1, link.current_link_credit))
 
 
 def schedule_annotations(when: datetime) -> dict[str | bytes, Any]:

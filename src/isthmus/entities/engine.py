@@ -116,15 +116,22 @@ class Engine(Administration):
         """The stores of fragments."""
         return self._partitions.stores
 
-    def sender(self, path: str) -> Entity:
+    def sender(self, path: str, *, restores: bool = False) -> Entity:
         """What takes messages at a path, as an AMQP address has it.
+
+        Args:
+            path: of the entity.
+            restores: whether messages are put back into a dead-letter queue.
 
         Raises:
             EntityNotFoundError: nothing is there.
             NotAllowedError: it takes no sends (a subscription, a dead-letter queue).
         """
         entry, member = self._find(path)
-        if entry.kind != "subscription" and member.takes_senders:
+        if member.takes_senders:
+            if entry.kind != "subscription":
+                return member
+        elif restores:
             return member
         raise NotAllowedError(f"'{member.path}' takes no sends; send to its queue or topic.")
 

@@ -8,7 +8,8 @@ of the entity that it entered first: two that came by two ways may have the same
 
 A route's link asks for the capability `DUPLICATE_KEYS`. A namespace that offers it drops a copy whose key it took within
 its window, and compares copies with keys by nothing else. Messages of links without the capability have no key, whatever
-properties they carry. At a namespace without the capability a MessageId made of the key serves (`made_message_id`).
+properties they carry. What a pair moved has a key of its own, of where it stood (`moved_from`): its provenance, if it has one,
+is the same whenever it is moved, there and back. At a namespace without the capability a MessageId made of the key serves (`made_message_id`).
 
 Invariants:
     I1. The key of a copy is the same however many routes it took, and whichever file names the namespaces.
@@ -20,10 +21,10 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from isthmus.message.name import DIGEST, HOP_PROPERTIES, ORIGIN, SEQUENCE
+from isthmus.message.name import DIGEST, HOP_PROPERTIES, MOVED, ORIGIN, SEQUENCE
 from isthmus.message.provenance import encoded
 
-__all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "first_place", "made_message_id"]
+__all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "first_place", "made_message_id", "moved_from"]
 
 DUPLICATE_KEYS = "isthmus:duplicate-keys"
 """The capability of a link: the sender's copies carry provenance as their last application properties; the receiver keeps
@@ -36,6 +37,8 @@ _LONG_ORIGIN = encoded(ORIGIN) + b"\xb1"
 _DIGEST = encoded(DIGEST) + b"\xa1"
 _KEYS = tuple(encoded(name) for name in HOP_PROPERTIES)
 _JOINED = b";"
+_MOVED_CHARACTERS = 2 * KEY_BYTES
+_MOVED = encoded(MOVED) + b"\xa1%c" % _MOVED_CHARACTERS
 # What a message has that entered without a sequence number: there is nothing to know it by.
 _NO_NUMBER = encoded(SEQUENCE) + encoded("0")
 
@@ -51,9 +54,11 @@ def first_place(message: bytes, start: int, end: int) -> bytes:
 
     Args:
         message: bytes that hold the application properties.
-        start: where they begin; the provenance is the last in them, as `Tail` writes it.
+        start: where they begin; the provenance is the last in them, as `Tail` writes it, or `MOVED`.
         end: where they end.
     """
+    if message.startswith(_MOVED, max(start, end - len(_MOVED) - _MOVED_CHARACTERS), end):
+        return message[end - len(_MOVED) - _MOVED_CHARACTERS : end]
     length_bytes = 1
     at = message.rfind(_ORIGIN, start, end)
     if at < 0:
@@ -89,6 +94,19 @@ def _first_hop(message: bytes, at: int, stop: int) -> bytes:
     entity = values[0].partition("/")[2]
     rest = b"".join(key + encoded(value) for key, value in zip(_KEYS[1:], values[1:], strict=True))
     return b"/" + entity.encode() + rest
+
+
+def moved_from(namespace: str, path: str, sequence: int, enqueued_ms: int) -> str:
+    """The value of `MOVED` for a message.
+
+    Args:
+        namespace: identity of the namespace that it is moved from.
+        path: queue, or dead-letter queue, there.
+        sequence: its number there.
+        enqueued_ms: when it was enqueued there, wall time.
+    """
+    place = f"{namespace}\0{path.lower()}\0{sequence}\0{enqueued_ms}"
+    return blake2b(place.encode(), digest_size=KEY_BYTES).hexdigest()
 
 
 def made_message_id(key: bytes) -> str:

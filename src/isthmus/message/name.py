@@ -19,6 +19,7 @@ __all__ = [
     "HOP_PROPERTIES",
     "LOCK_TOKEN",
     "MESSAGE_ID",
+    "MOVED",
     "NAMESPACE",
     "NAMESPACE_ID",
     "OFFSET",
@@ -26,6 +27,7 @@ __all__ = [
     "OWN_PROPERTIES",
     "PARTITION_KEY",
     "RESENT",
+    "RESTORES",
     "RULE_NAME",
     "SEQUENCE",
     "SEQUENCE_NUMBER",
@@ -84,6 +86,13 @@ WHY_SOURCE = "repl-dead-letter-source"
 RESENT = "repl-resent"
 """On a dead letter of a replication subscription that was sent again: the sequence number under which it entered before. It
 is the publisher's as far as routes are concerned, and goes with the copies."""
+
+MOVED = "repl-moved"
+"""On a message that a pair moved: 32 hexadecimal digits of where it stood, by which the member that it was moved to drops a second
+copy. It is the publisher's as far as routes are concerned."""
+
+RESTORES = "isthmus:restore"
+"""The capability of a link on which messages are put back into a dead-letter queue, with whatever says why they are there."""
 
 CANARY = "isthmus-canary"
 """On a route's own heartbeat messages: the route's name."""

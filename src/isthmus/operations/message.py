@@ -206,14 +206,15 @@ def make_change(expression: str) -> Callable[[bytes], Parts]:
     return change
 
 
-def sent_again(parts: Parts, *, alive: bool = False) -> bytes:
+def sent_again(parts: Parts, *, alive: bool = False, is_dead: bool = False) -> bytes:
     """The message as a sender would send it.
 
     Args:
         parts: the message.
         alive: whether it leaves the dead-letter queue: then reason and description are removed.
+        is_dead: whether it goes to another dead-letter queue: then it keeps where it was dead-lettered.
     """
-    for name in _BROKER_ANNOTATIONS:
+    for name in _BROKER_ANNOTATIONS[is_dead:]:
         if name.encode() in parts.head.annotations:
             parts = with_annotation(parts, name, None)
     rest = with_properties(parts.rest, {}, _DEAD_LETTER_PROPERTIES) if alive else parts.rest

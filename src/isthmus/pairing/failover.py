@@ -11,6 +11,8 @@ Invariants:
     I4. Nothing is moved to where duplicate detection may drop it: the MessageId of what is moved back has been there.
     I5. A planned fail-over that cannot empty the old member goes back and says what stands where, unless the operator lets
         it leave messages behind.
+    I6. Dead letters are moved once nothing can bring the fail-over back; those that the new member does not take, and deferred
+        messages, stay and are told.
 """
 
 from __future__ import annotations
@@ -82,12 +84,16 @@ class Failover:
         save: brings a state to the disk.
         members: by alias; those that are needed.
         move: moves what is left in an entity of the active member to the standby member.
+        move_dead: moves the dead letters of a queue or subscription.
         exclude: patterns of names that are left alone.
         note: is told each phase, for people.
 
     Attributes:
         moved: messages that were moved.
-        left: path → messages that were left behind, dead letters and deferred ones apart.
+        left: path → messages that were left behind.
+        moved_dead: dead letters that were moved.
+        left_dead: path → dead letters that were left behind.
+        left_deferred: path → deferred messages that were left behind.
     """
 
     save: Callable[[PairState], None]
@@ -95,8 +101,12 @@ class Failover:
     move: Callable[[PairState, Description], Moved]
     exclude: tuple[str, ...] = ()
     note: Callable[[str], None] = lambda text: None
+    move_dead: Callable[[PairState, Description], Moved] = lambda state, entity: Moved(0)
     moved: int = 0
     left: dict[str, int] = field(default_factory=dict)
+    moved_dead: int = 0
+    left_dead: dict[str, int] = field(default_factory=dict)
+    left_deferred: dict[str, int] = field(default_factory=dict)
 
     def run(self, state: PairState) -> PairState:
         """Go on until the pair is steady.
@@ -222,6 +232,28 @@ class Failover:
         self.left = {path: counts.waiting for path, counts in waiting.items()}
         if self.left and not state.leaves:
             raise NotEmptyError(state.pair, state.active, self.left, why)
+        self._move_dead(state, held)
+
+    def _move_dead(self, state: PairState, held: Mapping[Key, Description]) -> None:
+        """Move dead letters (I6); count what stays."""
+        old = self.members[state.active]
+        by_path = {each.path: each for each in held.values()}
+        paths = [path for path, counts in old.counts(held.values()).items() if counts.dead]
+        if queues := [path for path in paths if by_path[path].kind == "queue"]:
+            self._make_movable(state, queues)
+        for path in paths:
+            try:
+                done = self.move_dead(state, by_path[path])
+            except IsthmusError as error:
+                if error.retryable:
+                    raise
+                done = Moved(0, str(error))
+            self.moved_dead += done.moved
+            if done.first_refusal:
+                _log.warning("pair %s: dead letters of %s stay: %s", state.pair, path, done.first_refusal)
+        counts = old.counts(held.values())
+        self.left_dead = {path: each.dead for path, each in counts.items() if each.dead}
+        self.left_deferred = {path: each.other for path, each in counts.items() if each.other}
 
     def _make_movable(self, state: PairState, paths: Collection[str]) -> None:
         """Let the old member's entities give and the new one's take, where an operator or a fence has closed them; not to

@@ -1,16 +1,18 @@
 """Moves what is left in a queue to the queue of the same name at the other member.
 
 What it is: the drain of a planned fail-over: active messages under peek-lock, session by session where there are sessions,
-and scheduled messages of queues and topics. What it is not: a way to move what stands in a subscription (nothing can be sent
-to a subscription alone), dead letters (nothing can be sent to a dead-letter queue) or deferred messages (whoever deferred
-them knows them by a sequence number, which a copy does not have).
+scheduled messages of queues and topics, and dead letters with what says why they are there. What it is not: a way to move what
+stands in a subscription (nothing can be sent to a subscription alone), or deferred messages (whoever deferred them knows them
+by a sequence number, which a copy does not have).
 
 Invariants:
-    I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it,
-        and it is moved again: it stands twice. (It is never moved to where duplicates are detected: see
-        `isthmus.pairing.failover`, I4.)
+    I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it, and
+        it is moved again: a namespace of ours drops the second copy by its key (`isthmus.message.duplicate_key`), at any other
+        it stands twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover`, I4.)
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
-    I3. A copy differs from its message in its TimeToLive only, which is what was left of it.
+    I3. A copy differs from its message in its TimeToLive, which is what was left of it, and by the property `MOVED` at a
+        namespace of ours. A dead letter has no TimeToLive.
+    I4. Dead letters are moved only to a namespace that puts them into the dead-letter queue.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from typing import NamedTuple
 
 from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
+from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
-from isthmus.errors import LockLostError
+from isthmus.errors import LockLostError, NotAllowedError
+from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
+from isthmus.message.duplicate_key import moved_from
 from isthmus.operations.deliver import deliver
 from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
@@ -31,7 +36,9 @@ from isthmus.operations.purge import remove
 from isthmus.operations.sweep import Taken, sweep
 from isthmus.transport import Client, Sender
 
-__all__ = ["Moved", "as_copy", "move"]
+__all__ = ["DEAD_LETTERS", "Moved", "as_copy", "move", "move_dead_letters"]
+
+DEAD_LETTERS = "/$DeadLetterQueue"
 
 _AT_ONCE = 200
 _NO_TTL = 0xFFFFFFFF
@@ -83,6 +90,35 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool) -> Mov
     return Moved(pass_.count, pass_.first_refusal)
 
 
+def move_dead_letters(source: Client, target: Client, path: str) -> Moved:
+    """Move the dead letters of a queue or subscription; none where the new member does not take them.
+
+    Args:
+        source: as for `move`.
+        target: likewise.
+        path: of the queue or subscription.
+
+    Raises:
+        IsthmusError: as for `move`.
+    """
+    path += DEAD_LETTERS
+    found = RunSet()
+    for payload in messages(source, path):
+        if state_of(payload) == _ACTIVE:
+            found.add(sequence_of(payload), sequence_of(payload))
+    if not found:
+        return Moved(0)
+    try:
+        pass_ = _Pass(source, target, path)
+    except NotAllowedError as error:
+        return Moved(0, str(error))
+    try:
+        pass_.carry(found, None)
+    finally:
+        pass_.close()
+    return Moved(pass_.count, pass_.first_refusal)
+
+
 class _Pass:
     """One pass over an entity."""
 
@@ -90,7 +126,10 @@ class _Pass:
         self._source = source
         self._target = target
         self._path = path
-        self._sender = Sender(target, path).wait_ready()
+        self._are_dead = path.endswith(DEAD_LETTERS)
+        asked = (DUPLICATE_KEYS, names.RESTORES) if self._are_dead else (DUPLICATE_KEYS,)
+        self._sender = Sender(target, path, asked).wait_ready()
+        self._keeps_keys = bool(source.namespace_id) and self._sender.offers(DUPLICATE_KEYS)
         self.count = 0
         self.first_refusal = ""
 
@@ -132,26 +171,45 @@ class _Pass:
 
     def _send(self, payloads: Sequence[bytes]) -> list[bool]:
         now_ms = time.time_ns() // 1_000_000
-        results = deliver(self._target, self._sender, [as_copy(payload, now_ms) for payload in payloads])
+        results = deliver(self._target, self._sender, [self._copy(payload, now_ms) for payload in payloads])
         refusals = [error for error in results if error is not None]
         if refusals and not self.first_refusal:
             self.first_refusal = str(refusals[0])
         return [error is None for error in results]
 
+    def _copy(self, payload: bytes, now_ms: int) -> bytes:
+        moved = ""
+        if self._keeps_keys:
+            moved = moved_from(self._source.namespace_id, self._path, sequence_of(payload), _enqueued_ms(payload))
+        return as_copy(payload, now_ms, moved=moved, is_dead=self._are_dead)
 
-def as_copy(payload: bytes, now_ms: int) -> bytes:
+
+def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = False) -> bytes:
     """The message as a sender would send it, with what is left of its time to live.
 
     Args:
         payload: as its entity delivers it.
         now_ms: wall time.
+        moved: the value of `MOVED`; empty for none.
+        is_dead: whether it is a dead letter, which keeps where it was dead-lettered and has no time to live.
     """
     sections = section.locate(payload)
     start, end = sections.header
+    annotations = section.decode_map(payload, sections.message_annotations)
     if end:
         header = section.decode_header(payload, (start, end))
-        enqueued_ms = section.decode_map(payload, sections.message_annotations).get(names.ENQUEUED_TIME)
+        enqueued_ms = annotations.get(names.ENQUEUED_TIME)
         if header.ttl_ms and header.ttl_ms < _NO_TTL and isinstance(enqueued_ms, int):
-            left_ms = max(1, header.ttl_ms - max(0, now_ms - enqueued_ms))
+            left_ms = None if is_dead else max(1, header.ttl_ms - max(0, now_ms - enqueued_ms))
             payload = section.encode_header(header._replace(ttl_ms=left_ms)) + payload[end:]
-    return sent_again(split(payload, HeadCache(0)))
+    parts = split(payload, HeadCache(0))
+    if moved:
+        # Behind everything else: there the key is looked for.
+        rest = with_properties(with_properties(parts.rest, {}, [names.MOVED]), {names.MOVED: moved})
+        parts = parts._replace(rest=rest)
+    return sent_again(parts, is_dead=is_dead)
+
+
+def _enqueued_ms(payload: bytes) -> int:
+    told = section.decode_map(payload, section.locate(payload).message_annotations).get(names.ENQUEUED_TIME)
+    return told if isinstance(told, int) else 0

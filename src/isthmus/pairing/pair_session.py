@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +23,7 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias_proxy import Lead
 from isthmus.pairing.failover import Failover
 from isthmus.pairing.keeper import Comparison, Consent, Keeper, Round
-from isthmus.pairing.mover import Moved, move
+from isthmus.pairing.mover import Moved, move, move_dead_letters
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, StateFile
 from isthmus.replication.reach import Reach
@@ -30,6 +31,7 @@ from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pair.declaration import Pair, address_of
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
+from isthmus.transport import Client
 
 __all__ = ["NotInStepError", "PairSession", "find_pair"]
 
@@ -252,15 +254,23 @@ class PairSession:
                 continue
 
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
-        return Failover(self.file.save, self.members, self._move, self.pair.exclude, note)
+        return Failover(self.file.save, self.members, self._move, self.pair.exclude, note, move_dead=self._move_dead)
 
     def _move(self, state: PairState, entity: Description) -> Moved:
+        in_sessions = bool(entity.settings.get("requires_session"))
+        return self._between(state, entity, partial(move, in_sessions=in_sessions))
+
+    def _move_dead(self, state: PairState, entity: Description) -> Moved:
+        return self._between(state, entity, move_dead_letters)
+
+    def _between(self, state: PairState, entity: Description, work: Callable[[Client, Client, str], Moved]) -> Moved:
+        """What a mover does, with a connection to each member."""
         with Reach(self._federation, "isthmus-pair") as reach:
             source = reach.open(Endpoint(state.active, entity.path))
             try:
                 target = reach.open(Endpoint(state.standby, entity.path))
                 try:
-                    return move(source, target, entity.path, in_sessions=bool(entity.settings.get("requires_session")))
+                    return work(source, target, entity.path)
                 finally:
                     target.close(1.0)
             finally:

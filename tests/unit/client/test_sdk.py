@@ -56,3 +56,26 @@ def test_a_severed_socket_ends_a_read() -> None:
 
 def test_a_scheduled_message_has_one_annotation() -> None:
     assert len(sdk.schedule_annotations(datetime(2040, 1, 1, tzinfo=UTC))) == 1
+
+
+def test_a_receiver_without_a_thread_has_what_is_listened_on() -> None:
+    with ServiceBusClient.from_connection_string(STRING) as client:
+        receiver: Any = client.get_queue_receiver("orders", prefetch_count=20, **sdk.WITHOUT_THREAD)
+        receiver._create_handler(None)
+        handler = receiver._handler
+        assert handler._keep_alive_interval == 0
+        assert handler._socket_timeout is not None
+        sdk.listen(receiver)  # not open: there is nothing to listen on
+
+        class Connection:
+            def listen(self, **arguments: Any) -> None:
+                heard.append(arguments)
+
+        class Link:
+            current_link_credit = 21
+
+        heard: list[dict[str, Any]] = []
+        handler._connection, handler._link = Connection(), Link()
+        sdk.listen(receiver)
+        assert heard == [{"wait": handler._socket_timeout, "batch": 21}]
+        handler._connection = handler._link = None

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.message import Provenance, Tail, digest, duplicate_key, made_message_id
-from isthmus.message.name import DIGEST, HOP_PROPERTIES
+from isthmus.message.duplicate_key import moved_from
+from isthmus.message.name import DIGEST, HOP_PROPERTIES, MOVED
 from isthmus.message.provenance import encoded
 
 TIME_MS = 1_700_000_000_123
@@ -68,3 +69,25 @@ def test_a_message_that_entered_without_a_number_has_none() -> None:
 
 def test_a_message_id_made_of_it_is_short() -> None:
     assert len(made_message_id(key(single("ewr/" + "x" * 260)))) == 40
+
+
+def test_what_a_pair_moved_has_a_key_of_where_it_stood_whatever_its_provenance() -> None:
+    """Its provenance is the same when it is moved back and there again."""
+
+    def moved_key(*place: object, before: bytes = b"") -> bytes:
+        whole = before + encoded(MOVED) + encoded(moved_from(*place))  # type: ignore[arg-type]
+        return duplicate_key(whole, 0, len(whole))
+
+    copied = single() + encoded(DIGEST) + encoded("0" * 16)
+    one = moved_key("A", "orders", 7, TIME_MS)
+    assert len(one) == len(key(single()))
+    assert moved_key("A", "Orders", 7, TIME_MS, before=copied) == one
+    others = {
+        moved_key(*place) for place in (("B", "orders", 7, TIME_MS), ("A", "x", 7, TIME_MS), ("A", "orders", 8, 0))
+    }
+    assert len(others | {one, key(single())}) == 5
+
+
+def test_a_route_that_copies_what_was_moved_gives_it_its_own_key() -> None:
+    own = encoded(MOVED) + encoded(moved_from("A", "orders", 7, TIME_MS))
+    assert key(single(), own) == key(single())

@@ -176,7 +176,7 @@ class Drain:
                         continue
                     self._is_leader = True
                     self._deliver()
-                except Exception as error:  # whatever a disk or a driver raises: a drain that ends would deliver nothing more
+                except Exception as error:  # noqa: BLE001  # a drain that ends delivers nothing more
                     self._error = str(error) or type(error).__name__
                     level = logging.ERROR if isinstance(error, (OSError, IsthmusError)) else logging.CRITICAL
                     _log.log(level, "the outbox cannot be delivered: %s", self._error, exc_info=level > logging.ERROR)

@@ -5,7 +5,7 @@ with the waits of a circuit. What it is not: decisions; they are `merge`'s. A ca
 delays this thread and nobody else.
 
 Invariants:
-    B1. Every call to the SDK's receiver is made by this thread.
+    B1. Every call to the SDK's receiver is made by this thread, and no thread of the SDK reads its connection.
     B2. After a failure the receiver is discarded, and its owner is told before the next is opened.
     B3. A call that does not come back for far longer than its time is ended by shutting its socket down: some calls of the SDK wait without
         end for a peer that accepts a connection and says nothing.
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from isthmus.client import sdk
 from isthmus.client.circuit import Circuit
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure, classify
@@ -43,6 +44,8 @@ POLL_SECONDS = 0.2
 # a quarter of an hour. A peek is billed as one operation.
 QUIET_SECONDS = 60.0
 PEEK_SECONDS = 10.0
+# While nothing is received, since the application has enough, the connection is kept alive: namespaces close one that is idle for minutes.
+LISTEN_SECONDS = 5.0
 # Nothing is read from the socket: `receive_messages` gives what has arrived already.
 _AT_ONCE = 1e-9
 _TAKEN_AT_ONCE = 200
@@ -82,7 +85,7 @@ class Source:
 
     def receiver(self, client: ServiceBusClient) -> ServiceBusReceiver:
         """A receiver of the SDK; not open yet."""
-        chosen: dict[str, Any] = {"prefetch_count": self.prefetch, **dict(self.options)}
+        chosen: dict[str, Any] = {**sdk.WITHOUT_THREAD, "prefetch_count": self.prefetch, **dict(self.options)}
         if self.session_id is not None:
             chosen["session_id"] = self.session_id
         return self._of(client, chosen)
@@ -175,7 +178,7 @@ class Branch:
         self._received = self._failures = self._settle_failures = 0
         self._last_error = ""
         self._renew_at = 0.0
-        self._heard_at = 0.0
+        self._heard_at = self._listen_at = 0.0
         self._at_work: tuple[float, Any] | None = None
         self._thread = threading.Thread(target=self._run, name=f"isthmus-receiver-{side}", daemon=True)
 
@@ -230,7 +233,9 @@ class Branch:
 
         def settle(receiver: ServiceBusReceiver) -> Any:
             if not self._is_settleable(message):
-                raise MessageLockLostError(message=f"the link to {self.side} that delivered the message is lost; it comes again")
+                raise MessageLockLostError(
+                    message=f"the link to {self.side} that delivered the message is lost; it comes again"
+                )
             return getattr(receiver, what)(message, *arguments, **options)
 
         return self.call(settle)
@@ -293,6 +298,9 @@ class Branch:
             messages = receiver.receive_messages(1, max_wait_time=POLL_SECONDS)
         else:
             self._wake.wait(POLL_SECONDS)
+            if time.monotonic() >= self._listen_at:
+                self._listen_at = time.monotonic() + LISTEN_SECONDS
+                sdk.listen(receiver)
         # What the SDK holds already is taken whether there is room or not: its lock is renewed from then on.
         messages += receiver.receive_messages(_TAKEN_AT_ONCE, max_wait_time=_AT_ONCE)
         if self._stopping.is_set():

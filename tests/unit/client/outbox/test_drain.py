@@ -68,7 +68,9 @@ class NoLane:
         pass
 
 
-def test_no_error_of_a_source_ends_the_delivery(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_of_a_source_ends_the_delivery(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """I4: a driver's own errors, too."""
     monkeypatch.setattr(drain_module, "_AGAIN_SECONDS", 0.001)
     source = FailingSource([RuntimeError("a driver's own"), KeyError("x"), OSError("disk")])

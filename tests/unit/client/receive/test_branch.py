@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 from azure.servicebus.exceptions import MessageLockLostError
 
+from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
+from isthmus.client.receive import branch as branch_module
 from isthmus.client.receive.branch import Branch, Source
 from isthmus.client.receive.merge import Action
 
@@ -32,7 +34,7 @@ class Receiver:
         self.arriving: list[Message] = []
         self.settled: list[Message] = []
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> Self:
         return self
 
     def close(self) -> None:
@@ -60,7 +62,8 @@ class Client:
     def client(self, **_: object) -> Client:
         return self
 
-    def get_queue_receiver(self, entity: str, **_: object) -> Receiver:
+    def get_queue_receiver(self, entity: str, **options: object) -> Receiver:
+        self.options = options
         self.receivers.append(Receiver())
         return self.receivers[-1]
 
@@ -155,3 +158,22 @@ def test_a_deferred_message_is_settled_by_its_token_on_any_link() -> None:
     stage.branch.settle(cast("Any", message), Action.COMPLETE)
     stage.run()
     assert second.settled == [message]
+
+
+def test_no_thread_of_the_sdk_reads_the_connection() -> None:
+    """B1: what two threads read is handed over in any order."""
+    stage = Stage()
+    stage.open()
+    assert stage.client.options["keep_alive"] == 0
+
+
+def test_a_connection_of_which_nothing_is_received_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    listened: list[object] = []
+    monkeypatch.setattr(sdk, "listen", listened.append)
+    monkeypatch.setattr(branch_module, "POLL_SECONDS", 0.0)
+    stage = Stage()
+    receiver = stage.open()
+    stage.owner.on_turn = lambda side: 0  # type: ignore[method-assign]
+    for _ in range(3):
+        stage.deliver()
+    assert listened == [receiver]
