@@ -115,8 +115,9 @@ class Paired:
         if is_application:
             text = re.sub("SharedAccessKeyName=[^;]*", "SharedAccessKeyName=app", text)
             text = re.sub("SharedAccessKey=[^;]*", f"SharedAccessKey={self._key}", text)
-        options = SourceOptions.read({"connection": text, "entity": entity})
-        return open_client(endpoint_of(options), entity, "test", 10.0)
+        with patch.dict(os.environ, {"PAIRED_MEMBER": text}):
+            options = SourceOptions.read({"connection": "env:PAIRED_MEMBER", "entity": entity})
+            return open_client(endpoint_of(options), entity, "test", 10.0)
 
     @property
     def state_file(self) -> Path:

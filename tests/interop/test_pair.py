@@ -27,6 +27,7 @@ from azure.servicebus.management import (
 )
 
 from isthmus.errors import NotAllowedError, UnauthorizedError
+from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.operations.look import messages
 from isthmus.pairing import mover
@@ -340,7 +341,10 @@ def test_dead_letters_are_moved_with_their_reason_and_deferred_messages_are_coun
 
 
 def test_only_who_may_manage_puts_messages_into_a_dead_letter_queue(pair: Paired) -> None:
-    for is_application, asked, error in ((False, (), NotAllowedError), (True, (names.RESTORES,), UnauthorizedError)):
+    for is_application, asked, error in (
+        (False, (), NotAllowedError),
+        (True, (DUPLICATE_KEYS, names.RESTORES), UnauthorizedError),
+    ):
         client = pair.connected("ewr", "later", is_application=is_application)
         try:
             with pytest.raises(error):

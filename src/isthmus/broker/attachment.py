@@ -168,7 +168,8 @@ class Attachments:
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
             onward = (link.properties or {}).get(_TRANSFER_DESTINATION)
-            restores = onward is None and RESTORES in link.desired_capabilities
+            takes_copies = onward is None and DUPLICATE_KEYS in link.desired_capabilities
+            restores = takes_copies and RESTORES in link.desired_capabilities
             if restores:  # what a dead letter says of itself is believed
                 self._access.require(path, Right.MANAGE)
             destination: MessageTarget = (

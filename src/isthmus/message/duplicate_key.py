@@ -24,7 +24,7 @@ from hashlib import blake2b
 from isthmus.message.name import DIGEST, HOP_PROPERTIES, MOVED, ORIGIN, SEQUENCE
 from isthmus.message.provenance import encoded
 
-__all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "first_place", "made_message_id", "moved_from"]
+__all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "first_place", "is_moved", "made_message_id", "moved_from"]
 
 DUPLICATE_KEYS = "isthmus:duplicate-keys"
 """The capability of a link: the sender's copies carry provenance as their last application properties; the receiver keeps
@@ -39,6 +39,7 @@ _KEYS = tuple(encoded(name) for name in HOP_PROPERTIES)
 _JOINED = b";"
 _MOVED_CHARACTERS = 2 * KEY_BYTES
 _MOVED = encoded(MOVED) + b"\xa1%c" % _MOVED_CHARACTERS
+_MOVED_BYTES = len(_MOVED) + _MOVED_CHARACTERS
 # What a message has that entered without a sequence number: there is nothing to know it by.
 _NO_NUMBER = encoded(SEQUENCE) + encoded("0")
 
@@ -57,8 +58,8 @@ def first_place(message: bytes, start: int, end: int) -> bytes:
         start: where they begin; the provenance is the last in them, as `Tail` writes it, or `MOVED`.
         end: where they end.
     """
-    if message.startswith(_MOVED, max(start, end - len(_MOVED) - _MOVED_CHARACTERS), end):
-        return message[end - len(_MOVED) - _MOVED_CHARACTERS : end]
+    if is_moved(message, start, end):
+        return message[end - _MOVED_BYTES : end]
     length_bytes = 1
     at = message.rfind(_ORIGIN, start, end)
     if at < 0:
@@ -75,6 +76,11 @@ def first_place(message: bytes, start: int, end: int) -> bytes:
     if _JOINED in told:
         told = _first_hop(message, at, stop)
     return b"" if _NO_NUMBER in told else told
+
+
+def is_moved(message: bytes, start: int, end: int) -> bool:
+    """Whether a message was moved by a pair: `MOVED` is the last of its application properties. Arguments as for `first_place`."""
+    return message.startswith(_MOVED, max(start, end - _MOVED_BYTES), end)
 
 
 def _first_hop(message: bytes, at: int, stop: int) -> bytes:

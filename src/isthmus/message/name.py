@@ -88,8 +88,8 @@ RESENT = "repl-resent"
 is the publisher's as far as routes are concerned, and goes with the copies."""
 
 MOVED = "repl-moved"
-"""On a message that a pair moved: 32 hexadecimal digits of where it stood, by which the member that it was moved to drops a second
-copy. It is the publisher's as far as routes are concerned."""
+"""On a message that a pair moved: 32 hexadecimal digits of where it stood, by which the member that it is moved to drops a second copy;
+that member does not keep it."""
 
 RESTORES = "isthmus:restore"
 """The capability of a link on which messages are put back into a dead-letter queue, with whatever says why they are there."""

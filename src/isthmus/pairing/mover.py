@@ -10,8 +10,7 @@ Invariants:
         it is moved again: a namespace of ours drops the second copy by its key (`isthmus.message.duplicate_key`), at any other
         it stands twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover`, I4.)
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
-    I3. A copy differs from its message in its TimeToLive, which is what was left of it, and by the property `MOVED` at a
-        namespace of ours. A dead letter has no TimeToLive.
+    I3. A copy differs from its message in its TimeToLive only, which is what was left of it. A dead letter has none.
     I4. Dead letters are moved only to a namespace that puts them into the dead-letter queue.
 """
 

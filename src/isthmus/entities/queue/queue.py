@@ -43,6 +43,8 @@ from isthmus.entities.record.amend import (
     take_apart,
     with_delivery_count,
 )
+from isthmus.entities.record.copy import is_copy
+from isthmus.entities.record.envelope import Packed
 from isthmus.entities.record.record import Parts, build, deleted_payload, expires_at_ms, locked_payloads, plain_payload
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.key import DEFERRED, MESSAGE, message_key, message_span, unpack_message
@@ -137,12 +139,14 @@ class Queue(Backlog):
     def stored_bytes(self) -> int:
         return super().stored_bytes() + (self.dead_letters.stored_bytes() if self.dead_letters else 0)
 
-    def _check_open_to_senders(self) -> None:
-        if self._is_dead_letter_queue:
+    def _check_open_to_senders(self, payloads: Sequence[Payload]) -> None:
+        """A dead-letter queue takes nothing but what is put back into it: copies, of a link that may (`RESTORES`)."""
+        are_copies = payloads.are_copies if isinstance(payloads, Packed) else all(map(is_copy, payloads))
+        if self._is_dead_letter_queue and not are_copies:
             raise NotAllowedError(f"'{self.path}' takes no sends; dead-letter a message of its entity instead.")
 
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
-        self._check_open_to_senders()
+        self._check_open_to_senders(payloads)
         return super().examine(payloads)
 
     # ---- what a user asks for, see `isthmus.entities.port`

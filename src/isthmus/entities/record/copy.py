@@ -11,7 +11,8 @@ cannot be read leaves the last two out.
 Invariants:
     I1. Only payloads of such a link have a key: an application that sends a message with a copy's properties sends a new
         message.
-    I2. Source and number depend on nothing but what the first part is the digest of: equal keys are equal as a whole.
+    I2. What a pair moved stands as it stood before: the property `MOVED` is not kept.
+    I3. Source and number depend on nothing but what the first part is the digest of: equal keys are equal as a whole.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from isthmus.amqp.codec import value_end
+from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.blob import Large, Payload
-from isthmus.message.duplicate_key import KEY_BYTES, first_place
-from isthmus.message.name import DIGEST, OFFSET, ORIGIN, SEQUENCE, TIME
+from isthmus.message.duplicate_key import KEY_BYTES, first_place, is_moved
+from isthmus.message.name import DIGEST, MOVED, OFFSET, ORIGIN, SEQUENCE, TIME
 from isthmus.message.provenance import encoded
 
 __all__ = ["NUMBER_BYTES", "SOURCE_BYTES", "Copy", "KeyReader", "is_copy", "key_of"]
@@ -152,11 +154,14 @@ class KeyReader:
         return key
 
     def with_keys(self, messages: Sequence[Parts]) -> list[Parts]:
-        """Copies with their keys, where they bear such."""
-        return [
-            _new(Parts, (head, rest, message_id, blob, self.key(rest, *_application_properties(rest, 0))))
-            for head, rest, message_id, blob, _ in messages
-        ]
+        """Copies with their keys, where they bear such; what says where a message was moved from is taken off."""
+        keyed = []
+        for head, rest, message_id, blob, _ in messages:
+            start, end = _application_properties(rest, 0)
+            key = self.key(rest, start, end)
+            kept = with_properties(rest, {}, [MOVED]) if len(key) == KEY_BYTES and is_moved(rest, start, end) else rest
+            keyed.append(_new(Parts, (head, kept, message_id, blob, key)))
+        return keyed
 
 
 @lru_cache(256)
