@@ -310,7 +310,7 @@ class ConnectionLostError(IsthmusError):
 
 
 class OutcomeUnknownError(IsthmusError):
-    """A send was not confirmed: the message may or may not stand at the target."""
+    """A send was not confirmed: the message may or may not be at the target."""
 
     code = "outcome-unknown"
     retryable = True

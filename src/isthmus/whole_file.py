@@ -4,7 +4,7 @@ What it is: the one way in which state, keys, notes and certificates are written
 
 Invariants:
     I1. The file is created with its mode; no wider one is ever seen.
-    I2. Interrupted at any instant, by a power cut too, the old content or the new one stands.
+    I2. Interrupted at any instant, by a power cut too, the old content or the new one is there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o600, suffix: str = "
         suffix: of the file that is written first; where several processes replace one file, each needs its own.
 
     Raises:
-        OSError: the folder or the disk refuses; the old content stands.
+        OSError: the folder or the disk refuses; the old content is kept.
     """
     fresh = path.with_name(path.name + suffix)
     fresh.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The AMQP 1.0 type system: bytes to Python values and back (spec part 1).
 
 What it is: `encode`, `decode`, and `value_end`, which steps over a value without decoding it. What it is not: frames
-and performatives. A little over 400 lines: the tables for reading and for writing a type stand side by side.
+and performatives. A little over 400 lines: the tables for reading and for writing a type are side by side.
 
 Invariants:
     I1. decode(encode(v)) == v with the same AMQP type, for every value of `types`.

@@ -35,7 +35,7 @@ class DeliveryRuns:
         self._end = 0  # behind the last id added
 
     def _span(self, first: int, last: int) -> tuple[int, int]:
-        """A range of ids on the wire as one of those counted on; the last lies before the first in an empty one."""
+        """A range of ids on the wire as one of those counted on; the last is before the first in an empty one."""
         low = self._end + ((first - self._end + _HALF) & MASK32) - _HALF
         count = (last - first) & MASK32
         return low, low + count if count < _HALF else low - 1

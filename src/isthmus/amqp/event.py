@@ -57,7 +57,7 @@ class Opened:
 
 @dataclass(slots=True)
 class SessionBegun:
-    """A session stands; on the server side its begin has been answered."""
+    """A session is open; on the server side its begin has been answered."""
 
     amqp_session: AmqpSession
 

@@ -1,6 +1,6 @@
 """How fast messages go from a queue in one namespace to a queue in another that is far away.
 
-What it is: one route through Spark, in order; its target lies behind a proxy that delays what passes, and grants so little credit as
+What it is: one route through Spark, in order; its target is behind a proxy that delays what passes, and grants so little credit as
 the service does. For each round trip a queue is filled before the route starts. Then the same route carries a steady, slow
 load, whose messages are timed. Optionally all of it again with each message in a delivery of its own.
 """

@@ -162,7 +162,7 @@ def drain(connection_string: str, queue: str, messages: int) -> float:
 
 
 def drain_sessions(connection_string: str, queue: str, messages: int, sessions: int, receivers: int) -> float:
-    """Receive and complete messages that lie in equal numbers in sessions; seconds from the first attach to the end.
+    """Receive and complete messages that are in equal numbers in sessions; seconds from the first attach to the end.
 
     Each of `receivers` takes the next available session, empties it, and takes another.
 

@@ -100,7 +100,7 @@ class Blocked(NamedTuple):
 
 
 class Exhausted(NamedTuple):
-    """Everything has been delivered that stood at the source when it was opened with `only_present`."""
+    """Everything has been delivered that was at the source when it was opened with `only_present`."""
 
 
 class SourceLost(NamedTuple):
@@ -252,7 +252,7 @@ class SourcePool(Pool, Protocol):
             key: what `service` names it by.
             options: the connector's options for a source.
             ordered: whether it has to wait for earlier messages that somebody else holds.
-            only_present: give only what stands at the source now, then tell `Exhausted`.
+            only_present: give only what is at the source now, then tell `Exhausted`.
 
         Raises:
             ConfigError: an option is of no use.

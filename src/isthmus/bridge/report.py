@@ -19,7 +19,7 @@ __all__ = ["RouteReport", "RouteState"]
 
 
 class RouteState(StrEnum):
-    """How a route of a lease stands."""
+    """The state of a route of a lease."""
 
     OPENING = "opening"
     RUNNING = "running"
@@ -37,7 +37,7 @@ class RouteReport:
     """One route of a lease.
 
     Attributes:
-        state: how it stands.
+        state: how it is doing.
         settled: messages settled at the source, for whatever reason.
         moved: settled because the target acknowledged them.
         dead_lettered: dead-lettered at the source.
@@ -53,7 +53,7 @@ class RouteReport:
         error: why it is retrying; empty where it is not.
         retry_in_seconds: until it begins again.
         set_aside: positions that were dead-lettered because they killed processes.
-        is_exhausted: whether everything that stood at the beginning (`only_present`) is settled.
+        is_exhausted: whether everything that was at the beginning (`only_present`) is settled.
         limit: the rate that the operator has set and that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
         limit_per_second: as messages a second; negative for none.
     """

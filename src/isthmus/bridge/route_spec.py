@@ -42,7 +42,7 @@ class RouteSpec:
         ordered: whether the order of the source is kept.
         is_strict: whether it is kept also across refusals, with one delivery in flight.
         competing: whether several readers may read its source at once, where its order is not kept.
-        only_present: end when what stood at the source at the beginning is moved.
+        only_present: end when what was at the source at the beginning is moved.
         window: messages that may be delivered and not settled.
         window_bytes: their bytes; one message alone may be larger.
         in_flight: messages that may be sent and not acknowledged.

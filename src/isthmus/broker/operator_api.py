@@ -12,7 +12,7 @@ Invariants:
     I1. `/metrics` is read from this machine, or with a token or key that has Manage on the namespace. Everything else
         needs the token or key, from wherever it is asked.
     I2. An answer for ten thousand entities is made in parts; messages move in between.
-    I3. A back-up holds everything acknowledged before it was asked for, and lies in the data folder only.
+    I3. A back-up holds everything acknowledged before it was asked for, and is in the data folder only.
 """
 
 from __future__ import annotations

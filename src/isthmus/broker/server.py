@@ -327,7 +327,7 @@ class Server:
 
 
 def _make_private(data: Path) -> None:
-    """See that nobody but the process's user can read what lies in the data folder.
+    """See that nobody but the process's user can read what is in the data folder.
 
     Raises:
         InvalidArgumentError: it cannot be made, or is another user's and open to others.

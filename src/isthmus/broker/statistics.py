@@ -1,7 +1,7 @@
 """What a namespace holds and has done, as numbers.
 
 What it is: one row for each queue, topic, subscription and event hub, and one for the namespace as a whole; both are read from
-counters that stand already. What it is not: a form (`exposition` has Prometheus's, `operator_api` JSON), nor a store of
+counters that exist already. What it is not: a form (`exposition` has Prometheus's, `operator_api` JSON), nor a store of
 past values: rates are differences between two looks.
 
 Invariants:
@@ -115,7 +115,7 @@ class NamespaceRow:
 
 
 def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
-    """A row for each entity that stood at the call."""
+    """A row for each entity that existed at the call."""
     return chain(
         (entity_row(kind, member) for kind, member in namespace.engine.members() if not member.is_deleted),
         (event_hub_row(hub) for hub in namespace.engine.hubs.members() if not hub.is_deleted),

@@ -1,4 +1,4 @@
-"""A namespace whose store stands in three zones: what lies where, and how the zones do.
+"""A namespace whose store is in three zones: what is where, and how the zones are doing.
 
 What it is: the layout of a zone's folder, the first start on zones of a namespace that had one folder, keys and
 certificate in each zone, and the zones' state put together for health and metrics. What it is not: the copies
@@ -116,7 +116,7 @@ class _Zoned(NamedTuple):
 
 
 def open_zoned(data: Path, zones: Sequence[Path]) -> _Zoned:
-    """Open the store of a namespace in its zones; one that stood in the data folder is taken over.
+    """Open the store of a namespace in its zones; one that was in the data folder is taken over.
 
     Raises:
         InvalidArgumentError: as `check_zones`.
@@ -175,7 +175,7 @@ def back_up_zoned(data: Path, folder: Path) -> None:
 
 
 def _take_over(data: Path, zoned: _Zoned) -> None:
-    """Copy a namespace from its data folder into its zones; killed meanwhile, the next start begins anew."""
+    """Copy a namespace from its data folder into its zones; killed meanwhile, the next start begins again."""
     _log.warning("the store is copied into its zones: data=%s", data)
     if (data / LARGE_FOLDER).is_dir():
         zoned.blobs.take_over(BlobFolder(data / LARGE_FOLDER))

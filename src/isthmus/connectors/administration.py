@@ -70,10 +70,10 @@ class NamespacesAwayError(ConfigError):
 
 
 class EntitySize(NamedTuple):
-    """How much stands in a queue or topic.
+    """How much is in a queue or topic.
 
     Attributes:
-        used_bytes: of all that stands in it.
+        used_bytes: of all that is in it.
         limit_bytes: its greatest size.
         kind: `queue` or `topic`.
     """
@@ -87,7 +87,7 @@ class Administration(Protocol):
     """The entities of one namespace. Calls block."""
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """What stands under the names asked for, whether it is a queue or a topic: of a topic all its subscriptions, and the
+        """What is under the names asked for, whether it is a queue or a topic: of a topic all its subscriptions, and the
         rules of those that are named.
 
         Raises:
@@ -104,7 +104,7 @@ class Administration(Protocol):
         ...
 
     def size(self, entity: str) -> EntitySize | None:
-        """How much stands in a queue or topic; None where there is neither.
+        """How much is in a queue or topic; None where there is neither.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -214,7 +214,7 @@ class Administrations:
         self._open.clear()
 
     def observe(self) -> Mapping[str, NamespaceState]:
-        """What stands at every namespace; they are asked side by side.
+        """What is at every namespace; they are asked side by side.
 
         Raises:
             NamespacesAwayError, ConfigError: with a fault for every namespace that cannot be opened or reached; the former where

@@ -1,4 +1,4 @@
-"""The copies of messages for a target that bears no AMQP: provenance, mark and policy.
+"""The copies of messages for a target that carries no AMQP: provenance, mark and policy.
 
 What it is: the options that every such target has, and the making of copies from them. What it is not: the form in which a target stores
 a copy (`wrap`).

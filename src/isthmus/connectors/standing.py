@@ -1,4 +1,4 @@
-"""The administration of a system in which nothing is made: every entity that is asked for stands.
+"""The administration of a system in which nothing is made: every entity that is asked for exists.
 
 What it is: `isthmus.connectors.administration.Administration` for addresses and for services whose data plane has no administration. What
 it is not: a look; whether an entity is there is told by the route that uses it.

@@ -37,7 +37,7 @@ SYSTEMS = {
 
 
 class Waits(NamedTuple):
-    """What stands before a route.
+    """What is before a route.
 
     Attributes:
         messages: how many, at most.

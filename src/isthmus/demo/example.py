@@ -314,7 +314,7 @@ class Example:
 
 
 def _with_tables_in(federation: Federation, source: Path, folder: Path) -> Federation:
-    """The same with the tables and spools that lie in one folder in another one."""
+    """The same with the tables and spools that are in one folder in another one."""
 
     def moved(path: str) -> str:
         return str(folder.absolute() / Path(path).relative_to(source)) if Path(path).is_relative_to(source) else path

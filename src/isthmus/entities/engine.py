@@ -221,7 +221,7 @@ class Engine(Administration):
         return "" if row is None else str(json.loads(row)["store_id"])[:_IDENTITY_CHARACTERS]
 
     def probe(self) -> None:
-        """Stage a row that stands already: its commit tells whether the disk works again.
+        """Stage a row that exists already: its commit tells whether the disk works again.
 
         Raises:
             StoreError: the store could not be reopened after a failure, and still cannot.
@@ -469,7 +469,7 @@ class Engine(Administration):
             number = self._at_work
             if self._staging.drops != drops or not number:
                 raise  # the store refused a write, and everything staged has failed; or a read that is no entity's
-            # One entity's fault, be it a read that its disk refuses, must not hold up the others for good (I3).
+            # One entity's fault, be it a read that its disk refuses, must not hold up the others permanently (I3).
             _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
             self._paused[number] = steady + _FAULT_PAUSE_MS
             self._fail(fault)

@@ -41,7 +41,7 @@ class IdleTime:
     def since_ms(self, now_ms: int) -> int:
         """For how long, at most, anything may count as idle at a wall time.
 
-        A step of the wall clock took the last use of everything away from now: idleness counts anew.
+        A step of the wall clock took the last use of everything away from now: idleness counts again.
         """
         steady = monotonic_ms(self._clock)
         before, self._wall_lead_ms = self._wall_lead_ms, now_ms - steady

@@ -1,4 +1,4 @@
-"""Which entities stand: the catalog in the store and the objects at work, kept in step.
+"""Which entities exist: the catalog in the store and the objects at work, kept in step.
 
 What it is: loading at the start, reloading after a failed commit, the application of descriptions to queues and
 topics, and the lookup by path. What it is not: the management operations (`administration`).
@@ -227,7 +227,7 @@ class Registry:
         return self._transfer(self._find(member.path)[0])
 
     def _member(self, kind: type[_M], path: str, number: int) -> _M:
-        """The object for an entity, as the store has it; one that stood before a reload goes on."""
+        """The object for an entity, as the store has it; one that existed before a reload is kept."""
         state = self._store.get(state_key(number))
         kept = self._kept.get(number)
         if isinstance(kept, kind):

@@ -84,7 +84,7 @@ def is_moved(message: bytes, start: int, end: int) -> bool:
 
 
 def _first_hop(message: bytes, at: int, stop: int) -> bytes:
-    """What stands from the slash to the digest in a copy of one hop, for a copy of several."""
+    """The bytes from the slash to the digest in a copy of one hop, for a copy of several."""
     values = []
     for key in _KEYS:
         if not message.startswith(key, at):

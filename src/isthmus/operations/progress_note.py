@@ -6,7 +6,7 @@ What it is not: true for an entity that was removed and created again: its time 
 Invariants:
     I1. A message is in the note only after it was acknowledged.
     I2. The note is on disk before the first message is sent, and after each group; killed at any instant, the note of
-        before or after stands whole.
+        before or after is there whole.
     I3. A note that cannot be read ends the import; it is never taken for none.
     I4. What is noted of an interrupted import of the same file into another entity stays until that one is done.
 """

@@ -103,7 +103,7 @@ class Redriven:
     Attributes:
         sent: acknowledged by the target, and removed from the queue.
         dropped: a step of the route drops them; removed from the queue.
-        refused: by the target, by a step, or because they would return; they stand where they stood.
+        refused: by the target, by a step, or because they would return; they stay where they are.
         left: locked elsewhere or gone meanwhile, or the target was gone before they were sent.
         first_refusal: why, of the first one; empty if none was.
         gone: why nothing more was sent; empty where all was tried.

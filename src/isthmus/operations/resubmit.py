@@ -42,7 +42,7 @@ class Resubmission(NamedTuple):
 
     Attributes:
         moved: acknowledged by the target, and removed from the dead-letter queue as the namespace has confirmed.
-        refused: by the target, or by the action; they stand where they stood.
+        refused: by the target, or by the action; they stay where they are.
         left: locked elsewhere, gone meanwhile, or sent, but without the lock by which to remove it.
         first_refusal: why, of the first one; empty if none was.
     """
@@ -82,7 +82,7 @@ def resubmit(
         progress: told how many messages were dealt with since the last time.
 
     Raises:
-        IsthmusError: the peer is gone; see I1 for what stands then.
+        IsthmusError: the peer is gone; see I1 for what exists then.
     """
     count = wanted.count()
     sender = Sender(client, destination).wait_ready()

@@ -8,7 +8,7 @@ Invariants:
     I1. No byte reaches a member that the state file does not name: when the alias turns, every connection that was made
         before is cut. While receivers empty a member, it does not turn: they keep their locks.
     I2. While there is no active member, connections wait for one, and get it or are closed.
-    I3. A side that does not read keeps the other from sending: no more than a buffer's length stands in memory.
+    I3. A side that does not read keeps the other from sending: no more than a buffer's length is in memory.
     I4. A state file that cannot be read leaves things as they were; it never opens a way.
 """
 

@@ -9,7 +9,7 @@ Invariants:
     I2. The work of a phase may be done again from its beginning.
     I3. An entity that others forward to is stopped only when nothing waits in them: what is forwarded finds it open.
     I4. Nothing is moved to where duplicate detection may drop it: the MessageId of what is moved back has been there.
-    I5. A planned fail-over that cannot empty the old member goes back and says what stands where, unless the operator lets
+    I5. A planned fail-over that cannot empty the old member goes back and says what is where, unless the operator lets
         it leave messages behind.
     I6. Dead letters are moved once nothing can bring the fail-over back; those that the new member does not take, and deferred
         messages, stay and are told.
@@ -296,14 +296,14 @@ class Failover:
 
 
 def is_movable(entity: Description, held: Mapping[Key, Description]) -> bool:
-    """Whether a copy of a message in it, sent to the entity of the same name, comes to stand where the message stood."""
+    """Whether a copy of a message in it, sent to the entity of the same name, comes to be where the message was."""
     return entity.kind in {"queue", "topic"} and not detects(entity, held)
 
 
 def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
     """Whether a queue or topic, or something that it forwards to, detects duplicates.
 
-    It would accept a message whose MessageId it has seen within its window and drop it: one that stood there before it was
+    It would accept a message whose MessageId it has seen within its window and drop it: one that was there before it was
     moved here, by the fail-over before.
     """
     waiting, seen = [entity.key[:1]] if entity.kind != "subscription" else [], set[Key]()

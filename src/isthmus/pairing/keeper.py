@@ -208,7 +208,7 @@ class Keeper:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
             self._make(self._members[state.standby], group, found, on_step, with_messages=messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
-        # Of what an earlier process intended, that which stands was made by it.
+        # Of what an earlier process intended, that which exists was made by it.
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
         gone = {step.entity.path for step in found.done if step.action == "delete"}
         after = state.having_made((stands - gone) | created)

@@ -2,13 +2,13 @@
 
 What it is: the drain of a planned fail-over: active messages under peek-lock, session by session where there are sessions,
 scheduled messages of queues and topics, and dead letters with what says why they are there. What it is not: a way to move what
-stands in a subscription (nothing can be sent to a subscription alone), or deferred messages (whoever deferred them knows them
+is in a subscription (nothing can be sent to a subscription alone), or deferred messages (whoever deferred them knows them
 by a sequence number, which a copy does not have).
 
 Invariants:
     I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it, and
         it is moved again: a namespace of ours drops the second copy by its key (`isthmus.message.duplicate_key`), at any other
-        it stands twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover`, I4.)
+        it is there twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover`, I4.)
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
     I3. A copy differs from its message in its TimeToLive only, which is what was left of it. A dead letter has none.
     I4. Dead letters are moved only to a namespace that puts them into the dead-letter queue.

@@ -171,7 +171,7 @@ class PairSession:
 
         Raises:
             InvalidArgumentError: a fail-over is under way.
-            IsthmusError: a member gives no answer; the pair stands as before, and the verb can be run again.
+            IsthmusError: a member gives no answer; the pair is as before, and the verb can be run again.
         """
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
@@ -282,7 +282,7 @@ class PairSession:
         """Host and port of each member, for the alias.
 
         Raises:
-            InvalidArgumentError: a member cannot stand behind an alias.
+            InvalidArgumentError: a member cannot be behind an alias.
             SecretError, ConnectionStringError: its connection leads nowhere.
         """
         found = {}

@@ -34,7 +34,7 @@ VERSION = 1
 
 
 class Phase(StrEnum):
-    """Where a fail-over stands."""
+    """The phase of a fail-over."""
 
     STEADY = "steady"
     STOPPING = "stopping"
@@ -72,11 +72,11 @@ class PairState:
         active: alias of the namespace that applications use.
         standby: alias of the other one.
         epoch: number of fail-overs that were begun, and one.
-        phase: where the fail-over stands.
+        phase: of the fail-over.
         is_forced: whether it is a forced one.
         consume_ms: how long a planned one lets receivers empty what they receive from.
         leaves: whether a planned one goes on although messages stay behind.
-        statuses: path → status of the active member's entities that are not Active for applications, as they stood when
+        statuses: path → status of the active member's entities that are not Active for applications, as they were when
             the pair was last steady.
         fences: alias → fence of each member.
         made: alias → paths that pairing made there.
@@ -118,7 +118,7 @@ class PairState:
 
     @property
     def made_keys(self) -> frozenset[Key]:
-        """Keys of what pairing made at the standby member; what it was about to make and stands there counts."""
+        """Keys of what pairing made at the standby member; what it was about to make and is there counts."""
         return frozenset(key_of(path) for path in (*self.made.get(self.standby, ()), *self.intended))
 
     # ---- fail-over
@@ -224,7 +224,7 @@ class PairState:
         return self.made.get(self.standby, ())
 
     def having_made(self, paths: Iterable[str]) -> PairState:
-        """What pairing made stands at the standby member under these paths; it intends nothing more."""
+        """What pairing made is at the standby member under these paths; it intends nothing more."""
         return replace(self, made={**self.made, self.standby: tuple(sorted(paths))}, intended=())
 
     # ---- JSON

@@ -6,7 +6,7 @@ only the first, so that it never waits for work that hangs at a member that is g
 (`isthmus.pairing.state`).
 
 Invariants:
-    I1. Killed at any instant, the state of before or after stands whole.
+    I1. Killed at any instant, the state of before or after is there whole.
     I2. A state that cannot be read is an error, never taken for none.
     I3. A state of an older epoch never replaces one of a newer: work that a forced fail-over has overtaken ends with
         `SupersededError`.
@@ -125,7 +125,7 @@ class StateFile:
 
         Raises:
             SupersededError: the disk holds one of a newer epoch.
-            StateFileError: the folder or the disk refuses; the old state stands.
+            StateFileError: the folder or the disk refuses; the old state is kept.
         """
         with self._locked(_LOCK, wait_seconds=None):
             if self.path.exists():

@@ -29,7 +29,7 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
     Args:
         route: the route.
         federation: its federation, with absolute paths.
-        only_present: end when what stands at the source at the beginning is moved.
+        only_present: end when what is at the source at the beginning is moved.
     """
     source = federation.namespaces[route.source.alias]
     read = _log_source if source.is_log else _plain_source if source.is_plain else _source
@@ -41,7 +41,7 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering != "none",
         is_strict=options.ordering == "strict",
-        # A log's partitions go to the members of its group, and a route is one; what stands at the beginning is one reader's to count.
+        # A log's partitions go to the members of its group, and a route is one; what is at the beginning is one reader's to count.
         competing=not (source.is_log or only_present),
         only_present=only_present,
         block_refused=options.refused == "block",

@@ -3,7 +3,7 @@
 What it is: `Cell`, a value whose kind is known only per row, and `RuleColumns`, which finds the cells of properties in
 documented columns. What it is not: operators (see `rule_operator`).
 
-User properties stand in one map column of the type `USER_PROPERTIES_TYPE`: names as the sender spelt them, values as a
+User properties are in one map column of the type `USER_PROPERTIES_TYPE`: names as the sender spelt them, values as a
 struct of which one field is set. A null struct is a null property; a struct without any field set is a value of a type
 that rules do not know (a list, a map), which exists and compares with nothing. The struct may have a field `type` besides,
 as the data source's has: where it says `amqp`, the field `binary` holds the encoding of such a value and is not read.

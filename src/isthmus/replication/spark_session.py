@@ -34,7 +34,7 @@ from isthmus.replication.spark.worker_environment import make_shareable
 
 __all__ = ["LOG_FILE", "STDERR_FILE", "create_spark_session"]
 
-# One for a route's lease, and one for that which stands next while leases change.
+# One for a route's lease, and one for that which is next while leases change.
 SLOTS_PER_ROUTE = 2
 # One for the driver's small jobs, one so that a restarting route need not wait.
 SPARE_SLOTS = 2

@@ -1,6 +1,6 @@
 """The write-ahead log that a store is writing, noted beside it, so that its removal is noticed.
 
-What it is: a file with the number of the newest log, and the look whether that log still stands. What it is not: RocksDB's
+What it is: a file with the number of the newest log, and the look whether that log still exists. What it is not: RocksDB's
 own note; it knows a log by its name in the folder alone, and opens a store without one as if nothing had been written.
 
 Invariants:

@@ -54,7 +54,7 @@ class LogWalk(NamedTuple):
         next: the sequence number that has to follow.
         last: the fragments of the last whole record.
         end: offset behind the last whole record.
-        size: of the log; what lies behind `end` is torn.
+        size: of the log; what is behind `end` is torn.
         damage: what is wrong, and where; empty if nothing is.
     """
 

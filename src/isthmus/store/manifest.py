@@ -2,7 +2,7 @@
 
 What it is: the number of the oldest log that is needed, read from the manifest that `CURRENT` names. What it is not: a reader
 of the other edits, nor a check of checksums; RocksDB reads the manifest itself, and refuses a damaged one.
-Spec: RocksDB's wiki, "MANIFEST", and `db/version_edit.h`. An edit is pairs of a tag (varint32) and a value; numbers stand
+Spec: RocksDB's wiki, "MANIFEST", and `db/version_edit.h`. An edit is pairs of a tag (varint32) and a value; numbers are
 before the tables that an edit adds or takes away.
 
 Invariants:

@@ -12,7 +12,7 @@ Invariants:
         behind it.
     I3. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
         table are refused, and the files are left as they are.
-    I4. A log that was in use and is needed, and does not stand there any more, is damage: RocksDB would start without it.
+    I4. A log that was in use and is needed, and is not there any more, is damage: RocksDB would start without it.
 """
 
 from __future__ import annotations

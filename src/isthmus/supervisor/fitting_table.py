@@ -41,7 +41,7 @@ class FittingTable:
     Args:
         *headings: of columns; one that begins with ">" is right-aligned.
         title: a line above.
-        names: how many of the first columns say what a row is about; they stand in the first line of a stacked row, without headings.
+        names: how many of the first columns say what a row is about; they are in the first line of a stacked row, without headings.
     """
 
     def __init__(self, *headings: str, title: str | Text = "", names: int = 2) -> None:

@@ -28,7 +28,7 @@ class Settings:
             on a Python process that takes ten to connect.
         start_seconds: after so long a route that is still starting no longer delays the next.
         claim_seconds: with `available_now`, how long a route waits for its claim before it is given up.
-        attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good; more than
+        attempts_limit: with `available_now`, how many failures in a row without a message moved end a route permanently; more than
             it takes to find a message that kills its worker (`isthmus.bridge.lease.crash_search`).
     """
 

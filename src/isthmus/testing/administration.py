@@ -46,7 +46,7 @@ _RECEIVED: dict[str, Any] = {
 _SUBSCRIPTION = SubscriptionState(name="", **_RECEIVED)
 _QUEUE = QueueState(name="", duplicate_detection_ms=0, partitioned=False, **_RECEIVED)
 
-# What the service refuses to change of an entity that stands.
+# What the service refuses to change of an entity that exists.
 _FIXED = ("requires_session", "partitioned")
 
 
@@ -57,7 +57,7 @@ class FakeAdministration:
         endpoint: where it says that it answers.
         identity: what it says it is; empty: nothing.
         topics: what is at the start, every field given or the service's default.
-        queues: that stand, likewise; a name alone is a queue with the service's defaults.
+        queues: that exist, likewise; a name alone is a queue with the service's defaults.
 
     Attributes:
         away: True makes every call fail as if the namespace could not be reached.

@@ -28,7 +28,7 @@ class Weather:
         jitter_seconds: how much longer at most.
         bytes_per_second: bandwidth; infinite for none.
         buffer_bytes: bytes under way at most; it has to hold what the delay keeps under way at the rate that is wanted.
-        is_stalled: whether nothing comes out, though the connection stands.
+        is_stalled: whether nothing comes out, though the connection is open.
     """
 
     delay_seconds: float = 0.0

@@ -55,7 +55,7 @@ class FakeQueue:
         locked: sequence number → connection that holds it.
         fates: sequence number → `completed`, `abandoned`, `deferred`, `released` or `dead-lettered: REASON`.
         refuse: condition to refuse sends with; None accepts.
-        refuse_only: refuse only deliveries in which one of these stands; empty: all.
+        refuse_only: refuse only deliveries in which one of these ares; empty: all.
         refuse_state: delivery state to answer refused sends with, instead of rejected for the condition `refuse`.
         refused: deliveries refused so far.
         hold: keep acknowledgements back while True.

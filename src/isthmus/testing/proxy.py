@@ -65,7 +65,7 @@ class Proxy:
     # ---- for the test
 
     def set_weather(self, there: Weather, back: Weather | None = None) -> None:
-        """Changes what connections are like, those that stand included; `back` is the direction to the client, by default the same."""
+        """Changes what connections are like, those that are included; `back` is the direction to the client, by default the same."""
         self._weather = (there, back or there)
 
         def change() -> None:
@@ -92,7 +92,7 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many connections stand."""
+        """How many connections are open."""
         return len(self._pairs)
 
     def close(self) -> None:

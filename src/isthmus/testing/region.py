@@ -11,7 +11,7 @@ How to use it: docs/how-to/test-your-application-against-an-outage.md.
 
 Invariants:
     I1. After a `with` block of a trouble the region is as before it, also where the block raises.
-    I2. What was acknowledged before `outage`, `slow`, `stalled`, `frozen` and `crash` stands after it; after `lose` nothing does.
+    I2. What was acknowledged before `outage`, `slow`, `stalled`, `frozen` and `crash` is after it; after `lose` nothing does.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Region:
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Connections stand and new ones are made, but nothing passes; what was sent meanwhile arrives afterwards."""
+        """Connections stay open and new ones are made, but nothing passes; what was sent meanwhile arrives afterwards."""
         self._check()
         self._proxy.set_weather(Weather(is_stalled=True))
         try:
@@ -119,7 +119,7 @@ class Region:
             self.namespace.start()
 
     def lose(self) -> None:
-        """The region is gone for good, with all that it held."""
+        """The region is gone permanently, with all that it held."""
         self._check()
         self.is_lost = True
         self._proxy.refuse()

@@ -1,7 +1,7 @@
 """Canaries: heartbeat messages of a route, which no application receives.
 
 What it is: the setting `canary`, the rules that keep canaries apart, and the checks that they can be. A canary is sent to the topic that
-a route reads from, and bears the route's name in the property `isthmus-canary`. Of all subscriptions only the route's own selects it, by a
+a route reads from, and carries the route's name in the property `isthmus-canary`. Of all subscriptions only the route's own selects it, by a
 rule of its own; at the target only the subscription `isthmus.TASK.canary` selects the copy. Every other subscription of both topics has
 `[isthmus-canary] IS NULL` in its rules: those that the file declares get it from `plan`, and one that the file does not declare is a fault
 of the plan if it would take canaries. What it is not: the sending and the receiving (`isthmus.supervisor.watch.canary_watch`).
@@ -92,7 +92,7 @@ def taking(wanted: TopicState, stands: TopicState | None) -> Iterator[tuple[str,
 
     Args:
         wanted: the topic.
-        stands: as it stands; None where it does not.
+        stands: as it is at the namespace; None where it is not there.
     """
     if not any(rule.name in (RULE, EXCLUSION) for each in wanted.subscriptions for rule in each.rules or ()):
         return

@@ -34,12 +34,12 @@ _BATCH_MS = 1_000
 
 
 def lint(text: str, file: str = "isthmus.yaml") -> list[Fault]:
-    """Every fault of a federation file, in the order in which they stand."""
+    """Every fault of a federation file, in the order of the file."""
     return list(_checked(text, file)[0].error().faults)
 
 
 def warnings(text: str, file: str = "isthmus.yaml") -> list[Fault]:
-    """What a federation file may say and what goes wrong in time, in the order in which it stands."""
+    """What a federation file may say and what goes wrong in time, in the order of the file."""
     return sorted(_checked(text, file)[0].warnings, key=lambda each: (each.line, each.column))
 
 

@@ -133,8 +133,8 @@ class Task:
         ledger: the account of what its routes move; None: there is none.
         mailbox: whether its replication subscriptions forward to queues of their own.
         when_full: what is done when a source fills: `alert`, `spool` or `drop`.
-        place: where the task stands.
-        places: where its settings stand.
+        place: where the task is in the file.
+        places: where its settings are in the file.
     """
 
     name: str
@@ -319,13 +319,13 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What entered one entity and has to stand at another: what `isthmus verify` compares.
+    """What entered one entity and has to be at another: what `isthmus verify` compares.
 
     Attributes:
         origin: the entity that publishers send to, e.g. `ewr/flights`.
         witness: where what entered can be read without consuming it, e.g. `ewr/flights/Subscriptions/audit`; empty entity:
             nowhere, then the numbers of the origin's messages tell, which have no gaps.
-        target: the entity where copies have to stand, e.g. `jfk/flights/Subscriptions/audit` or `jfk/orders`.
+        target: the entity where copies have to be, e.g. `jfk/flights/Subscriptions/audit` or `jfk/orders`.
         routes: names of the routes that move them, in the order in which a message passes them.
         filter: SQL condition on what goes; empty: everything.
         origin_is_consumed: whether applications consume from the witness.

@@ -1,13 +1,13 @@
 """Where a federation's messages were set aside, and where each is to go from there.
 
-What it is: a pure mapping from tasks to queues that `isthmus redrive` empties. What a route could not deliver stands in the dead-letter
+What it is: a pure mapping from tasks to queues that `isthmus redrive` empties. What a route could not deliver is in the dead-letter
 queue of its source, with the mark of the task on it. Sent to the source again it would reach every other subscription a second time, and
 no route. So it goes to the route's target, as the copy that the route would have made. What spillover has parked is sent to the
 member's own queue or topic again, with the mark, so that it is parked again and not spilled where it fails once more. What it is not: the
 sending (`isthmus.operations.redrive`).
 
 Invariants:
-    I1. Each route has at most one queue here, and no queue stands here twice.
+    I1. Each route has at most one queue here, and no queue is here twice.
     I2. Whatever is sent from a queue has an origin that names a sequence number which no other message has, so that a target that detects
         duplicates by origin takes it once, however often it is sent.
 """

@@ -28,7 +28,7 @@ def check_filter(text: str, place: Place, document: Document, *, mark: str = "")
 
     Args:
         text: the SQL text.
-        place: where it stands.
+        place: where it is in the file.
         document: takes the faults.
         mark: the property that marks copies in this task.
 
@@ -63,7 +63,7 @@ def check_joined(text: str, place: Place, document: Document, *, mark: str, unma
 
     Args:
         text: the joined filter.
-        place: where the operator's filter stands.
+        place: where the operator's filter is in the file.
         document: takes the faults.
         mark: the property.
         unmarked: the operator's filter joined with what every message fulfils that no route has copied.

@@ -1,7 +1,7 @@
-"""Entities as they stand at a namespace, or as a task wants them.
+"""Entities as they are at a namespace, or as a task wants them.
 
-What it is: the part of an entity's description that planning looks at. In what stands every field is known; in what is
-wanted, None means "whatever stands, or the service's default". What it is not: a full description of an entity.
+What it is: the part of an entity's description that planning looks at. In what exists every field is known; in what is
+wanted, None means "whatever exists, or the service's default". What it is not: a full description of an entity.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RuleState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionState:
     """A subscription and its rules; names of topics and forwarding targets are entity paths. `initial_ttl_ms` is the default
-    time to live that it is created with; `default_ttl_ms` also changes one that stands.
+    time to live that it is created with; `default_ttl_ms` also changes one that exists.
     """
 
     name: str
@@ -141,10 +141,10 @@ class LogState:
     """A log with partitions, e.g. a topic of Kafka.
 
     Attributes:
-        initial_partitions: how many it is created with; one that stands keeps its number.
+        initial_partitions: how many it is created with; one that exists keeps its number.
         initial_replication: copies of each that it is created with; None: as the cluster has it.
-        partitions: of one that stands.
-        groups: those that are wanted, or, of the ones asked for, those that stand.
+        partitions: of one that exists.
+        groups: those that are wanted, or, of the ones asked for, those that exist.
         like: alias and name of the log whose number of partitions it is created with, where `initial_partitions` says none.
     """
 
@@ -156,7 +156,7 @@ class LogState:
     like: tuple[str, str] | None = None
 
     def has_group(self, name: str) -> bool:
-        """Whether this group stands."""
+        """Whether this group exists."""
         return any(group.name == name for group in self.groups)
 
 
@@ -166,7 +166,7 @@ class PlainState:
 
     Attributes:
         is_topic: whether it hands each message to every subscription.
-        subscriptions: of a topic: what keeps messages for routes; those that are wanted, or, of the ones asked for, those that stand.
+        subscriptions: of a topic: what keeps messages for routes; those that are wanted, or, of the ones asked for, those that exist.
         is_read: whether a route reads it.
         remarks: what is to be told of it as it stands, e.g. that it drops messages; each a sentence without its subject.
     """
@@ -193,11 +193,11 @@ class NamespaceState:
         alias: the namespace's.
         endpoint: `host[:port]` that answered; two aliases with the same are one namespace.
         identity: what the namespace calls itself, whatever the host by which it was reached; likewise. Empty: not known.
-        topics: those that stand, of the ones asked for.
-        queues: those that stand, of the ones asked for; also where a topic was asked for, as `topics` also has those that
-            stand where a queue was asked for.
-        logs: those that stand, of the ones asked for.
-        plain: those that stand, of the ones asked for.
+        topics: those that exist, of the ones asked for.
+        queues: those that exist, of the ones asked for; also where a topic was asked for, as `topics` also has those that
+            are where a queue was asked for.
+        logs: those that exist, of the ones asked for.
+        plain: those that exist, of the ones asked for.
     """
 
     alias: str

@@ -172,7 +172,7 @@ class RequestLink:
                 reply.fail(TransportError("", "the request was not processed", self.path))
 
     def on_attached(self, link: Link) -> None:
-        """Both ends stand; credit tells when to send."""
+        """Both ends are open; credit tells when to send."""
 
     def on_lost(self, error: IsthmusError) -> None:
         """The links are gone."""

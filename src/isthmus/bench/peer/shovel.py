@@ -106,7 +106,7 @@ def run_shovel(folder: Path) -> Iterator[Shovel]:
     """Start both nodes, make the queues, and end everything when the block ends.
 
     Args:
-        folder: where the nodes keep their data; must lie on a real disk for the numbers to mean anything.
+        folder: where the nodes keep their data; must be on a real disk for the numbers to mean anything.
 
     Raises:
         OperationTimeoutError: if a node does not come up.

@@ -1,4 +1,4 @@
-"""Where a delivery machine stands in sending again.
+"""How far a delivery machine is in sending again.
 
 What it is: the state between a refusal or a lost connection and the moment at which everything that was sent again has its
 outcome. It goes through rounds: `settling` waits for the outcomes of what is in flight, then nothing is sent until

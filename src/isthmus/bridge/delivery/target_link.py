@@ -1,6 +1,6 @@
 """What the delivery machine knows of its target's connection.
 
-What it is: whether it stands, its credit, its limit for one message, what is in flight on it, and how much may be. What it is
+What it is: whether it is open, its credit, its limit for one message, what is in flight on it, and how much may be. What it is
 not: the connection itself.
 
 Invariants:
@@ -24,7 +24,7 @@ class TargetLink:
         most: deliveries in flight that it grows to.
 
     Attributes:
-        is_open: whether it stands.
+        is_open: whether it is open.
         credit: deliveries that the target takes now.
         message_bytes: the largest message that it takes; 0 for no limit.
         limit: deliveries in flight at most for now.

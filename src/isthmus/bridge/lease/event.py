@@ -215,7 +215,7 @@ class HandOn(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Tell the driver how the route stands at once, before anything is handed on or granted."""
+    """Tell the driver how the route is doing at once, before anything is handed on or granted."""
 
 
 class Ended(NamedTuple):

@@ -134,7 +134,7 @@ class RouteLease:
         return due
 
     def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
-        """How the route stands; `clock_offset_ms` as its source tells it."""
+        """How the route is doing; `clock_offset_ms` as its source tells it."""
         return report_of(
             self._phase,
             self.messages,

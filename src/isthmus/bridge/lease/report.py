@@ -37,7 +37,7 @@ def report_of(
     now: float,
     clock_offset_ms: int | None,
 ) -> RouteReport:
-    """How a route stands.
+    """How a route is doing.
 
     Args:
         phase: how far its opening is.

@@ -140,7 +140,7 @@ class EndState:
     has_returned: bool = False
     """Whether messages were given back within this opening, which the source gives again."""
     is_complete: bool = False
-    """Whether everything that stood at the source at the beginning is settled."""
+    """Whether everything that was at the source at the beginning is settled."""
 
     @property
     def is_begun(self) -> bool:

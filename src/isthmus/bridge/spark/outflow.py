@@ -7,7 +7,7 @@ Invariants:
     I1. Nothing waits here or in Python's buffers longer than `flush_ms` and what `FLUSH_DELAY_LIMIT_SECONDS` adds, but where
         rows push each other on.
     I2. Few messages go in one batch with the flush row that pushes them: each batch costs as much as some hundred rows.
-    I3. Messages of one handle keep their order; those of one batch stand together by handle, so that the sink takes few runs.
+    I3. Messages of one handle keep their order; those of one batch are together by handle, so that the sink takes few runs.
     I4. Every message is followed by a flush row, and the reader is told of each flush before it goes.
     I5. Nothing goes on once the lease has failed: what is held here was given back to its source.
 """

@@ -1,6 +1,6 @@
 """What reader and sink do with batches where routes have steps.
 
-What it is: the protocol, and the one place that names who fulfils it: steps stand above the bridge, which knows them by name only, as it
+What it is: the protocol, and the one place that names who fulfils it: steps are above the bridge, which knows them by name only, as it
 does connectors (`isthmus.bridge.registry`). What it is not: the steps.
 """
 

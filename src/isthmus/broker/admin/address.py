@@ -80,7 +80,7 @@ class Address:
                     "The resource type is not known; there are queues, topics, eventhubs and hybridconnections."
                 )
             return cls(kind)
-        # Names of event hubs have no slash: the word stands second, or it is part of an entity's name.
+        # Names of event hubs have no slash: the word is second, or it is part of an entity's name.
         if len(raw) in (2, 3) and raw[1].lower() == "consumergroups":
             if len(raw) == 2:
                 return cls(Resource.CONSUMER_GROUPS, segments[0])

@@ -115,7 +115,7 @@ def read_description(node: Node, kind: type[_D], *, current: _D | None = None, a
     Args:
         node: the ``QueueDescription``, ``TopicDescription`` or ``SubscriptionDescription``.
         kind: which of them it is.
-        current: on an update, what stands now; it gives the settings that `api_version` does not know yet, and the
+        current: on an update, what exists now; it gives the settings that `api_version` does not know yet, and the
             creation times of authorization rules.
         api_version: of the request.
         now_ms: wall time, for new authorization rules.
@@ -189,7 +189,7 @@ def _count_details(runtime: Runtime) -> str:
 
 
 def read_rules(node: Node, current: list[AuthorizationRule], now_ms: int) -> list[AuthorizationRule]:
-    """The rules in an element, completed by those that stand."""
+    """The rules in an element, completed by those that exist."""
     rules = []
     for child in node.find_all("AuthorizationRule"):
         name = child.find_text("KeyName") or ""

@@ -6,7 +6,7 @@ Spec: docs/explanation/protocol.md, Event Hubs; learn.microsoft.com/rest/api/eve
 
 Invariants:
     I1. An update replaces what the service's description has; what only this namespace knows (size retention, the size
-        of a transfer) and the consumer groups stand.
+        of a transfer) and the consumer groups exist.
     I2. A request that is refused has changed nothing.
 """
 

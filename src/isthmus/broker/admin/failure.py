@@ -58,7 +58,7 @@ class TooLargeError(IsthmusError):
     code = "too-large"
 
 
-# Status and SubCode text; the first line whose class fits counts, so that subclasses stand before their bases.
+# Status and SubCode text; the first line whose class fits counts, so that subclasses come before their bases.
 # Answers to bad tokens have no SubCode: the text starts with the reason's name.
 _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (TokenError, 401, ""),

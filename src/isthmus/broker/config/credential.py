@@ -5,7 +5,7 @@ What it is not: the rules at work (`keyring`), the tokens (`jwt`), nor the rest 
 Spec: service-bus-sas.md; docs/explanation/protocol.md, Tokens.
 
 Invariants:
-    I1. No key stands in the file itself, and no fault's text holds one.
+    I1. No key is in the file itself, and no fault's text holds one.
 """
 
 from __future__ import annotations

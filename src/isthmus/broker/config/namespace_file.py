@@ -63,7 +63,7 @@ def read_config(text: str, file: str) -> NamespaceConfig:
 
 
 def _compose(text: str, document: Document) -> yaml.Node | None:
-    # JSON may be indented by tabs, which YAML forbids; inside JSON's strings a tab cannot stand.
+    # JSON may be indented by tabs, which YAML forbids; inside JSON's strings a tab cannot be.
     if text.lstrip().startswith("{"):
         text = text.replace("\t", " ")
     try:

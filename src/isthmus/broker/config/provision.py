@@ -1,6 +1,6 @@
 """A namespace's file made true.
 
-What it is: the entities of a `NamespaceConfig` created, or brought in line where they stand already. What it is not: a
+What it is: the entities of a `NamespaceConfig` created, or brought in line where they exist already. What it is not: a
 remover; entities that the file does not name stay, and so do their messages.
 Spec: none; the file is read again at every start, and what it says wins over what the administration API changed since.
 
@@ -92,9 +92,9 @@ def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bo
 
 
 def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
-    """An engine in memory with what stands now of what the file names, queues and topics crosswise."""
+    """An engine in memory with what exists now of what the file names, queues and topics crosswise."""
     journal = MemoryJournal()
-    # What stands was made under other limits, maybe: it is copied without any, and then judged by those of today.
+    # What exists was made under other limits, maybe: it is copied without any, and then judged by those of today.
     limits = replace(limits, partitions_per_entity=1, partition_stores=1)
     copy = _engine_in_memory(journal, replace(limits, **_NO_LIMITS), partitioned=engine.stores is not None)
     names = (*config.topics, *config.queues, *config.event_hubs, *config.hybrid_connections)
@@ -129,7 +129,7 @@ def _engine_in_memory(journal: MemoryJournal, limits: Limits, *, partitioned: bo
 
 
 def _targets(config: NamespaceConfig) -> Iterator[str]:
-    """What the file's entities forward to: it may stand without being named in the file."""
+    """What the file's entities forward to: it may exist without being named in the file."""
     described: list[QueueDescription | SubscriptionDescription] = [*config.queues.values()]
     described += [each.description for topic in config.topics.values() for each in topic.subscriptions.values()]
     for each in described:
@@ -151,7 +151,7 @@ def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, Q
 
 
 def _authorized(wanted: _D, current: _D | None, rules: list[AuthorizationRule] | None) -> _D:
-    """The description with the file's authorization rules, or with those that stand where the file has none."""
+    """The description with the file's authorization rules, or with those that exist where the file has none."""
     standing = current.authorization_rules if current is not None else []
     if rules is not None:
         standing = merge_rules(rules, standing, SystemClock().wall_ms())

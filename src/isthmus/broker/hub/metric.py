@@ -19,7 +19,7 @@ RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 
 def with_metric(events: Sequence[bytes], state: PartitionState, now_ms: int) -> list[bytes]:
-    """The events with what stands at the end of their partition.
+    """The events with what is at the end of their partition.
 
     Args:
         events: encoded, sections in order, each with message annotations.

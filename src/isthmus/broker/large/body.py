@@ -1,7 +1,7 @@
 """Where the body of an encoded message begins, and whether it is one, told while it comes.
 
 What it is: a walk over the sections of a message that is never in memory as a whole. What it is not: the reading of
-what stands before the body (`isthmus.entities.record.parse`).
+what is before the body (`isthmus.entities.record.parse`).
 Spec: AMQP 1.0 part 3.2, part 1.2.
 
 Invariants:

@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
     text: str
 
 
-# The first line whose class fits counts, so that subclasses stand before their bases.
+# The first line whose class fits counts, so that subclasses come before their bases.
 _TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
     (EntityNotFoundError, 404, "amqp:not-found"),
     (EntityExistsError, 409, "com.microsoft:entity-already-exists"),

@@ -68,7 +68,7 @@ class ReceiverLink(IncomingLink):
         account_large: told of bytes of large messages that wait for the disk, as `account` is of the others'.
         batch_limit: how many messages an envelope may have; None for any number.
         credit: deliveries that the client may send ahead of what is read.
-        takes_copies: whether what comes are a route's copies, which bear duplicate keys.
+        takes_copies: whether what comes are a route's copies, which carry duplicate keys.
     """
 
     def __init__(

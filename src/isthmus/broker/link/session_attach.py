@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
 
     Attributes:
         session_id: None asks for the next available one.
-        key: under which the filter stands.
+        key: the name of the filter.
         descriptor: of the filter's value; None if it came bare.
     """
 
@@ -155,7 +155,7 @@ class SessionWait:
         queue: the entity.
         holder: whose the session will be.
         link_name: likewise.
-        is_wanted: whether the link still stands; raises IsthmusError where it may not receive any more.
+        is_wanted: whether the link is still open; raises IsthmusError where it may not receive any more.
         granted: told of the session.
         refused: told why there is none.
     """

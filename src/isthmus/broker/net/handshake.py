@@ -28,7 +28,7 @@ _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 class Upgraded(Protocol):
     """The protocol that has the connection after its handshake; an `asyncio.BaseProtocol` as well.
 
-    It also stands in for the parser of the HTTP server's, which is how it gets what the client sent behind its request.
+    It also takes the place of the parser of the HTTP server's, which is how it gets what the client sent behind its request.
     """
 
     over: asyncio.Event

@@ -1,6 +1,6 @@
 """A place for HTTP connections while the HTTP server is still being loaded.
 
-What it is: a protocol factory that stands in for the server's: connections that come early are kept, with what they have
+What it is: a protocol factory that takes the place of the server's: connections that come early are kept, with what they have
 said, and handed over once the server is there. What it is not: a server; loading one takes half a second, for which
 AMQP clients need not wait.
 

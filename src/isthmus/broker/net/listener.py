@@ -7,7 +7,7 @@ Invariants:
     I1. A client that says nothing, does not end its TLS handshake, or does not get to the end of its first HTTP head, is
         dropped `SILENCE_SECONDS` after it was accepted; one that speaks neither protocol at once. All leave one line in
         the log, and the port serves on.
-    I2. Running out of file descriptors stops accepting for a moment, not for good.
+    I2. Running out of file descriptors stops accepting for a moment, not permanently.
     I3. Every socket is in the account of `admission` from the moment when it is accepted until its descriptor is closed.
 """
 

@@ -2,7 +2,7 @@
 
 What it is: the token of a request found and checked, and the errors of the relay as HTTP answers. What it is not: the keys and
 tokens themselves (`isthmus.broker.security`).
-Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (request operation: where a token stands; the tables of codes)
+Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (request operation: where the token is; the tables of codes)
 and "Azure Relay authentication and authorization".
 
 Invariants:

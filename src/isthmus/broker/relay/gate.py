@@ -61,7 +61,7 @@ def add_relay(app: web.Application, namespace: Namespace, relay: Relay) -> None:
     """Let an HTTP application relay.
 
     Args:
-        app: gets what stands in front of its own resources.
+        app: gets what is in front of its own resources.
         namespace: whose hybrid connections are served.
         relay: what is at work.
     """

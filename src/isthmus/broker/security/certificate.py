@@ -59,7 +59,7 @@ class CertificateError(IsthmusError):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Where the PEM files stand.
+    """Where the PEM files are.
 
     Attributes:
         authority: the authority's certificate: the one file that clients trust.

@@ -12,7 +12,7 @@ Invariants:
     I2. The key file has mode 0600 from its first byte on, and a reader finds it whole or not at all.
     I3. Unknown key names and wrong keys get the same answer.
     I4. No repr and no error text holds a key.
-    I5. A grant stands only as long as its rule, with the key that earned it and the rights that it gave.
+    I5. A grant holds only as long as its rule exists, with the key that earned it and the rights that it gave.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ TOKEN_PREFIX = "SharedAccessSignature "
 
 # The service takes keys of 256 bits and audiences of at most a URL; nothing honest comes near this.
 TOKEN_LIMIT_BYTES = 16 * 1024
-# A topic's name, a subscription's and what stands between have some 350 characters at most; who writes more would have
+# A topic's name, a subscription's and what is between have some 350 characters at most; who writes more would have
 # every parent of it looked at.
 PATH_LIMIT_CHARACTERS = 1024
 

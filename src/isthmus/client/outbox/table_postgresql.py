@@ -16,7 +16,7 @@ Invariants:
     I2. Messages are delivered in the order in which their transactions commit: `add` takes a lock until the end of the
         transaction, so that numbers follow commits. Without it (`ordered=False`) only those of one transaction keep their order.
     I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason.
-    I4. Of several deliveries for one entity one works at a time, for as long as its connection stands.
+    I4. Of several deliveries for one entity one works at a time, for as long as its connection is open.
 """
 
 from __future__ import annotations

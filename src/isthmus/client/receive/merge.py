@@ -56,7 +56,7 @@ class Delivery:
     sequence: int = 0
 
     def is_again(self, earlier: Delivery) -> bool:
-        """Whether it is what stood behind an earlier delivery, whose lock is gone then."""
+        """Whether it is what was behind an earlier delivery, whose lock is gone then."""
         return self.side == earlier.side and self.sequence == earlier.sequence
 
 

@@ -1,7 +1,7 @@
 """By what two deliveries are known to be of one message.
 
 What it is: the keys of a received message for the list of seen messages. A copy that a route made has one: where its message entered the
-federation, proved by the digest (`isthmus.message.provenance`). Any other message has two: the place where it stands, which is what its
+federation, proved by the digest (`isthmus.message.provenance`). Any other message has two: the place where it is, which is what its
 copies tell of it, and its MessageId with a digest of MessageId and body. What it is not: the list (`isthmus.client.seen`).
 
 Invariants:
@@ -120,7 +120,7 @@ def arrived(message: ServiceBusReceivedMessage) -> Arrived:
 
 
 def enqueued_ms(message: ServiceBusReceivedMessage) -> int:
-    """When the message was enqueued where it stands, in milliseconds since the epoch; 0 where it does not say."""
+    """When the message was enqueued where it is, in milliseconds since the epoch; 0 where it does not say."""
     at = message.enqueued_time_utc
     return 0 if at is None else round(at.timestamp() * 1000)
 

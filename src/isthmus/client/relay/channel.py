@@ -39,7 +39,7 @@ _HEADER = "ServiceBusAuthorization"
 _CONTROL_BYTES = 60 << 10
 # Of a token's life, after which it is renewed.
 _RENEW_SHARE = 0.75
-# A channel that stood so long was a good one: the next wait is a short one again.
+# A channel that was open so long was a good one: the next wait is a short one again.
 _GOOD_SECONDS = 5.0
 
 

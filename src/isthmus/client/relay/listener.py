@@ -38,7 +38,7 @@ class RelayListener:
         on_connect: has a WebSocket until it returns; it may `accept` or `reject` it first.
         max_concurrent: requests and connections that are handled at one time, at both relays together.
         max_body_bytes: of a request.
-        heartbeat: seconds between two pings at a relay; one that does not answer is left and connected to anew.
+        heartbeat: seconds between two pings at a relay; one that does not answer is left and connected to again.
         connect_timeout: seconds that a connection to a relay may take.
         options: `connection_verify` or `ssl_context`, for both; `token_seconds`, how long a token made of a key is good.
     """

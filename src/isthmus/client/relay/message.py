@@ -106,7 +106,7 @@ class RelayConnection:
 
     @property
     def close_code(self) -> int | None:
-        """The status with which the other end closed; None while the connection stands."""
+        """The status with which the other end closed; None while the connection is open."""
         return self._socket.close_code if self._socket is not None else None
 
     async def accept(self, subprotocol: str = "") -> None:

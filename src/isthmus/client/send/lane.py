@@ -46,7 +46,7 @@ class Attempt:
         failure: what it means; None if the namespace took the messages.
         is_definite: whether the messages were certainly not taken; meaningless without a failure.
         was_sent: whether the link was open and the SDK was told to send, so that a refusal is one of the messages.
-        was_open: whether the link stood from before, so that its connection may have been lost meanwhile.
+        was_open: whether the link was open before, so that its connection may have been lost meanwhile.
         seconds: how long it took.
     """
 

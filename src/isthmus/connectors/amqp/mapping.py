@@ -1,6 +1,6 @@
 """Messages as a broker takes them.
 
-What it is: the header made anew, application properties added, and the copies of a route. What it is not: provenance or policies, which
+What it is: the header made again, application properties added, and the copies of a route. What it is not: provenance or policies, which
 `isthmus.connectors.servicebus.message.message_rewriter` makes for every target.
 Specification: OASIS AMQP 1.0 part 3: what is for one hop alone (header, delivery annotations) is not carried on; message annotations, which
 hold what another broker or client library says of a message (`x-opt-jms-*`), and everything behind them are.

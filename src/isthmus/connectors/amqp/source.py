@@ -5,7 +5,7 @@ how much may be under way (`isthmus.bridge`).
 Specification: OASIS AMQP 1.0, 2.6 (links), 3.4 (outcomes), 3.5 (sources).
 
 Order. Deliveries are given in the order in which the broker sends them. What goes back to the broker, by `release` or with a connection, is
-delivered again before what stands behind it, as far as the broker keeps its queue's order and this source is its only consumer.
+delivered again before what is behind it, as far as the broker keeps its queue's order and this source is its only consumer.
 
 Invariants:
     I1. The link's credit never exceeds what the owner has granted and not been given.
@@ -358,7 +358,7 @@ class _DeliveryIds:
 
 
 class _Present:
-    """Whether a source that is to give what stands has given it.
+    """Whether a source that is to give what exists has given it.
 
     Attributes:
         due: when to ask.

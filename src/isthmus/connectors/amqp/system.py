@@ -1,6 +1,6 @@
 """AMQP 1.0 brokers as the driver sees them (`isthmus.connectors.system`).
 
-What it is: looks, and what stands in for an administration, which AMQP 1.0 has none of. What it is not: a broker's own management: queues and
+What it is: looks, and what takes the place of an administration, which AMQP 1.0 lacks. What it is not: a broker's own management: queues and
 topics are made there, or by the broker when a link asks for them; a durable subscription is made when its route first opens.
 """
 
@@ -26,7 +26,7 @@ _ATTACH_SECONDS = 10.0
 
 
 class AmqpAdministration:
-    """What a broker without administration answers: all that is asked for stands.
+    """What a broker without administration answers: all that is asked for exists.
 
     Args:
         namespace: the broker.

@@ -7,7 +7,7 @@ condition says so, else it is sent again. Released, modified: it is sent again.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. Nothing is sent without the broker's credit; a broker that stands and grants none for `CREDIT_SECONDS`, though something is to be
+    I2. Nothing is sent without the broker's credit; a broker that is connected and grants none for `CREDIT_SECONDS`, though something is to be
         sent, is lost.
     I3. A message that is larger than the broker takes is not sent: the delivery machine is told the limit.
 """

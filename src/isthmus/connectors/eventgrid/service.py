@@ -62,7 +62,7 @@ class EventGrid:
 
     @property
     def secret(self) -> str:
-        """What requests bear, so that no text of an answer shows it."""
+        """What requests carry, so that no text of an answer shows it."""
         return self._key.reveal() if self._key is not None else self._token
 
     def connect(self) -> None:

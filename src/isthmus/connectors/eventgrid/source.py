@@ -97,7 +97,7 @@ class EventGridPuller:
         message_id = message_id_of(name.encode("ascii", "backslashreplace").decode())
         try:
             made = self._message(event, name, message_id)
-        except Exception as error:  # noqa: BLE001 - one event's fault: it would hold up all others for good
+        except Exception as error:  # noqa: BLE001 - one event's fault: it would hold up all others permanently
             raw = section.encode_message(json.dumps(event).encode(), properties={"message_id": message_id})
             return Pulled(lease, raw, deliveries, 0, str(error))
         return Pulled(lease, made, deliveries)

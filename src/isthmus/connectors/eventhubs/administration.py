@@ -1,11 +1,11 @@
-"""Event hubs and consumer groups of a namespace: what stands, and the making of them.
+"""Event hubs and consumer groups of a namespace: what exists, and the making of them.
 
-What it is: the administration that `apply` uses. A group stands where it has checkpoints: that is where its route would go on. What it is not:
+What it is: the administration that `apply` uses. A group is where it has checkpoints: that is where its route would go on. What it is not:
 what to make (`isthmus.topology.planning.log_planner`).
 
 Invariants:
-    I1. Nothing that stands is changed; a group that has checkpoints keeps them.
-    I2. Without the right to administer, what stands is told all the same.
+    I1. Nothing that exists is changed; a group that has checkpoints keeps them.
+    I2. Without the right to administer, what exists is told all the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EventHubsAdministration:
         self._hubs.close()
 
     def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
-        """What stands of the event hubs asked for, and of their groups.
+        """What exists of the event hubs asked for, and of their groups.
 
         Raises:
             ConfigError: groups are asked for, and the namespace names no place for checkpoints.

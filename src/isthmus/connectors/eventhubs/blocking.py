@@ -144,7 +144,7 @@ class BlockingHubs:
     # ---- administration
 
     def create_hub(self, hub: str, partitions: int) -> None:
-        """Makes an event hub; no error where it stands.
+        """Makes an event hub; no error where it exists.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -152,7 +152,7 @@ class BlockingHubs:
         self._put(hub, "EventHubDescription", f"<PartitionCount>{partitions}</PartitionCount>")
 
     def create_group(self, hub: str, group: str) -> None:
-        """Makes a consumer group; no error where it stands.
+        """Makes a consumer group; no error where it exists.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -196,7 +196,7 @@ class BlockingHubs:
 
 
 def _refusal(path: str, status: int, told: str) -> IsthmusError | None:
-    """What an answer with an error's status means; None: it stands already."""
+    """What an answer with an error's status means; None: it exists already."""
     text = f"'{path}': HTTP {status}: {told}"
     if status == 409:
         return None

@@ -11,7 +11,7 @@ Specification: OASIS AMQP 1.0 part 3; Microsoft Learn, "AMQP 1.0 in Azure Servic
 | offset, enqueued time, publisher | their annotations, as they are |
 | partition key | `x-opt-partition-key`, and group-id (SessionId) where the event has none |
 
-With `system_properties` they stand in application properties as well.
+With `system_properties` they are in application properties as well.
 
 Invariants:
     I1. `to_event(read(event))` is the event, but for the annotations that the service writes, and a partition key that a producer wrote
@@ -77,9 +77,9 @@ class EventReader:
 
     Args:
         hub: its name.
-        gives_ids: whether events without MessageId get one of where they stand.
+        gives_ids: whether events without MessageId get one made of their position.
         names_partition: whether events without partition key get one that names their partition.
-        tells_system: whether what the service says of an event stands in application properties.
+        tells_system: whether what the service says of an event is in application properties.
         shown: beginnings of the names of annotations that become application properties.
 
     Attributes:

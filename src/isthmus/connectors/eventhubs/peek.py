@@ -86,7 +86,7 @@ class HubPeek:
         return ()
 
     def last_sequence(self, below: int) -> int:
-        """The last position below a limit at which an event may stand, as the namespace tells it; 0 if there is none.
+        """The last position below a limit at which an event may exist, as the namespace tells it; 0 if there is none.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -118,7 +118,7 @@ class HubPeek:
         return found
 
     def _link_at(self, partition: int, start: int) -> PartitionLink:
-        """The link that stands there already, or a new one."""
+        """The link that is there already, or a new one."""
         link = self._link
         if link is not None and self._at == (partition, start) and link.error is None and link.client.error is None:
             return link

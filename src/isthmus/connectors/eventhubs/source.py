@@ -2,7 +2,7 @@
 
 What it is: the links to the hub's partitions over one connection, and what they give as events, within the credit. What it is not: the
 account of what was read (`reading`), where reading begins (`opening`), or checkpoints (`checkpoint.thread`). docs/how-to/use-eventhubs.md.
-A little over 400 lines: all that an opening goes through stands here, in its order.
+A little over 400 lines: all that an opening goes through is here, in its order.
 
 An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, `SourceOpened`.
 
@@ -10,7 +10,7 @@ A checkpoint, in order: the target has acknowledged; the owner settles; the acco
 that event's checkpoint is written, at most every `checkpoint_seconds`, and at the end.
 
 A log has no locks and no dead-letter queue: an event that is given back is read again from its sequence number; one that is set aside goes
-to the hub that `dead_letter_topic` names. Without one the source is lost for good, and says so: the route blocks, and loses nothing.
+to the hub that `dead_letter_topic` names. Without one the source is lost permanently, and says so: the route blocks, and loses nothing.
 
 Invariants:
     I1. Nothing is given beyond the credit; order is kept within a partition.
@@ -59,7 +59,7 @@ class EventHubsSource(End):
         pool: what it belongs to.
         key: what the pool's owner knows it by.
         options: where it leads to.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
         reader: reads events; None: as the options say.
         thread: makes what keeps checkpoints.
     """
@@ -258,7 +258,7 @@ class EventHubsSource(End):
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
         openings = {
             number: Opening(Begin(), begins_again=True)
-            if number in self._made_again  # whatever the checkpoint says that stands
+            if number in self._made_again  # whatever the checkpoint says that exists
             else opening(view, checkpoints.get(number), self._reading.next_of(number), self.settings.start)
             for number, view in look.views.items()
         }

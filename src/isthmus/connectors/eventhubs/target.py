@@ -9,7 +9,7 @@ divided by place: the hub stores each batch in one partition.
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
     I2. Copies are made for the namespace that answered first; another one is refused as long as this target lives.
-    I3. A hub that stands and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
+    I3. A hub that is connected and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ __all__ = ["Answer", "HttpClient", "retry_after"]
 
 ANSWER_BYTES = 1 << 20
 _TEXT_CHARACTERS = 300
-# A secret that stands at the end of the text is whole before it is cut.
+# A secret that is at the end of the text is whole before it is cut.
 _TEXT_BYTES = 8192
 
 
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     body: bytes
 
     def text(self, secret: str = "") -> str:
-        """The beginning of the body, in one line, without a secret that the request bore."""
+        """The beginning of the body, in one line, without a secret that the request carried."""
         told = self.body[:_TEXT_BYTES].decode(errors="replace")
         if secret:
             told = told.replace(secret, "***")

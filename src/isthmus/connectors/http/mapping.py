@@ -8,7 +8,7 @@ What it is: the mapping both ways, pure. Specification: CloudEvents 1.0.2, "HTTP
 | binary | the message's body | ce-…, Content-Type |
 | body | the message's body | isthmus-property-…, isthmus-message-id, Content-Type |
 
-Binary and body mode bear the note (`isthmus.connectors.wrap.note`) in one header more, `ce-isthmusnote` or `isthmus-note`.
+Binary and body mode carry the note (`isthmus.connectors.wrap.note`) in one header more, `ce-isthmusnote` or `isthmus-note`.
 
 Invariants:
     I1. `to_messages(to_request(message))` says the same as the message.

@@ -49,7 +49,7 @@ class TargetOptions:
 
     @property
     def path(self) -> str:
-        """What stands behind the address."""
+        """What is behind the address."""
         return f"/{self.entity.strip('/')}" if self.entity.strip("/") else ""
 
 

@@ -79,7 +79,7 @@ def _standard(secret: str, event_id: str, moment: str, body: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """What stood in a header, whatever its bytes were."""
+    """What was in a header, whatever its bytes were."""
     return text.encode(errors="surrogateescape")
 
 

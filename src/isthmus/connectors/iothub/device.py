@@ -79,7 +79,7 @@ def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
         changes["to"] = f"/devices/{quote(device, safe='')}{_SUFFIX}"
     message_id = properties.get("message_id")
     if message_id is None:
-        # The same each time that the message is sent, where it bears provenance.
+        # The same each time that the message is sent, where it carries provenance.
         key = duplicate_key(message, *found.application_properties)
         message_id = changes["message_id"] = made_message_id(key) if key else uuid.uuid4().hex
     elif not isinstance(message_id, str):

@@ -1,7 +1,7 @@
 """The device-to-cloud messages of an IoT hub as a source on the port.
 
 What it is: an `EventHubsSource` at the endpoint to which the hub redirects. What the hub says of a device, and its enrichments (`iothub-*`
-annotations), stand in application properties as well, which every target keeps. What it is not: the redirect (`endpoint`).
+annotations), are in application properties as well, which every target keeps. What it is not: the redirect (`endpoint`).
 Specification: Microsoft Learn, "Create and read IoT Hub messages" and "Message enrichments for device-to-cloud IoT Hub messages".
 """
 

@@ -1,4 +1,4 @@
-"""Topics of a Kafka cluster: what stands, and the making of them.
+"""Topics of a Kafka cluster: what exists, and the making of them.
 
 What it is: the calls that `apply` needs of a cluster. They block. What it is not: what to make.
 Specification: Apache Kafka documentation, "Topic Configs".
@@ -35,7 +35,7 @@ class KafkaAdministration:
         self._options = read_cluster(options)
 
     def describe(self, topic: str) -> TopicView | None:
-        """What stands; None where there is no such topic.
+        """What exists; None where there is no such topic.
 
         Raises:
             IsthmusError: no answer, or a refusal.

@@ -1,4 +1,4 @@
-"""The offsets of consumer groups, and what stands behind them.
+"""The offsets of consumer groups, and what is behind them.
 
 What it is: how far a group has read a topic, where it begins, and how much waits, asked without joining the group. Calls block. What it is
 not: the reading of a route (`consumer`).

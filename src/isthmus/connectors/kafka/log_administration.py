@@ -53,7 +53,7 @@ class LogAdministration:
         """Nothing is kept open."""
 
     def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
-        """What stands of the topics asked for, and of their groups."""
+        """What exists of the topics asked for, and of their groups."""
         found: list[LogState] = []
         for log in wanted:
             view = self._topics.describe(log.name) if isinstance(log, LogState) else None

@@ -75,7 +75,7 @@ class TopicPeek:
         return ()
 
     def last_sequence(self, below: int) -> int:
-        """The last position below a limit at which a record may stand, as the brokers tell it; 0 if there is none.
+        """The last position below a limit at which a record may exist, as the brokers tell it; 0 if there is none.
 
         Raises:
             IsthmusError: no answer, or a refusal.

@@ -4,7 +4,7 @@ What it is: what the consumer's thread has read, as events, within the credit; a
 consumer (`consumer`). docs/how-to/use-kafka.md.
 
 A log has no locks and no dead-letter queue: a record that is given back is read again from its offset; one that is set aside goes to
-the topic that `dead_letter_topic` names. Without one the source is lost for good, and says so: the route blocks, and loses nothing.
+the topic that `dead_letter_topic` names. Without one the source is lost permanently, and says so: the route blocks, and loses nothing.
 
 Invariants:
     I1. Nothing is given beyond the credit.
@@ -36,7 +36,7 @@ class KafkaSource:
         pool: what it belongs to.
         key: what the pool's owner knows it by.
         options: where it leads to.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
         thread: makes what reads.
     """
 
@@ -76,7 +76,7 @@ class KafkaSource:
             return ()
         told, batches = self._thread.take()
         arrived = [Arrived(batch.positions, batch.payloads) for batch in batches]
-        # The end of what stood comes behind its last record.
+        # The end of what existed comes behind its last record.
         events: list[SourceEvent] = [*(each for each in told if not isinstance(each, Exhausted)), *arrived]
         events += [each for each in told if isinstance(each, Exhausted)]
         if self._is_draining:

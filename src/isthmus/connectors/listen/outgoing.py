@@ -66,7 +66,7 @@ class Outgoing:
             self._again.clear()
             self.taken = Taken(self._folder.path / "taken")
             self.taken.load(identity)
-            # Segments are given up from the first on: what is before those that stand was settled, whatever the file says.
+            # Segments are given up from the first on: what is before those that exist was settled, whatever the file says.
             self.taken.add_range(0, self._reader.first().number)
         if end >= 0:
             self.taken.end_at(end)

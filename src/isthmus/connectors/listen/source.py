@@ -33,7 +33,7 @@ class ListenSource:
         key: what the pool's owner knows it by.
         options: where it listens.
         read: makes messages of a request.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
         handshakes: whether Event Grid's subscriptions are confirmed.
     """
 

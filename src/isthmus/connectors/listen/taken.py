@@ -4,7 +4,7 @@ What it is: the account, and its file. What it is not: the spool.
 
 Invariants:
     I1. A record counts as settled on disk only after it was settled.
-    I2. A file that is damaged, or tells of another spool, counts as none: everything that stands in the spool is given again.
+    I2. A file that is damaged, or tells of another spool, counts as none: everything that is in the spool is given again.
     I3. A number that has not been given to a record is not settled, though one had it before segments were removed from outside.
 """
 

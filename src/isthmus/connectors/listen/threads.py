@@ -6,7 +6,7 @@ port (`source`).
 Invariants:
     I1. Nothing is read beyond the credit.
     I2. What was settled is on disk `SAVE_SECONDS` later, and at the end.
-    I3. A message that is set aside stands in the folder `set-aside` before it is settled.
+    I3. A message that is set aside is in the folder `set-aside` before it is settled.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ListenThread(threading.Thread):
         options: of the source.
         read: makes messages of a request.
         wake: called when there is something to take.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
         handshakes: whether Event Grid's subscriptions are confirmed.
     """
 

@@ -1,4 +1,4 @@
-"""When a source that is read once has given all that stood in it.
+"""When a source that is read once has given all that was in it.
 
 What it is: the decision, of what came and how much is left by the system's own count. What it is not: a request.
 
@@ -38,7 +38,7 @@ class Present:
         self._opened_ms = self._opened_ms or now_ms
 
     def split(self, pulled: Sequence[Pulled]) -> list[Pulled]:
-        """What stood there. Systems tell seconds only: what came in the same one stood there. What came later stays locked until the
+        """What was there. Systems tell seconds only: what came in the same one was there. What came later stays locked until the
         end: given back at once, it would be given again at once.
         """
         limit = (self._opened_ms // 1000 + 1) * 1000
@@ -52,7 +52,7 @@ class Present:
         return later
 
     def looked(self, waiting: int | None, held: int, now: float) -> bool:
-        """Nothing came that stood there, while so many were held; whether that was all.
+        """Nothing came that was there, while so many were held; whether that was all.
 
         Args:
             waiting: what is in the system, as far as it tells.

@@ -34,7 +34,7 @@ class PullSource:
         parallel: settlements at a time.
         most: messages held at once.
         pause_seconds: how long to wait at most before an empty source is asked again.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class PullSource:
         if self._is_closed:
             return ()
         told, helds = self._threads.take()
-        # The end of what stood comes behind its last message.
+        # The end of what existed comes behind its last message.
         events: list[SourceEvent] = [each for each in told if not isinstance(each, Exhausted)]
         if helds:
             events.append(Arrived([held.position for held in helds], [held.message for held in helds]))

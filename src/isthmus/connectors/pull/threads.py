@@ -42,7 +42,7 @@ class PullThreads:
         parallel: settlements at a time.
         most: messages held at once.
         pause_seconds: how long to wait at most before an empty source is asked again.
-        only_present: give only what stood when it was opened first.
+        only_present: give only what existed when it was opened first.
         wake: called when there is something to take.
     """
 

@@ -4,7 +4,7 @@ What it is: `isthmus.connectors.administration.Administration` for Queue Storage
 
 Invariants:
     I1. Nothing connects before the first call.
-    I2. A queue that stands is not changed.
+    I2. A queue that exists is not changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class QueueAdministration:
         self._account = account
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """What stands of the queues asked for."""
+        """What exists of the queues asked for."""
         found = []
         endpoint = ""
         for each in entities:

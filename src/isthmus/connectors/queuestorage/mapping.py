@@ -7,7 +7,7 @@ must be such as XML can hold.
 Invariants:
     I1. `to_message(to_text(message))` says the same as the message, unless the form is `body`.
     I2. The same message of a queue becomes the same AMQP message each time that it is read.
-    I3. What a queue held can stand in its poison queue: if need be without the reason, or as its body alone.
+    I3. What a queue held can be in its poison queue: if need be without the reason, or as its body alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class TextError(ValueError):
-    """A message cannot stand in a queue, or a text of a queue cannot be read."""
+    """A message cannot be in a queue, or a text of a queue cannot be read."""
 
 
 def to_text(message: bytes, form: str, encoding: str, source: str = "") -> str:

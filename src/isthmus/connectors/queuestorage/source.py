@@ -4,7 +4,7 @@ What it is: reading, deleting, renewing and giving back by the SDK, and the pois
 Specification: Microsoft Learn, "Get Messages", "Update Message", "Delete Message" (Queue Storage REST API).
 
 Invariants:
-    I1. A message stands in the poison queue before it is deleted.
+    I1. A message is in the poison queue before it is deleted.
     I2. What has been given to somebody else since is told as gone, never as an error.
 """
 

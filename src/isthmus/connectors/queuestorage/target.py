@@ -4,7 +4,7 @@ What it is: the putting of messages by the SDK, one request each. What it is not
 Specification: Microsoft Learn, "Put Message" (Queue Storage REST API).
 
 Invariants:
-    I1. A message that is larger than 64 KiB as it would stand in the queue is refused without a request.
+    I1. A message that is larger than 64 KiB as it would be in the queue is refused without a request.
     I2. A message without TimeToLive lives for ever, unless the options say otherwise: the service's own default is 7 days.
 """
 

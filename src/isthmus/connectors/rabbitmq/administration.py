@@ -8,7 +8,7 @@ exchange, by any key to a fanout exchange, by no header to a headers exchange.
 
 Invariants:
     I1. Nothing connects before the first call.
-    I2. What stands is never changed, nor made again with other arguments.
+    I2. What exists is never changed, nor made again with other arguments.
     I3. A queue that is made is durable.
     I4. Without `management` nothing is made, and what is not there is told.
 """
@@ -79,7 +79,7 @@ class RabbitAdministration:
         """Nothing is kept open."""
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
-        """What stands under the names asked for.
+        """What is under the names asked for.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -125,7 +125,7 @@ class RabbitAdministration:
         """A queue has no greatest size that a route could look at."""
         return None
 
-    # ---- what stands
+    # ---- what exists
 
     def _state(self, entity: PlainState) -> PlainState | None:
         if not entity.is_topic:

@@ -26,7 +26,7 @@ from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits, fingerprint_
 
 __all__ = ["REMEMBERED", "Delivered", "Entry"]
 
-# Acknowledgements that were written may not have come to the broker: what stands in the buffers of two sockets.
+# Acknowledgements that were written may not have come to the broker: what is in the buffers of two sockets.
 REMEMBERED = 20_000
 
 

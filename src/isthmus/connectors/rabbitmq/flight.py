@@ -3,7 +3,7 @@
 What it is: which confirm is whose outcome: publications are numbered by the channel from 1, deliveries of the machine from 0, and an
 envelope is several publications of one delivery. What it is not: a connection. Specification: RabbitMQ documentation, "Publisher Confirms".
 
-A message that came back bears no number. It is found among those that have no confirm by what it holds; of equal ones it is no matter
+A message that came back carries no number. It is found among those that have no confirm by what it holds; of equal ones it is no matter
 which, since one broker routes equal messages alike.
 
 Invariants:

@@ -1,10 +1,10 @@
-"""When a source that is read once has given all that stood in its queue.
+"""When a source that is read once has given all that was in its queue.
 
 What it is: the decision, of the queue's own count at the first opening and of what came since. What it is not: a request: the source asks
-the queue when `is_due` says so. RabbitMQ tells of no message when it came; so as many are given as stood there.
+the queue when `is_due` says so. RabbitMQ tells of no message when it came; so as many are given as were there.
 
 Invariants:
-    I1. No more messages are given than stood in the queue at the first opening, however often the connection is lost.
+    I1. No more messages are given than was in the queue at the first opening, however often the connection is lost.
     I2. It ends: what others have taken of them is not waited for once the queue is empty.
 """
 
@@ -35,7 +35,7 @@ class Present:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that stood there has come."""
+        """Whether all that was there has come."""
         return self._left == 0
 
     def channel_begins(self) -> None:
@@ -58,7 +58,7 @@ class Present:
         self.quiet_at = now + QUIET_SECONDS
 
     def came(self, tag: int, now: float) -> bool:
-        """A message came that is not known; whether it is one of those that stood there."""
+        """A message came that is not known; whether it is one of those that were there."""
         if self.is_over:
             self._late.append(tag)
             return False

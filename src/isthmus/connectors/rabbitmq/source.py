@@ -4,10 +4,10 @@ What it is: the consumer of one queue: what RabbitMQ gives within the prefetch, 
 acknowledgements. What it is not: the mapping of messages (`mapping`), or the account of what was told (`delivered`).
 docs/how-to/use-rabbitmq.md.
 
-Credit. Quorum queues take no change of a consumer's prefetch, so that the prefetch stands, and what comes beyond the credit is kept here
+Credit. Quorum queues take no change of a consumer's prefetch, so that the prefetch stays, and what comes beyond the credit is kept here
 until there is credit again, or goes back with the connection. Where it is more than `KEPT_BYTES`, nothing more is read.
 
-Order. What is given back is delivered again: by a classic queue where it stood, by a quorum queue in the order in which it comes back. An
+Order. What is given back is delivered again: by a classic queue at its former position, by a quorum queue in the order in which it comes back. An
 ordered source therefore gives back everything at once, by the end of its channel; what it is not to give back is recognised when it comes
 again (`delivered`), and told to nobody.
 
@@ -63,7 +63,7 @@ class RabbitSource(End):
         key: what the pool's owner knows it by.
         options: where it leads to.
         ordered: whether the queue's order is kept.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class RabbitSource(End):
 
     @property
     def has_left(self) -> bool:
-        """Whether the broker has seen the end: then what was not settled stands in the queue again."""
+        """Whether the broker has seen the end: then what was not settled is in the queue again."""
         return self._last is None or self.pool.has_left(self._last)
 
     @property
@@ -354,7 +354,7 @@ class RabbitSource(End):
         self._credit = 0
         self.mark()
 
-    # ---- what stood at the beginning
+    # ---- what was at the beginning
 
     def _counted(self, messages: int) -> None:
         if self._present is not None:
@@ -374,7 +374,7 @@ class RabbitSource(End):
                 self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
 
     def _look_for_late(self) -> None:
-        """Ends consuming once all that stood there has come; what crosses it stays untouched, and goes back."""
+        """Ends consuming once all that was there has come; what crosses it stays untouched, and goes back."""
         present, connection = self._present, self.connection
         if present is None or not present.is_over or connection is None:
             return

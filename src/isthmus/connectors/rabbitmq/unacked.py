@@ -24,7 +24,7 @@ class Unacked:
 
     def __init__(self) -> None:
         self._order: deque[int] = deque()
-        self._done: set[int] = set()  # before which another one stands
+        self._done: set[int] = set()  # settled, while one before it is not
 
     def __len__(self) -> int:
         return len(self._order) - len(self._done)

@@ -320,7 +320,7 @@ class Entities:
 
 
 def _cut(path: str, word: str) -> tuple[str, bool, str]:
-    """What stands before and behind a word of the path, and whether it is there; slashes stay at both ends."""
+    """What is before and behind a word of the path, and whether it is there; slashes stay at both ends."""
     at = path.lower().find(word)
     return (path, False, "") if at < 0 else (path[: at + 1], True, path[at + len(word) - 1 :])
 

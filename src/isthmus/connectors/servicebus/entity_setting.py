@@ -66,7 +66,7 @@ def parse_settings(kind: str, written: Iterable[str]) -> dict[str, Any]:
         written: each `name=value`.
 
     Raises:
-        InvalidArgumentError: a setting is not known, stands twice, or its value is none that it can have.
+        InvalidArgumentError: a setting is not known, is given twice, or has a value that it cannot have.
     """
     found: dict[str, Any] = {}
     for each in written:

@@ -1,10 +1,10 @@
-"""What stands at the head of an entity.
+"""What is at the head of an entity.
 
 What it is: looks by `$management` peek, which lock nothing: whether anything waits, and which sequence number is the
 last, and whether one was passed over. What it is not: a count (AMQP has none).
 
 Invariants:
-    I3. A look at all that stands ends, however fast messages come meanwhile (`pages`).
+    I3. A look at all that exists ends, however fast messages come meanwhile (`pages`).
     I1. Deferred, scheduled and expired messages do not count as waiting.
     I2. A look costs one request where the first message decides, which is the rule.
 """
@@ -45,7 +45,7 @@ class KnowsLast(Protocol):
     """A peek of an entity whose server tells where it ends, as a log's does."""
 
     def last_sequence(self, below: int) -> int:
-        """The last sequence number below a limit; 0 if there is none. Nothing stands between it and the limit, perhaps not even at it."""
+        """The last sequence number below a limit; 0 if there is none. Nothing is between it and the limit, perhaps not even at it."""
         ...
 
 
@@ -156,7 +156,7 @@ def last_sequence(peek: Peek, start: int, below: int = _ENOUGH) -> int:
 
 
 def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
-    """First and last sequence number between two that stand, of each fragment; an ordinary entity has one."""
+    """First and last sequence number between two that exist, of each fragment; an ordinary entity has one."""
     while head >> FRAGMENT_BITS < tail >> FRAGMENT_BITS:
         end = ((head >> FRAGMENT_BITS) + 1) << FRAGMENT_BITS
         yield head, last_sequence(peek, head, end)
@@ -169,7 +169,7 @@ def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
 
 
 def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
-    """All messages from a sequence number on that stand when the second page is looked at, up to `count` at once. What comes
+    """All messages from a sequence number on that exist when the second page is looked at, up to `count` at once. What comes
     later is left out: publishers may be faster than whoever looks.
     """
     page = list(peek(start, count))
@@ -195,5 +195,5 @@ def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
 
 
 def waiting_at_most(peek: Peek, head: int, tail: int) -> int:
-    """How many messages there may be between two sequence numbers that stand; AMQP has no count."""
+    """How many messages there may be between two sequence numbers that exist; AMQP has no count."""
     return sum(last - first + 1 for first, last in spans(peek, head, tail))

@@ -149,7 +149,7 @@ class OffsetPlanner:
         self._client = self._management = None
 
     def prepare_available_now(self) -> None:
-        """Notes the last sequence number that stands now: nothing later is moved in this run."""
+        """Notes the last sequence number that exists now: nothing later is moved in this run."""
         self._available_now = True
         self.through = last_sequence(self._peek, 0)
         if self.through >> FRAGMENT_BITS:  # what comes later to a lower fragment is told by its time

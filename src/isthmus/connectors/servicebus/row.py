@@ -4,7 +4,7 @@ What it is: the two schemas, messages to batches, batches to messages. In raw mo
 offsets, without a Python object per cell. In decoded mode every field of a message has its column, and application
 properties keep their AMQP types: the struct of each names it, so that what is read can be written again as it was. What it
 is not: Spark; the schemas are given as Spark's DDL text beside Arrow's. Barely over 400 lines: what is read and how it is
-written again stand side by side.
+written again are side by side.
 
 Invariants:
     I1. `decode` then `encode` gives a message with equal sections, types of application properties included.
@@ -360,7 +360,7 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
 
     Args:
         row: the columns.
-        with_place: also write the broker's annotations that tell where the message stood and since when, for the rewriter.
+        with_place: also write the broker's annotations that tell where the message was and since when, for the rewriter.
 
     Raises:
         ValueError: a property's type or text is of no use.

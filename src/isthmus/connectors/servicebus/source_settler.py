@@ -4,7 +4,7 @@ What it is: a connection to the source over which rows that are not sent get the
 not: the settling of the rows that are sent, which follows Spark's commit (`batch.settlement`).
 
 Invariants:
-    I1. A row whose lock is lost and that still stands is an error: its disposition would be lost with it.
+    I1. A row whose lock is lost and that is still there is an error: its disposition would be lost with it.
     I2. A repeated task passes over what the first one has settled.
 """
 
@@ -79,7 +79,7 @@ class SourceSettler:
             self._check_settled(sequence)
 
     def _check_settled(self, sequence: int) -> None:
-        """A repeated task finds what the first one has settled; a message that still stands has lost its lock."""
+        """A repeated task finds what the first one has settled; a message that is still there has lost its lock."""
         page = self._management.peek(sequence, 1)
         found = standing(page[0]) if page else None
         if found is not None and found.sequence == sequence and found.state == ACTIVE:

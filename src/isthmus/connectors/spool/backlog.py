@@ -54,7 +54,7 @@ def spool_backlog(path: Path, taken: int | None = None) -> SpoolBacklog:
 
 
 def _oldest_ms(folder: SpoolFolder, reader: SpoolReader, taken: int) -> int:
-    """When the segment was begun in which the first message stands; its first block tells."""
+    """When the segment was begun in which the first message is; its first block tells."""
     try:
         with folder.segment(reader.place(taken).segment).open("rb") as file:
             return written_ms_of(file.read(HEADER_BYTES))

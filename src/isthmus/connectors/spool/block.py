@@ -12,7 +12,7 @@ A record is the length of its key (uint32), the length of the message (uint32), 
 the enqueued time in ms (int64), the key in UTF-8, the message as it was received. All integers are big-endian.
 
 Invariants:
-    I1. `walk` yields every good block of the bytes once, in order; what lies between good blocks is told as `Damage`.
+    I1. `walk` yields every good block of the bytes once, in order; what is between good blocks is told as `Damage`.
     I2. A block whose bytes differ from those that were written is told as damage, never as a block.
 """
 

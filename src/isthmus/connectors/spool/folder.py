@@ -97,7 +97,7 @@ class SpoolFolder:
         return self.segments / f"{number:0{_DIGITS}d}{_SUFFIX}"
 
     def numbers(self) -> list[int]:
-        """The segments that stand, by the number of their first record, ascending."""
+        """The segments that exist, by the number of their first record, ascending."""
         try:
             names = os.listdir(self.segments)
         except FileNotFoundError:

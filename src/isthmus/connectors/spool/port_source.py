@@ -54,7 +54,7 @@ class SpoolSourceThread(threading.Thread):
         identity: of the spool that the account is of; empty before the first opening.
         credit: how many messages may be given.
         on_news: called when there is something to take.
-        only_present: tell when what stood at the opening has been given.
+        only_present: tell when what was at the opening has been given.
     """
 
     def __init__(
@@ -366,7 +366,7 @@ class SpoolSource:
         pool: what it belongs to.
         key: what the pool's owner knows it by.
         options: where it leads to.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
         thread: makes what reads.
     """
 

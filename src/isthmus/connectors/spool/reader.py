@@ -87,7 +87,7 @@ class SpoolReader:
         return Place(numbers[-1], 0, numbers[-1]) if numbers else self.first()
 
     def place(self, number: int) -> Place:
-        """The beginning of the segment in which a record stands, or of the first that stands, where its own was given up."""
+        """The beginning of the segment in which a record is, or of the first that exists, where its own was given up."""
         found = [each for each in self._folder.numbers() if each <= number]
         return Place(found[-1], 0, found[-1]) if found else self.first()
 
@@ -191,7 +191,7 @@ class SpoolReader:
         ]
 
     def _standing(self, start: Place) -> Place:
-        """The place, or the first that stands behind it where its segment was given up."""
+        """The place, or the first that is behind it where its segment was given up."""
         numbers = self._folder.numbers()
         if start.segment in numbers or not numbers:
             return start

@@ -5,10 +5,10 @@ were given. A message comes again when the acknowledgement of its settlement was
 
 An epoch ends when an entity is deleted and made again under its name: numbers begin at 1 again. Within an epoch a higher number was
 enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
-epoch. Numbers are compared within a partition, which stands in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
+epoch. Numbers are compared within a partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
 
 Invariants:
-    I1. A message that comes again is known, however late, unless `RANGES` gaps came since: then it counts as new, and may stand twice.
+    I1. A message that comes again is known, however late, unless `RANGES` gaps came since: then it counts as new, and may be there twice.
     I2. A message of a new epoch is never taken for one of the epoch before.
 """
 

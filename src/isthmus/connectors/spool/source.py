@@ -7,7 +7,7 @@ Specification: PySpark documentation, "Python Data Source API"; docs/explanation
 Invariants:
     I1. A batch that Spark repeats has the same rows: its offsets name them.
     I2. Nothing is given up before Spark has committed the batch that read it.
-    I3. Offsets of another spool, one that stood under the path before, read this one from its beginning.
+    I3. Offsets of another spool, one that was under the path before, read this one from its beginning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The spool as Spark reads it for windows: messages with their times, and how far time has come.
 
-What it is: the streaming read behind `rows: timed`. A batch ends with one row of kind 1, which bears the time after it, the number of
+What it is: the streaming read behind `rows: timed`. A batch ends with one row of kind 1, which carries the time after it, the number of
 the next record and, as its message, how many rows there were; so Spark's watermark follows the clock of the spool, also where no message comes. What it is not: the clock (`spool_clock`).
 
 A batch is one partition: what a shuffle gets from one task it gets in its order.

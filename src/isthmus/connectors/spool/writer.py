@@ -199,7 +199,7 @@ class SpoolWriter:
         return end
 
     def _go_on(self, number: int, *, notes: bool) -> None:
-        """Write behind what stands in the last segment, or in a new one where that is damaged."""
+        """Write behind what is in the last segment, or in a new one where that is damaged."""
         path = self._folder.segment(number)
         durable = self._folder.durable()
         on_disk = durable.position if durable is not None and durable.segment == number else 0

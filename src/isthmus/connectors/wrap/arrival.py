@@ -1,6 +1,6 @@
 """What a source adds to a message of a system that knows no annotations.
 
-What it is: the annotations of a broker, a MessageId where there is none, and the number of a message that bears a name instead. What it
+What it is: the annotations of a broker, a MessageId where there is none, and the number of a message that carries a name instead. What it
 is not: the opening of an envelope (`envelope`, `cloud_event`).
 
 Invariants:

@@ -5,7 +5,7 @@ What it is: the wrapping of an encoded AMQP message, and its opening, pure. docs
     {"isthmus": 1, "body": "text", "headers": [["name", "value"], …], "key": "…", "time": 1700000000000}
 
 The fields are those of the record that the message would be in a log (`isthmus.connectors.kafka.mapping.mapping`): properties of the sender and of
-provenance as headers, SessionId or PartitionKey as key, creation-time as time. What is no UTF-8 text stands as {"base64": "…"}.
+provenance as headers, SessionId or PartitionKey as key, creation-time as time. What is no UTF-8 text is written as {"base64": "…"}.
 
 Invariants:
     I1. `unwrap(wrap(message))` says the same as the message (`isthmus.connectors.kafka.mapping.mapping`, I2).

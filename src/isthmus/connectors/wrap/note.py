@@ -1,4 +1,4 @@
-"""What a body does not say of its message, as one line of ASCII that stands beside it.
+"""What a body does not say of its message, as one line of ASCII beside it.
 
 What it is: the headers, key and time of the record that the message would be in a log (`isthmus.connectors.kafka.mapping.mapping`), as JSON. What
 it is not: the body.

@@ -1,6 +1,6 @@
 """Header values of a record as JSON, and back.
 
-What it is: the one form in which bytes stand in the JSON of this package: text where they are UTF-8, else an object with base64.
+What it is: the one form in which bytes are in the JSON of this package: text where they are UTF-8, else an object with base64.
 What it is not: the mapping of messages to records (`isthmus.connectors.kafka.mapping.mapping`).
 
 Invariants:

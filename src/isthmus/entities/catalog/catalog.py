@@ -1,4 +1,4 @@
-"""The names of a namespace: which entities there are, what they are called, and how they lie in the store.
+"""The names of a namespace: which entities there are, what they are called, and how they are stored.
 
 What it is: one row per queue, topic, subscription and rule, and the syntax of names and addresses.
 What it is not: the entities at work (`engine`). Spec: docs/explanation/protocol.md, Links, Administration.

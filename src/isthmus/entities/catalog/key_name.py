@@ -1,7 +1,7 @@
 """Which entities have an authorization rule of a name.
 
 What it is: an index in memory, for clients that show a key and name no entity. What it is not: any check of a key; the
-rules themselves stand in the descriptions.
+rules themselves are in the descriptions.
 
 Invariants:
     I1. Every entity with a rule of a name is found under it; asking costs what is found, however many entities there are.
@@ -42,7 +42,7 @@ class KeyNames:
                 del self._entities[name]
 
     def clear(self) -> None:
-        """No entity stands."""
+        """No entity is there."""
         self._entities.clear()
         self._rules.clear()
 

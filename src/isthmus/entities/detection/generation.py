@@ -1,4 +1,4 @@
-"""Generations: periods as long as a window of detection, by which seen ids and keys lie in the store.
+"""Generations: periods as long as a window of detection, by which seen ids and keys are in the store.
 
 What it is: which generations are asked, what their rows begin with, and when they go. Two cover a window; a third one is
 asked where the clock has gone back. An old one is dropped as one range. Where the window's length is changed, the rows of the

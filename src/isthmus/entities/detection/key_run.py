@@ -1,6 +1,6 @@
 """Runs of duplicate keys: one row for copies of one source that came together in order, instead of a row for each.
 
-What it is: rows of keys that were above the mark of their source (`source_mark`), and the search in them. A row lies under
+What it is: rows of keys that were above the mark of their source (`source_mark`), and the search in them. A row is under
 the place of its last copy (source and sequence number), and holds the wall time and the keys. What it is not: the keys
 of copies out of order, which have a row each (`detection`).
 
@@ -67,7 +67,7 @@ class KeyRuns:
             pending[key] = row
 
     def seen(self, ids: Sequence[bytes], places: Sequence[bytes], now_ms: int) -> list[bool]:
-        """Per key whether it stands in a run; places may be empty, and come in any order. Stages nothing."""
+        """Per key whether it is in a run; places may be empty, and come in any order. Stages nothing."""
         flags = [False] * len(ids)
         oldest_ms = now_ms - self._window_ms
         order = sorted((place, at) for at, place in enumerate(places) if place)

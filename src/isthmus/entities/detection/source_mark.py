@@ -94,7 +94,7 @@ class SourceMarks:
         return len(self._marks) + len(marks) <= MOST_SOURCES or len(self._marks.keys() | marks.keys()) <= MOST_SOURCES
 
     def raise_to(self, marks: Mapping[bytes, bytes]) -> None:
-        """Stage marks that are higher than those that stand."""
+        """Stage marks that are higher than those that exist."""
         put = self._staging.batch.put
         for block, place in marks.items():
             put(self._row + block, place)

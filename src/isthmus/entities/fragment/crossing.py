@@ -1,7 +1,7 @@
 """The way from one entity to a queue or topic, some or all of which is in another store.
 
 What it is: a target as one source sees it: which of its fragments takes what, what goes there at once since it is in
-the source's own store, and what has to stand in line for another one. What it is not: the line (`handover`).
+the source's own store, and what has to be in line for another one. What it is not: the line (`handover`).
 Spec: docs/explanation/protocol.md, Forwarding, Entities; docs/explanation/forwarding.md.
 
 Invariants:
@@ -68,7 +68,7 @@ class Crossing:
 
     @property
     def takes_sends(self) -> bool:
-        """Whether the target stands and its status lets messages in."""
+        """Whether the target exists and its status lets messages in."""
         return self.target.takes_sends
 
     def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
@@ -89,7 +89,7 @@ class Crossing:
         for end, places in ends.items():
             if end.member is None:
                 continue
-            # A body that lies in a file is taken out of it on the way.
+            # A body that is in a file is taken out of it on the way.
             refusal = end.member.refusal_of([messages[place]._replace(blob=None) for place in places])
             if refusal is not None:
                 return refusal

@@ -3,7 +3,7 @@
 What it is: the choice of a fragment for what is sent, scheduled messages, looks, and counts over all fragments. What it is
 not: checks of messages, which the fragment makes as any entity does; receiving (`queue`).
 Spec: docs/explanation/protocol.md, Entities, Sending.
-A little over 400 lines: all that is asked of an entity as a whole stands here, beside the choice of the fragment that answers.
+A little over 400 lines: all that is asked of an entity as a whole is here, beside the choice of the fragment that answers.
 
 Invariants:
     I1. What is taken as a unit goes to one fragment, and is all there or not there.

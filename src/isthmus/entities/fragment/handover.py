@@ -1,6 +1,6 @@
 """Messages on their way from one store to another: each arrives once, whatever is killed or fails on either side.
 
-What it is: the line in which messages stand in the store that they leave, their delivery into the other store, and what
+What it is: the line in which messages are in the store that they leave, their delivery into the other store, and what
 becomes of those that are not taken there. What it is not: which messages go where (`crossing`), nor forwarding within one
 store, which is one batch (`onward`).
 Spec: docs/explanation/protocol.md, Forwarding, Entities; docs/explanation/forwarding.md.
@@ -213,7 +213,7 @@ class _Lane:
         self._durable = 0
         # Up to which place all have arrived, durably; None as long as the other store has not said so.
         self._arrived: int | None = None
-        # Whether the line was loaded again while a delivery was under way: what had left it before may stand in it again.
+        # Whether the line was loaded again while a delivery was under way: what had left it before may be in it again.
         self._is_reloaded = False
 
     def load(self, waiting: int, *, again: bool = False) -> None:
@@ -279,7 +279,7 @@ class _Lane:
     def _failed(self, error: Exception) -> None:
         self._stop()
 
-    # ---- where the other store stands
+    # ---- on the side of the other store
 
     def _ask(self, other: Outbox) -> None:
         """What the other store says may not be durable yet: it is, when it has been said again."""
@@ -324,7 +324,7 @@ class _Lane:
         return [_unpack(*pair) for pair in self._outbox.staging.journal.scan(*span)]
 
     def _next_rows(self, behind: int) -> list[Leaving]:
-        """The next ones that stand in the line durably."""
+        """The next ones that are in the line durably."""
         rows: list[Leaving] = []
         size = 0
         span = leaving_key(self.to, behind + 1), after(leaving_key(self.to, self._durable))
@@ -480,7 +480,7 @@ class Handover:
                 yield from store.engine.outbox.lanes
 
     def pump(self) -> None:
-        """Let everything that stands in a line try again."""
+        """Let everything that is in a line try again."""
         for lane in self._lanes:
             lane.pump()
 

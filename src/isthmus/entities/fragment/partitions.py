@@ -136,7 +136,7 @@ class Partitions:
         self._has_loaded = True
 
     def _drop(self, entity: AnyPartitioned) -> None:
-        """The catalog has no row of an entity: one that never stood has nothing, of others it says what goes."""
+        """The catalog has no row of an entity: one that never existed has nothing, of others it says what goes."""
         entity.is_deleted = True
         for slot in entity.slots:
             if not entity.is_standing and slot.store.engine is not None and slot.member is not None:
@@ -147,7 +147,7 @@ class Partitions:
     # ---- entities
 
     def queue(self, entry: Entry, path: str) -> AnyPartitionedQueue:
-        """The queue or subscription of a row; it stands when the row is durable."""
+        """The queue or subscription of a row; it exists when the row is durable."""
         sessions = bool(getattr(entry.description, "requires_session", False))
         shape = _Shape(entry.number, "sessions" if sessions else "queue", entry.fragments, entry.stores)
         kept = self._kept(shape)
@@ -159,7 +159,7 @@ class Partitions:
         return self._made(shape, PartitionedQueue(path, entry.number, stores, self._limits))
 
     def topic(self, entry: Entry, path: str) -> PartitionedTopic:
-        """The topic of a row; it stands when the row is durable."""
+        """The topic of a row; it exists when the row is durable."""
         shape = _Shape(entry.number, "topic", entry.fragments, entry.stores)
         kept = self._kept(shape)
         if isinstance(kept, PartitionedTopic):
@@ -218,18 +218,18 @@ class Partitions:
         return queue
 
     def entity(self, number: int) -> AnyPartitioned:
-        """The entity of a number that stands."""
+        """The entity of a number that exists."""
         return self._entities[number]
 
     def transfer_dead_letters(self, number: int) -> PartitionedQueue:
-        """The transfer dead-letter queue of the entity of a number, while it is loaded or stands."""
+        """The transfer dead-letter queue of the entity of a number, while it is loaded or exists."""
         entity = (self._loading or {}).get(number) or self._entities[number]
         queue = entity.transfer_dead_letters
         assert isinstance(queue, PartitionedQueue)
         return queue
 
     def whole(self, number: int) -> AnyPartitioned | None:
-        """The entity that a fragment's number belongs to; None if none that stands has it."""
+        """The entity that a fragment's number belongs to; None if none that exists has it."""
         for first, entity in self._entities.items():
             shape = self._shapes[first]
             if first <= number < first + shape.step * shape.fragments:

@@ -5,7 +5,7 @@ is not: the choice for messages without a key, which depends on the stores (`ent
 Spec: docs/explanation/protocol.md, Entities.
 
 Invariants:
-    I1. A key always means the same fragment, as long as the entity stands: the hash is that of event hubs' partition
+    I1. A key always means the same fragment, as long as the entity exists: the hash is that of event hubs' partition
         keys, which the service's SDKs share, and depends on nothing else.
     I2. Sequence numbers of fragment n begin behind n * 2**48; fragment 0's are as those of an ordinary entity.
 """
@@ -159,7 +159,7 @@ def runs(payloads: Sequence[Payload], count: int, *, by_message_id: bool) -> lis
 
 
 def runs_by(payloads: Sequence[Payload], group_of: Callable[[Payload], object]) -> list[int]:
-    """The lengths of the runs of messages of the same group; one that is no message stands alone."""
+    """The lengths of the runs of messages of the same group; one that is no message is a run of its own."""
     lengths: list[int] = []
     before: object = object()
     for payload in payloads:

@@ -1,6 +1,6 @@
 """The stores of fragments as entities and their registry use them.
 
-What it is: the contract of `isthmus.entities.fragment.store`, which stands above the engine, for those below it. What it is
+What it is: the contract of `isthmus.entities.fragment.store`, which is above the engine, for those below it. What it is
 not: the opening of stores, or their failures.
 """
 
@@ -32,7 +32,7 @@ class FragmentEngine(Protocol):
     outbox: Any
 
     def member(self, kind: type[_M], path: str, number: int, before_first: int) -> _M:
-        """The fragment of a number, as the store has it; the one that stands already, if one does."""
+        """The fragment of a number, as the store has it; the one that exists already, if one does."""
         ...
 
     def forget(self, member: Intake) -> None:

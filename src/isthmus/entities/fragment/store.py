@@ -66,7 +66,7 @@ class FragmentEngine(Engine):
     # ---- fragments
 
     def member(self, kind: type[_M], path: str, number: int, before_first: int) -> _M:
-        """The fragment of a number, as the store has it; the one that stands already, if one does.
+        """The fragment of a number, as the store has it; the one that exists already, if one does.
 
         Args:
             kind: what it is.

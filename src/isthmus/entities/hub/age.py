@@ -3,7 +3,7 @@
 What it is: marks of how far a partition had come at a monotonic time. What it is not: retention (`partition`), which judges
 by enqueued times as long as the clock is not behind them.
 
-Enqueued times never fall. After the wall clock was set back they lie in the future, and those of new events stand still
+Enqueued times never fall. After the wall clock was set back they are in the future, and those of new events do not change
 until the clock has caught up: by them nothing would become old for that time.
 
 Invariants:

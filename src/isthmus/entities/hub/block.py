@@ -8,7 +8,7 @@ A row is::
     base u64 | offset u64 | enqueued_ms u64 | count u32 | count times u32: where each event ends | events
 
 Offsets are positions in the partition's bytes: an event's offset is where it begins. The difference of two offsets is
-therefore the size of what lies between them, which is all that retention by size needs to know.
+therefore the size of what is between them, which is all that retention by size needs to know.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _REMEMBERED_BYTES = 512
 
 
 class EventHead:
-    """What stands in front of an event's properties, but for what the partition puts in.
+    """What is in front of an event's properties, but for what the partition puts in.
 
     Attributes:
         front: header and delivery annotations, as sent.

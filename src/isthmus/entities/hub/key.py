@@ -1,6 +1,6 @@
-"""The keys under which event hubs lie in the store, beside those of `isthmus.entities.storage.key`.
+"""The keys under which event hubs are in the store, beside those of `isthmus.entities.storage.key`.
 
-What it is: four tables. A hub's row lies under its lower-case name; every partition has a number that is never used
+What it is: four tables. A hub's row is under its lower-case name; every partition has a number that is never used
 again, under which its state and its blocks lie. A block's key ends with the sequence number of its *last* event, so
 that the first key at or behind a sequence number is that of the block which holds it.
 """
@@ -37,7 +37,7 @@ def hub_span() -> tuple[bytes, bytes]:
 
 
 def state_key(number: int) -> bytes:
-    """Where a partition's cursors stand."""
+    """Where a partition's cursors are."""
     return numbered_span(STATE, number)[0]
 
 

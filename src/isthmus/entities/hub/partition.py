@@ -79,7 +79,7 @@ class Partition:
     """One partition.
 
     Args:
-        number: under which it lies in the store.
+        number: under which it is in the store.
         path: for people.
         staging: the namespace's.
         clock: tells wall time.
@@ -227,7 +227,7 @@ class Partition:
         """The sequence number at which a receiver with this selector begins.
 
         Raises:
-            InvalidArgumentError: the position lies behind the end of the partition.
+            InvalidArgumentError: the position is behind the end of the partition.
         """
         end, begin = self.committed, self._state.begin
         value = selector.value

@@ -55,7 +55,7 @@ class EventHubs:
         self._rows: dict[str, HubRow] = {}
         self._hubs: dict[str, EventHub] = {}
         self._partitions: dict[int, Partition] = {}
-        # What stood before a reload, while it lasts.
+        # What existed before a reload, while it lasts.
         self._kept_hubs: dict[str, EventHub] = {}
         self._kept_partitions: dict[int, Partition] = {}
         self._next_number = 1
@@ -144,7 +144,7 @@ class EventHubs:
         return row
 
     def members(self) -> list[EventHub]:
-        """The hubs that stand."""
+        """The hubs that exist."""
         return list(self._hubs.values())
 
     def names(self) -> list[str]:

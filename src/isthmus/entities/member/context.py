@@ -1,7 +1,7 @@
 """What the entities of one store share: its group commit, clock, limits, calendar, bodies and budgets.
 
 What it is: one object, made by the registry (`isthmus.entities.registry`) and given to every entity. What it is not: the
-entities, or the line of messages that leave for other stores, of which only the contract stands here (`StoreOutbox`).
+entities, or the line of messages that leave for other stores, of which only the contract is here (`StoreOutbox`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scheduled messages of an entity, as they lie in the store until they are due.
+"""Scheduled messages of an entity, as they are in the store until they are due.
 
 What it is: putting one there, reading some, and taking one away; counts and calendar with it. What it is not: what becomes
 of a message when it is due (`intake`). Spec: docs/explanation/protocol.md, Sending; docs/explanation/store.md.
@@ -25,7 +25,7 @@ class Owner(Protocol):
     """Whose messages they are.
 
     Attributes:
-        number: under which they lie in the store.
+        number: under which they are in the store.
         scheduled_count: how many there are.
         size_bytes: of all that the entity stores.
     """

@@ -28,7 +28,7 @@ class DeferredMessages:
 
     Args:
         path: of the queue.
-        number: under which its messages lie in the store.
+        number: under which its messages are in the store.
         staging: of its store.
     """
 

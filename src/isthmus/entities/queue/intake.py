@@ -4,7 +4,7 @@ What it is: checks of size, quota and status, duplicate detection (`duplicate`),
 and the row of cursors and counts that every entity keeps in the store (`state`). What it is not: what becomes of a message
 that is taken (`Queue`, `Topic`), or what is looked at in each message (`examination`).
 Spec: docs/explanation/protocol.md, Sending, Message, Entities.
-Over 400 lines: everything that can refuse a message as a whole stands here, beside what it refuses it for.
+Over 400 lines: everything that can refuse a message as a whole is here, beside what it refuses it for.
 
 Invariants:
     I1. A call that raises has staged nothing.
@@ -65,7 +65,7 @@ class Intake(Member):
 
     Attributes:
         path: canonical.
-        number: under which its messages lie in the store.
+        number: under which its messages are in the store.
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
         requires_session: whether every message must belong to a session.
         is_fragment: whether it is a part of a partitioned entity.
@@ -265,7 +265,7 @@ class Intake(Member):
 
     @property
     def takes_sends(self) -> bool:
-        """Whether the entity stands and its status lets messages in."""
+        """Whether the entity exists and its status lets messages in."""
         return not self.is_deleted and self._status not in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
 
     def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:

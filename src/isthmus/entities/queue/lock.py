@@ -76,7 +76,7 @@ class Lock:
         self.deferred = False
 
     def place(self, token: bytes) -> int:
-        """Where a token stands in `tags`; -1 if it is not live here."""
+        """Where a token is in `tags`; -1 if it is not live here."""
         sequences = self.sequences
         if not sequences:
             return -1

@@ -78,7 +78,7 @@ class Onward:
 
     @property
     def is_open(self) -> bool:
-        """Whether the target stands and takes messages, unless it is full."""
+        """Whether the target exists and takes messages, unless it is full."""
         target = self._find(self.path)
         return target is not None and target.takes_sends
 

@@ -3,7 +3,7 @@
 What it is: messages of a `Backlog`, each for one receiver, locked while it works on them; what settlement, expiry and
 abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
 Spec: docs/explanation/protocol.md, Settlement, Message, Forwarding. Over 400 lines: every way in which a message leaves a receiver's
-hands stands here, beside the others.
+hands is here, beside the others.
 
 Invariants:
     I1. A receiver sees only messages whose acceptance is durable, in sequence order; a returned message comes before
@@ -12,7 +12,7 @@ Invariants:
     I3. What is settled is invisible at once, and the callback comes only after the sync that covers it.
     I4. An expired message is never delivered; it goes when its lock ends or its second is over.
     I5. Locks are held by monotonic time: a step of the wall clock changes none. Clients are shown their ends by the wall
-        clock as it stood when they were taken or renewed.
+        clock as it was when they were taken or renewed.
 """
 
 from __future__ import annotations

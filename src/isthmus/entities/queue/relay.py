@@ -1,7 +1,7 @@
 """How the messages of an entity go on to another one.
 
 What it is: forwarding as the source sees it, a part of a queue that forwards (`Queue.forward_to`). A message that arrives while nothing waits goes on at once and is never
-stored here. What stands here when forwarding begins, or came while the entity was closed to receivers, is moved in
+stored here. What is here when forwarding begins, or came while the entity was closed to receivers, is moved in
 groups, each in one commit. What it is not: the hop itself (`onward`).
 Spec: docs/explanation/protocol.md, Forwarding; docs/explanation/forwarding.md.
 

@@ -68,7 +68,7 @@ class RunSet:
     def add(self, first: int, last: int) -> None:
         """Add first..last."""
         firsts, lasts = self._firsts, self._lasts
-        low = bisect_left(lasts, first - 1)  # the first run that touches or lies behind
+        low = bisect_left(lasts, first - 1)  # the first run that touches or is behind
         high = bisect_right(firsts, last + 1)  # one past the last run that touches
         if low < high:
             first = min(first, firsts[low])

@@ -131,7 +131,7 @@ class Window:
         return pairs
 
     def _take_stored(self, limit: int, through: int) -> list[Pair]:
-        for _ in range(2):  # a scan sees the store as it stood: what it lacks may have come since
+        for _ in range(2):  # a scan sees the store as it was: what it lacks may have come since
             fresh = self._stream is None
             if self._stream is None:
                 first, end = message_span(MESSAGE, self._number, self.next, _LAST)

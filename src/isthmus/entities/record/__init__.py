@@ -1,1 +1,1 @@
-"""A message as it lies in the store: read from its sender's bytes, seen by filters, changed, copied."""
+"""A message as it is in the store: read from its sender's bytes, seen by filters, changed, copied."""

@@ -154,7 +154,7 @@ class KeyReader:
         return key
 
     def with_keys(self, messages: Sequence[Parts]) -> list[Parts]:
-        """Copies with their keys, where they bear such; what says where a message was moved from is taken off."""
+        """Copies with their keys, where they carry such; what says where a message was moved from is taken off."""
         keyed = []
         for head, rest, message_id, blob, _ in messages:
             start, end = _application_properties(rest, 0)

@@ -1,7 +1,7 @@
 """The batch message format 0x80013700: one transfer that carries many messages.
 
 What it is: finding the messages in an envelope. They are cut out only when somebody asks for one: an entity reads them where
-they stand (`parse.split_packed`). Spec: docs/explanation/protocol.md, Sending, Message.
+they are there (`parse.split_packed`). Spec: docs/explanation/protocol.md, Sending, Message.
 """
 
 from __future__ import annotations

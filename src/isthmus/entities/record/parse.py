@@ -1,6 +1,6 @@
 """Reading a sender's encoded message: where it begins to be its own.
 
-What it is: a walk over the sections, with nothing decoded that was seen before: what stands in front of the properties
+What it is: a walk over the sections, with nothing decoded that was seen before: what is in front of the properties
 is looked up by its bytes. Spec: docs/explanation/protocol.md, Sending, Message; AMQP 1.0 part 3.2.
 
 Invariants:
@@ -158,7 +158,7 @@ def split_many(messages: Sequence[bytes], heads: HeadCache) -> list[Parts]:
 def split_packed(
     data: bytes, bounds: Sequence[tuple[int, int]], heads: HeadCache, keys: KeyReader | None = None
 ) -> list[Parts]:
-    """As `split_many` for messages that stand in `data`; those that begin like the one before are read in place.
+    """As `split_many` for messages that are in `data`; those that begin like the one before are read in place.
 
     Args:
         data: bytes that hold the messages.

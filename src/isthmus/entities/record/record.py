@@ -1,4 +1,4 @@
-"""The form in which a message lies in the store: ready for the wire but for one slot.
+"""The form in which a message is in the store: ready for the wire but for one slot.
 
 What it is: at acceptance the sender's header is normalised and the broker's annotations are put in front of the
 sender's own; everything behind them is kept to the byte. Delivery fills locked-until into its slot: two slices and a
@@ -15,7 +15,7 @@ A record is::
         [enqueue-sequence-number], then the sender's
     properties, application properties, body, footer  from `rest` on, as sent
 
-In place of a large message's body and footer stand 16 bytes that refer to them (see `blob`)::
+In place of a large message's body and footer are 16 bytes that refer to them (see `blob`)::
 
     number u64 | size u64
 
@@ -77,7 +77,7 @@ OVERHEAD_BYTES = PREFIX_BYTES + 15 + 12 + ANNOTATIONS_BYTES
 # From the start of the annotations section to the eight bytes of locked-until: section head 12, symbol 20, code 1.
 SLOT_IN_ANNOTATIONS = 33
 _LOCKED_UNTIL_BYTES = 29
-# The header section's size stands in its fifth byte, and its content ends so many bytes behind that.
+# The header section's size is in its fifth byte, and its content ends so many bytes behind that.
 _HEADER_SIZE = PREFIX_BYTES + 4
 _HEADER_END = PREFIX_BYTES + 5
 _DELIVERY_ANNOTATIONS = 0x71
@@ -89,7 +89,7 @@ _ENQUEUE_SEQUENCE_BYTES = 40
 
 
 class Head:
-    """What stands in front of a message's properties, but for the numbers that the entity puts in.
+    """What is in front of a message's properties, but for the numbers that the entity puts in.
 
     Attributes:
         header: normalised header section, delivery-count in its last four bytes.
@@ -183,7 +183,7 @@ class Parts(NamedTuple):
     """A message taken apart for storing; `build` puts it together under a sequence number.
 
     Attributes:
-        head: what stands in front of the properties.
+        head: what is in front of the properties.
         rest: everything from the properties on, as sent; of a large message without body and footer.
         message_id: encoded message-id.
         blob: a large message's body and footer.

@@ -68,7 +68,7 @@ class MessageView:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where the application properties lie in `parts.rest`; both ends are the place for them if there are none."""
+        """Where the application properties are in `parts.rest`; both ends are the place for them if there are none."""
         if self._span is None:
             rest = self.parts.rest
             start = 0
@@ -162,7 +162,7 @@ def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
         elif name == "TimeToLive":
             ttl_ms = max(0, value // timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
             header = parts.head.header
-            # Durable and priority stand after the section's six bytes; priority is null or has two.
+            # Durable and priority are after the section's six bytes; priority is null or has two.
             flags = header[6 : 8 if header[7] == 0x40 else 9]
             raw, effective = normalised_header(section.Header(ttl_ms=ttl_ms), 0, flags)
             parts = parts._replace(head=parts.head.replace(header=raw, ttl_ms=effective))

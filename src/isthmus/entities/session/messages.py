@@ -73,7 +73,7 @@ class SessionEntity(Protocol):
 
     @property
     def number(self) -> int:
-        """Under which its row lies in the store."""
+        """Under which its row is in the store."""
         ...
 
     @property
@@ -101,7 +101,7 @@ class SessionEntity(Protocol):
         ...
 
     def published(self, session_id: str) -> None:
-        """A session's messages have become visible, have come back, or are gone for good."""
+        """A session's messages have become visible, have come back, or are gone permanently."""
         ...
 
     def stage_state(self, batch: Batch) -> None:

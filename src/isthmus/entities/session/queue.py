@@ -3,7 +3,7 @@
 What it is: messages sorted into sessions, the locks of sessions, the choice of the next free one, and their states. What it is
 not: where a session's messages are (`session.directory`, `session.messages`), nor settlement, which receivers do on the messages of the session they hold.
 Spec: docs/explanation/protocol.md, Links, Management, Sessions; docs/explanation/store.md.
-A little over 400 lines: what a session's end, its state and its messages change about the entity stands here together.
+A little over 400 lines: what a session's end, its state and its messages change about the entity is here together.
 
 Invariants:
     I1. A session has at most one holder; who has lost it renews nothing and settles nothing.
@@ -135,7 +135,7 @@ class SessionQueue(Queue):
         return holds
 
     def published(self, session_id: str) -> None:
-        """A session's messages have become visible, have come back, or are gone for good."""
+        """A session's messages have become visible, have come back, or are gone permanently."""
         session = self.directory[session_id]
         if session.hold is None:
             self._offer(session)

@@ -35,7 +35,7 @@ class SessionRow:
 
     Attributes:
         session_id: case-sensitive; may be empty.
-        number: under which its messages lie in the store; 0 until there are any.
+        number: under which its messages are in the store; 0 until there are any.
         is_stored: whether a row is in the store, or staged.
         state_at_ms: wall time of the state's last change; 0 is never.
         state_bytes: size of the state; None if there is none.

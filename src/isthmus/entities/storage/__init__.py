@@ -1,1 +1,1 @@
-"""How a namespace lies in its store: keys, the journal, batches of changes, bodies beside the store, formats."""
+"""How a namespace is in its store: keys, the journal, batches of changes, bodies beside the store, formats."""

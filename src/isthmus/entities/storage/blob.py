@@ -1,6 +1,6 @@
-"""Large messages: their bodies lie beside the store, in files that records refer to.
+"""Large messages: their bodies are beside the store, in files that records refer to.
 
-What it is: the payload of a large message (what stands before its body, and a reference to the rest), the rows that tell
+What it is: the payload of a large message (what is before its body, and a reference to the rest), the rows that tell
 which stored message refers to which body, and the choice of the bodies that nothing refers to any more. What it is not:
 the files (`isthmus.store.blob`), nor their reading and writing, which never happen on the engine's thread.
 See docs/explanation/store.md. A little over 400 lines: references are written, counted and collected by one set of rows.
@@ -300,7 +300,7 @@ class Blobs:
         """Stage that a message has a body.
 
         Args:
-            number: under which the message lies in the store.
+            number: under which the message is in the store.
             sequence: its sequence number.
             blob: the body.
             owner: number of the entity whose quota it counts to.
@@ -398,7 +398,7 @@ class Blobs:
         for place, (sequence, row) in enumerate(rows):
             message, deferred, scheduled = found[3 * place : 3 * place + 3]
             reference = (number, sequence)
-            # What lies below the head is dead, though it may still be in the store.
+            # What is below the head is dead, though it may still be in the store.
             if (
                 reference in self._ended
                 or (message is not None and sequence >= head)

@@ -6,7 +6,7 @@ What it is not: a promise of durability at `write`; that comes with `sync`.
 Invariants (held to by testing.store_conformance):
     I1. A batch is written whole or not at all, also across a kill.
     I2. After a kill the store holds a prefix of the batches written, and at least all written before the last `sync`.
-    I3. A scan yields ascending keys and sees the store as it stood when the scan was made.
+    I3. A scan yields ascending keys and sees the store as it was when the scan was made.
     I4. One process at a time has a data folder open.
 """
 

@@ -1,4 +1,4 @@
-"""The keys under which a namespace lies in its store.
+"""The keys under which a namespace is in its store.
 
 What it is: one byte of table, then big-endian numbers, so that the store's byte order is the order wanted. Every queue,
 subscription, topic and dead-letter queue has a number that is never used again; its messages lie together in sequence
@@ -96,12 +96,12 @@ def numbered_span(table: int, number: int) -> tuple[bytes, bytes]:
 
 
 def state_key(number: int) -> bytes:
-    """Where an entity's cursors and counts stand."""
+    """Where an entity's cursors and counts are."""
     return _NUMBERED.pack(STATE, number)
 
 
 def session_key(number: int, session_id: str) -> bytes:
-    """Where a session of an entity stands."""
+    """Where a session of an entity is."""
     return _NUMBERED.pack(SESSION, number) + session_id.encode()
 
 
@@ -116,12 +116,12 @@ def detection_generation(key: bytes) -> int:
 
 
 def eras_key(number: int, table: int) -> bytes:
-    """Where it stands how long the generations of a table were, and are."""
+    """Where it is written how long the generations of a table were, and are."""
     return _NUMBERED.pack(ERAS, number) + bytes((table,))
 
 
 def doomed_key(number: int) -> bytes:
-    """Where it stands that a deleted partitioned entity has something left in its stores."""
+    """Where it is written that a deleted partitioned entity has something left in its stores."""
     return DOOMED + number.to_bytes(4, "big")
 
 
@@ -137,12 +137,12 @@ def unpack_leaving(key: bytes) -> tuple[int, int]:
 
 
 def lane_key(to: int) -> bytes:
-    """Where the last place in the line to another store stands."""
+    """Where the last place in the line to another store is."""
     return _LANE.pack(LANE, to)
 
 
 def arrived_key(source: int) -> bytes:
-    """Where it stands which place in another store's line has arrived here."""
+    """Where it is written which place in another store's line has arrived here."""
     return _LANE.pack(ARRIVED, source)
 
 

@@ -204,7 +204,7 @@ class Staging:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Keep all that is staged within in one batch: reads in between see the store as it stood before.
+        """Keep all that is staged within in one batch: reads in between see the store as it was before.
 
         Raises:
             Exception: what is raised within, or by the write before; everything staged has failed then.

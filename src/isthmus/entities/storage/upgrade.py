@@ -1,7 +1,7 @@
 """The format of a store: which one it has, and how an older one becomes today's.
 
 What it is: the row that names the format, the store's identity, and one step for each format that was left behind. What
-it is not: the rows themselves (`key`, docs/explanation/store.md). Whoever changes how anything lies in the store, or
+it is not: the rows themselves (`key`, docs/explanation/store.md). Whoever changes how anything is in the store, or
 puts something there that an older release would overlook, raises `FORMAT_VERSION` and adds a step.
 
 Invariants:
@@ -102,7 +102,7 @@ def _keep_rows(journal: Journal, batch: Batch, now_ms: int, random_bytes: Callab
 
     Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; format 4 has bodies of
     large messages outside of their records, and rows that refer to them, and names the fragments of partitioned
-    entities, whose messages lie in stores of their own, and lines of messages on their way from one store to another. Format 5 keeps marks of the sources of copies, without which an
+    entities, whose messages are in stores of their own, and lines of messages on their way from one store to another. Format 5 keeps marks of the sources of copies, without which an
     earlier release would add keys, and rows that hold the keys of many. Format 6 says how long the generations of detection
     are, and keeps those of a former window.
     """

@@ -294,7 +294,7 @@ class Topic(Intake):
     ) -> None:
         """Store messages that are to be copied later."""
         if not self.active_count or first < self.head:
-            # What was copied in this commit may still stand between the two.
+            # What was copied in this commit may still be between the two.
             self._cleaned = first if self._cleaned == self.head else min(first, self._cleaned)
             self.head = first
             self._mark = after

@@ -20,7 +20,7 @@ __all__ = ["LockHolder", "Participant", "ScheduleParticipant", "StoredEntity"]
 
 
 class StoredEntity(Protocol):
-    """A plain entity, or a fragment: what lies in one store under one number."""
+    """A plain entity, or a fragment: what is in one store under one number."""
 
     @property
     def path(self) -> str:
@@ -101,7 +101,7 @@ class LockHolder(Protocol):
 
     @property
     def stored(self) -> StoredEntity:
-        """Whose store the messages lie in."""
+        """Whose store the messages are in."""
         ...
 
     def holds(self, tokens: Sequence[bytes]) -> list[bool]:

@@ -190,7 +190,7 @@ class Transaction:
         Args:
             queue: the entity.
             tokens: lock tokens.
-            settle: does it; raises nothing while the entity stands.
+            settle: does it; raises nothing while the entity exists.
             on_end: told at the end what became of it; of a commit when that is durable.
 
         Raises (nothing is then added):

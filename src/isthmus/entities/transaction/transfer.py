@@ -2,11 +2,11 @@
 
 What it is: what a sender's link with a transfer destination writes to. The messages belong to the entity that they go
 via, also within a transaction, and are moved to their destination in the same commit.
-What it is not: a queue of its own; what cannot be moved lies in the transfer dead-letter queue of the entity between.
+What it is not: a queue of its own; what cannot be moved is in the transfer dead-letter queue of the entity between.
 Spec: docs/explanation/protocol.md, Forwarding, Transactions.
 
 Invariants:
-    I1. Messages stand at the destination, or in the transfer dead-letter queue, or were refused; in one commit.
+    I1. Messages are at the destination, or in the transfer dead-letter queue, or were refused; in one commit.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class ArchiveFolder:
             self._last = None
 
     def staging(self) -> Path:
-        """Where the files of the next batch are written; what stood there is deleted."""
+        """Where the files of the next batch are written; what was there is deleted."""
         number = self._last.number + 1 if self._last is not None else 1
         folder = self._staging / str(number)
         if folder.exists():

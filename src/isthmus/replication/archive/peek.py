@@ -5,7 +5,7 @@ is not: a way to write. Memory grows by 24 bytes a row, and by the files that ar
 
 Invariants:
     I1. A message that was acknowledged to the source is found, in the spool or in the table, also while batches are committed.
-    I2. Each row is shown: one that stands twice is shown twice.
+    I2. Each row is shown: one that is there twice is shown twice.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ArchivePeek:
         return self._messages[at] if place < 0 else restore(self._load(place)[at])
 
     def _look(self) -> None:
-        """Find what stands: the watermark, then the spool, then the table. What is committed meanwhile is in both; it counts once."""
+        """Find what exists: the watermark, then the spool, then the table. What is committed meanwhile is in both; it counts once."""
         self._folder.refresh()
         identity = self._spool.identity
         mark = self._folder.watermark(identity)

@@ -7,7 +7,7 @@ queries (`isthmus.replication.query.shared_run`).
 
 How a route comes under suspicion: it had messages outstanding when a query that carries several routes died, and the first of
 them was the first one at that query's death before, too. What kills its workers comes back first in its route at each start,
-as soon as what stood before it is settled, so that the route at fault is found after a few deaths; routes whose target takes
+as soon as what was before it is settled, so that the route at fault is found after a few deaths; routes whose target takes
 nothing meanwhile are suspected with it, and come back after their first messages have moved.
 
 A reader that dies of a message that it has just received has not told of it: it tells once a second. So after a death every

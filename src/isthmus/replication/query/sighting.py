@@ -62,7 +62,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What stands before a route, by a look at its source.
+    """What is before a route, by a look at its source.
 
     Attributes:
         waiting: messages there, those under way included; at most so many, since messages that are deferred, or were

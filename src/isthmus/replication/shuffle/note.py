@@ -49,7 +49,7 @@ class BatchNote:
         return query == self.query and batch <= self.batch
 
     def record(self) -> Record:
-        """As it stands behind the messages."""
+        """As it is behind the messages."""
         return Record("", -1, 0, json.dumps(asdict(self)).encode())
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What stands in the spools of a route, for verification: settled at the source, and not known to be at the target.
+"""What is in the spools of a route, for verification: settled at the source, and not known to be at the target.
 
 What it is: a look at the folders, which changes nothing. A message goes from the spool `in` to the spool `out`; so `in` is read first. What
 it is not: the comparison (`isthmus.replication.verification.audit`).
@@ -25,7 +25,7 @@ _ALL = 1 << 62
 
 
 class SpoolsStanding:
-    """What stands in the spools of routes.
+    """What is in the spools of routes.
 
     Args:
         routes: by name; those without a spool have nothing.

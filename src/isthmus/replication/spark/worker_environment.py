@@ -2,7 +2,7 @@
 
 What it is: a repair of Spark 4.3. All queries that use a Python data source found by its package share one Scala map of
 environment variables, into which each of them writes when it starts Python processes, on its own thread and without a lock.
-Two that do so at the same instant can break the map for good ("Illegal size 5 of collection, expected 6"): from then on no
+Two that do so at the same instant can break the map permanently ("Illegal size 5 of collection, expected 6"): from then on no
 task of any query can be serialised ("Task not serializable"), until the process ends. Here a concurrent map takes its place.
 
 Spark also sends the driver's own PYTHONPATH and the folders of its Spark to the workers of every machine. Executors elsewhere have paths of

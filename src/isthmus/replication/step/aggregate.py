@@ -147,7 +147,7 @@ def _with_values(settings: Settings, spool: Path, batches: Iterator[pa.RecordBat
             if kind == MESSAGE_ROW:
                 try:
                     brought = values.of(StepMessage(payload))
-                except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route for good
+                except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route permanently
                     told = Disposition("dead-letter", STEP_FAILED, f"step aggregate: {error}")
                     set_aside(spool, number, payload, told, time.time())
                     kinds[at] = SET_ASIDE_ROW

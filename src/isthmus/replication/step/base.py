@@ -18,7 +18,7 @@ from isthmus.replication.step.message.message import StepMessage
 __all__ = ["STEP_FAILED", "MessageStep", "NamedStep", "Settings", "StepRefusalError", "disposition_of", "guarded"]
 
 STEP_FAILED = "StepFailed"
-# Service Bus takes 4,096 characters of reason and description each; what is of use stands at the beginning.
+# Service Bus takes 4,096 characters of reason and description each; what is of use is at the beginning.
 _TEXT_LIMIT = 1000
 
 Settings: TypeAlias = Mapping[str, Any]

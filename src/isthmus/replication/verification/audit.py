@@ -18,7 +18,7 @@ Invariants:
     I1. Reading changes nothing: messages are browsed.
     I2. What enters after step 1 ended is ignored, at its origin and as a copy.
     I3. What is found nowhere and whose time to live ended before the reading began counts as ended; what ended its life
-        during the reading is left out: namespaces drop it wherever it stands, at times of their own.
+        during the reading is left out: namespaces drop it wherever it is, at times of their own.
     I4. What the task does not replicate, by its filter or because its publisher marked it, is not missed anywhere; it is
         counted.
     I5. A copy is believed only if it has the content of the original that it names.
@@ -82,9 +82,9 @@ def audit(
         task: the task's name.
         routes: the task's routes.
         subscriptions: by alias, or by what else the passages call it, each entity that is read to its end: what keeps all that
-            entered an origin, and where copies have to stand.
+            entered an origin, and where copies have to be.
         open_peek: opens an entity for browsing.
-        passages: which origin's messages have to stand where; none: those of each route's source at each route's target.
+        passages: which origin's messages have to be where; none: those of each route's source at each route's target.
         on_message: is also shown every message of the audited subscriptions, with the member's alias.
         detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
         selects: which of the messages that publishers sent are replicated; None: all.
@@ -96,13 +96,13 @@ def audit(
         ttl_ms: the time to live that they give their messages; 0 for none.
         clock: tells whose time to live has ended.
         members: as for `identify`.
-        logs: by alias, which of the entities are logs, and whether what stood in one before the task began is not moved.
-        log_reader: reads what stands before routes whose source is a log.
-        spools: tells what stands in the spools of routes.
+        logs: by alias, which of the entities are logs, and whether what was in one before the task began is not moved.
+        log_reader: reads what is before routes whose source is a log.
+        spools: tells what is in the spools of routes.
         delivered: what ledgers tell of messages that went a way, as sequence numbers at their origin.
 
     Raises:
-        EntityNotFoundError: an audited subscription or a route's source does not stand.
+        EntityNotFoundError: an audited subscription or a route's source does not exist.
         IsthmusError: a namespace cannot be read.
     """
     clock = clock or SystemClock()
@@ -205,7 +205,7 @@ def _holding(
     unkept: Mapping[str, Sequence[int]],
     changed: Collection[tuple[str, str]],
 ) -> Holding:
-    """What stands at a member, each copy judged by the original that it names.
+    """What is at a member, each copy judged by the original that it names.
 
     `ended_ms`: when the reading ended. `unkept`: see `entered_unkept`. `changed`: pairs between which contents change.
     """
@@ -244,7 +244,7 @@ def _holding(
             elif 0 <= number < origin.first_numbers.get(fragment, 0):
                 continue  # its original has lived out the subscription's time to live, or entered before it was made
             elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
-                continue  # its original's life has ended, behind all that stands there
+                continue  # its original's life has ended, behind all that is there
             else:
                 fate = held.forged
             fate.setdefault(alias, []).append(number)

@@ -1,4 +1,4 @@
-"""A subscription while it is audited: which messages entered there, which copies stand there.
+"""A subscription while it is audited: which messages entered there, which copies are there.
 
 What it is: the account of one member's audited subscription, in numbers and digests; it holds no message. What it is not:
 the reading (`isthmus.replication.verification.audit`), or the comparison (`isthmus.replication.verification.reconcile`).
@@ -39,7 +39,7 @@ class Arrivals:
         numbers: sequence numbers at the origin.
         digests: of their content.
         ends_ms: when the life of each ends; 0 where it does not.
-        lanes: what each keeps its order in: the partition of the member in which it stands, or its session.
+        lanes: what each keeps its order in: the partition of the member in which it is, or its session.
         first_pass: how many of them the first reading found.
     """
 
@@ -182,7 +182,7 @@ class Audited:
         which none is known, what was published before the first that is known in any.
 
         Args:
-            known: numbers that wait, were set aside, or stand at a target.
+            known: numbers that wait, were set aside, or are at a target.
         """
         first: dict[int, int] = {}
         for number in known:
@@ -210,8 +210,8 @@ class Audited:
     def reading(self, *, shared: bool, ttl_ms: int, read_ms: int) -> Reading:
         """What was read so far, until a wall time.
 
-        A subscription's time to live stands in the header of its messages. Where the oldest has none, the subscription has
-        none, whatever the file says: one that stood before keeps what it was made with.
+        A subscription's time to live is in the header of its messages. Where the oldest has none, the subscription has
+        none, whatever the file says: one that existed before keeps what it was made with.
         """
         if not self._first_ttl_ms and ttl_ms <= _LONGEST_TTL_MS:
             ttl_ms = 0
@@ -231,7 +231,7 @@ class Audited:
 
 
 def _ttl_ms(message: bytes) -> int:
-    """The time to live that the message bears; 0 where it bears none."""
+    """The time to live that the message carries; 0 where it carries none."""
     return section.decode_header(message, section.locate(message).header).ttl_ms or 0
 
 

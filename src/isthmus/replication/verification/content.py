@@ -5,7 +5,7 @@ unchanged copy are equal. What it is not: the identity of a message; two message
 
 Left out are the header (delivery count, remaining time to live), the annotations that a namespace sets, `RuleName`, the
 provenance (`repl-*`), the task's mark, every mark of the form that isthmus gives to tasks (a task has another one when its
-members change, and copies with the former stand on) and what a dead-letter queue adds. Where a copy was given a MessageId of its own, the
+members change, and copies with the former remain) and what a dead-letter queue adds. Where a copy was given a MessageId of its own, the
 sender's counts, which the copy has as a property, or none.
 
 Invariants:

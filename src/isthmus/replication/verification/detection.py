@@ -1,7 +1,7 @@
 """Which missing copies a target's duplicate detection dropped.
 
 What it is: the proof that a copy is missing because its target held an equal: another message with the same MessageId and
-the same content stands at the target, and came there so that the copy fell into the window for which the target remembers
+the same content is at the target, and came there so that the copy fell into the window for which the target remembers
 it. What it is not: a guess; without such an equal a missing message is lost. A message with the same MessageId and other
 content is no equal: detection dropped a message that nobody has seen, which is a loss.
 
@@ -12,7 +12,7 @@ Invariants:
     I1. A message is no equal of itself: another copy of the same identity proves nothing.
     I2. An equal whose window was over before the missing message entered anywhere proves nothing.
     I3. An equal has the same body and properties.
-    I4. Memory grows with the number of missing messages, not with what stands.
+    I4. Memory grows with the number of missing messages, not with what exists.
 """
 
 from __future__ import annotations

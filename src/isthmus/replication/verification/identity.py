@@ -1,4 +1,4 @@
-"""Who a message is, wherever it stands.
+"""Who a message is, wherever it is.
 
 What it is: reading, from an encoded message as it was received or peeked, the identity that no copy changes: the
 namespace that it entered, the entity there and its sequence number there (docs/explanation/guarantees.md). What it is
@@ -7,7 +7,7 @@ not: the forms of provenance (`isthmus.message`), and their writing, which is th
 Invariants:
     I1. A copy is known by the first hop of its provenance, or, for one task, by the first hop in an origin of that task:
         what came from elsewhere entered the task where it entered its first origin.
-    I2. A message without provenance entered where it stands; its number is the topic's where it stands in a
+    I2. A message without provenance entered where it is; its number is the topic's where it is in a
         subscription (`x-opt-enqueue-sequence-number`), else its own.
     I3. Provenance that does not fit the message, or that nobody can read, counts as none.
 """

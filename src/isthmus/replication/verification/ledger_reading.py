@@ -1,7 +1,7 @@
 """What a ledger tells of messages that a target has acknowledged, for verification.
 
 What it is: the numbers of messages that a route has moved, by their origin, from the table and from the files that are not part of it yet. What
-it is not: a proof that they still stand there: where nobody consumes, verification looks for the message itself.
+it is not: a proof that they are still there: where nobody consumes, verification looks for the message itself.
 
 Invariants:
     I1. Only outcomes `moved` count: the target has acknowledged the message.
@@ -41,7 +41,7 @@ def moved(ledger: Path, route: str, origins: Collection[str]) -> set[int]:
         if row["route"] != route or row["outcome"] != _MOVED:
             continue
         origin, number = row.get("origin"), row.get("origin_sequence_number")
-        if origin is None:  # it bears no provenance: its source is where it entered
+        if origin is None:  # it carries no provenance: its source is where it entered
             origin, number = row.get("source"), row.get("sequence_number")
         if number is not None and (origin is None or origin.lower() in folded):
             found.add(int(number))

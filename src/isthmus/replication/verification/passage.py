@@ -1,6 +1,6 @@
 """The ways that messages take through a task, as the audit follows them.
 
-What it is: one origin's messages on their way to one target through one or more routes, and the reading of what stands before those
+What it is: one origin's messages on their way to one target through one or more routes, and the reading of what is before those
 routes. What it is not: the reading of targets (`isthmus.replication.verification.audit`).
 
 Invariants:
@@ -46,7 +46,7 @@ Read = Callable[[bytes], Identity]
 
 
 class LogReader(Protocol):
-    """Reads what stands before routes whose source is a log."""
+    """Reads what is before routes whose source is a log."""
 
     def waiting(self, route: Route) -> Peek:
         """The records that the route's group has not committed.
@@ -66,7 +66,7 @@ class LogReader(Protocol):
 
 
 class SpoolsReader(Protocol):
-    """What stands in the spools of routes (`isthmus.replication.shuffle.standing`)."""
+    """What is in the spools of routes (`isthmus.replication.shuffle.standing`)."""
 
     def waiting(self, route: str) -> Iterator[bytes]:
         """Messages that wait there."""
@@ -119,19 +119,19 @@ class Passage:
         return self.origin, self.member
 
     def takes(self, depth: int, identity: Identity) -> bool:
-        """Whether a message that stands before its route of this depth entered at its origin."""
+        """Whether a message that is before its route of this depth entered at its origin."""
         return identity.origin == ("" if depth == 0 else self.origin)
 
 
 class SourceReader:
-    """Reads what stands before routes.
+    """Reads what is before routes.
 
     Args:
         passages: all that are audited together.
         open_peek: opens an entity for browsing.
         read: a message's identity.
-        logs: reads what stands before routes whose source is a log; None: there are none.
-        spools: tells what stands in the spools of routes; None: no route has any.
+        logs: reads what is before routes whose source is a log; None: there are none.
+        spools: tells what is in the spools of routes; None: no route has any.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class SourceReader:
         """Note what waits before the routes; `began_ms`: wall time at which the audit began.
 
         Raises:
-            EntityNotFoundError: a route's source does not stand.
+            EntityNotFoundError: a route's source does not exist.
             IsthmusError: a namespace cannot be read.
         """
         for depth, stage in enumerate(self._stages):
@@ -170,7 +170,7 @@ class SourceReader:
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
-                    # A copy that stands before a first route was let through by a changed rule.
+                    # A copy that is before a first route was let through by a changed rule.
                     for each in passages:
                         if each.takes(depth, identity):
                             at = self.found[each.pair]
@@ -215,7 +215,7 @@ class SourceReader:
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:
-    """All that stands in an entity from a sequence number on when the reading begins, but for canaries.
+    """All that is in an entity from a sequence number on when the reading begins, but for canaries.
 
     Raises:
         IsthmusError: the namespace cannot be read.

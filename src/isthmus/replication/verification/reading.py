@@ -1,11 +1,11 @@
-"""What was read of one member, and what its numbering tells of what no longer stands there.
+"""What was read of one member, and what its numbering tells of what is no longer there.
 
 What it is: the account of one audited subscription. A subscription numbers its messages without gaps (Microsoft Learn,
 "Message sequencing and timestamps"), so that numbers which are absent are messages that were taken out: consumed, expired
 or deleted. What it is not: the reading of messages (`isthmus.replication.verification.audit`).
 
 Invariants:
-    I1. What is absent before the first message that stands, and between two that stand, is counted. What was taken out
+    I1. What is absent before the first message that exists, and between two that exist, is counted. What was taken out
         behind the last one cannot be seen; a subscription that applications consume is therefore never proof of a loss.
     I2. Only the time to live of the subscription explains what is absent before the first message, and only where that
         has stood for half of that time at least, and no message with a shorter life of its own was read: otherwise what
@@ -66,10 +66,10 @@ class Reading:
     Attributes:
         member: alias of the namespace.
         entity: the subscription's path.
-        messages: how many stood there.
-        absent_before: how many were taken out before the first that stands.
+        messages: how many there were.
+        absent_before: how many were taken out before the first that exists.
         absent_between: how many were taken out between the first and the last.
-        first_enqueued_ms: wall time at which the first that stands was enqueued; 0 where none stands.
+        first_enqueued_ms: wall time at which the first that exists was enqueued; 0 where none exists.
         shared: whether applications consume it.
         ttl_ms: the time to live that it gives its messages; 0 for none, or not known.
         short_lived: whether a message with a shorter time to live was read.
@@ -107,7 +107,7 @@ class Reading:
         return f"{gone} in {self.entity} at {self.member} ({why})"
 
     def may_have_held(self, entered_ms: int, drift_ms: int) -> bool:
-        """Whether a copy of a message that entered another member at this time may have stood here and been taken out."""
+        """Whether a copy of a message that entered another member at this time may have been here and been taken out."""
         if self.shared or self.absent_between:
             return True
         return self.absent_before > 0 and entered_ms <= self.first_enqueued_ms + drift_ms

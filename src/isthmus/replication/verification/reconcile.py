@@ -1,17 +1,17 @@
-"""Reconciliation: what entered a source against what stands at the targets.
+"""Reconciliation: what entered a source against what is at the targets.
 
 What it is: the pure comparison by message identity (origin namespace, sequence number there) that `verify` and the demo
 print. `isthmus.replication.verification.count` says what each count means and whether it is a fault. What it is not: the reading of
 namespaces (`isthmus.replication.verification.audit`); and it never looks at a route's own counters.
 
 Invariants:
-    I1. Every identity that entered a member and stands there is, for each other member, exactly one of: arrived, waiting,
+    I1. Every identity that entered a member and is there is, for each other member, exactly one of: arrived, waiting,
         expired, dead-lettered, dropped, copy expired, resent, delivered, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
-    I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin stands
+    I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin is
         before it. Partitions have no order among each other, neither those of the origin nor those of the member.
     I4. A copy whose content differs from its original's is no arrival: it counts as unequal, and its original as missing.
-    I5. What lies in a route's dead-letter queue counts whether or not its original still stands.
+    I5. What is in a route's dead-letter queue counts whether or not its original still exists.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _ALSO_AT_ORIGIN = ("duplicated", "out_of_order", "unequal", "forged")
 
 @dataclass(slots=True)
 class Holding:
-    """What stands at one member, in that member's order.
+    """What is at one member, in that member's order.
 
     Attributes:
         entered: sequence numbers, at this member, of messages that publishers sent to it and that the task replicates.
-        arrived: origin's alias → sequence numbers there, in the order in which they stand at this member. The member's
-            own alias is among them where its own messages stand in the entity that was read.
-        lanes: origin's alias → in which partition of this member each of `arrived` stands; absent: all in one.
+        arrived: origin's alias → sequence numbers there, in the order in which they are at this member. The member's
+            own alias is among them where its own messages are in the entity that was read.
+        lanes: origin's alias → in which partition of this member each of `arrived` is; absent: all in one.
         unequal: origin's alias → sequence numbers there of copies with other content.
         forged: origin's alias → sequence numbers there at which nothing entered.
-        unknown: origin's alias → sequence numbers there of copies whose original does not stand any more.
+        unknown: origin's alias → sequence numbers there of copies whose original is no longer there.
         kept: count's name → sequence numbers, at this member, of messages that the task does not replicate.
     """
 
@@ -66,7 +66,7 @@ class Undelivered:
 
     Attributes:
         waiting: still in the route's source.
-        expired: their life ended in the route's source; they stand there, or in its dead-letter queue.
+        expired: their life ended in the route's source; they are there, or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
         dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
         resent: dead letters that were sent again, and entered again.
@@ -95,7 +95,7 @@ class Comparison:
 
     Attributes:
         origin: alias of the namespace that they entered.
-        member: alias of the namespace where they should stand.
+        member: alias of the namespace where they should be.
         counts: of each kind of `isthmus.replication.verification.count`.
         samples: sequence numbers at the origin of the first few, by kind.
     """
@@ -245,15 +245,15 @@ def compare(
     undelivered: Undelivered | None = None,
     lanes: Sequence[int] = (),
 ) -> Comparison:
-    """Compare what entered one origin with what stands at one member.
+    """Compare what entered one origin with what is at one member.
 
     Args:
         origin: alias of the origin.
         member: alias of the member.
         entered: sequence numbers at the origin.
-        arrived: sequence numbers at the origin of what stands at the member, in the member's order.
+        arrived: sequence numbers at the origin of what is at the member, in the member's order.
         undelivered: what the route between them still holds.
-        lanes: in which partition of the member each of `arrived` stands; none: all in one.
+        lanes: in which partition of the member each of `arrived` is; none: all in one.
     """
     rest = undelivered or Undelivered()
     seen: set[int] = set()

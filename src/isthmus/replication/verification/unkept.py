@@ -33,7 +33,7 @@ def entered_unkept(
     Args:
         passages: all that are audited together.
         audited: what was read of the targets.
-        rest: what stands before the routes.
+        rest: what is before the routes.
         met: of that, what waited there.
     """
     entered: dict[str, list[int]] = {}

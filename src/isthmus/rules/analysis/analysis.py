@@ -4,7 +4,7 @@ What it is: which properties a filter reads, whether it can ever select a messag
 without. `replicated <> 1` alone needs the property `replicated`: a message without the mark is unknown to it, so that a
 rule meant for unmarked messages selects none of them. Lint and plan say so.
 
-How: a verdict on properties that are compared with constants depends only on where each value lies between them (see
+How: a verdict on properties that are compared with constants depends only on where each value is between them (see
 `region`). So every property is tried as missing, null, and with one value of every region; a condition that this does
 not decide (LIKE, arithmetic, two properties compared) counts as "anything" unless a property in it is missing.
 

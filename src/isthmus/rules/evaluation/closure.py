@@ -7,7 +7,7 @@ other shape takes the general one, and both are held to the same fixtures.
 Spec: docs/explanation/protocol.md, Filter language (semantics of unknown).
 
 Invariants:
-    I1. AND and OR go from left to right and stop as soon as the verdict stands, so that a failing operand behind that
+    I1. AND and OR go from left to right and stop as soon as the verdict is known, so that a failing operand behind that
         point does not fail the filter. `isthmus.replication.rule_column` gives the same verdicts.
     I2. A verdict is True, False or None (unknown), never another truthy or falsy value.
 """

@@ -172,7 +172,7 @@ class _Bits:
         return 0 if code >> 8 * len(self._planes) else places
 
     def find(self, piece: list[str | _Wildcard], expression: re.Pattern[str], start: int, end: int) -> int:
-        """The first place between two at which a piece stands; -1 if there is none."""
+        """The first place between two at which a piece is; -1 if there is none."""
         total = len(self._text)
         last = end - len(piece)
         if last < start:
@@ -198,5 +198,5 @@ class _Bits:
         return -1
 
 
-# Per byte, what makes of a text the digits of a number: 1 where that byte stands.
+# Per byte, what makes of a text the digits of a number: 1 where that byte is.
 _SIGNS = [bytes(49 if byte == wanted else 48 for byte in range(256)) for wanted in range(256)]

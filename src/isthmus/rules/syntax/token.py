@@ -50,7 +50,7 @@ class Token:
         line: from 1.
         column: from 1, in characters.
         value: number of an INTEGER (which may be one over the largest long: see the parser) or a DOUBLE.
-        delimited: whether a NAME stood in brackets or double quotes, so that it is never a keyword.
+        delimited: whether a NAME was in brackets or double quotes, so that it is never a keyword.
         glued: whether it follows the token before it without white space.
     """
 
@@ -74,7 +74,7 @@ class Token:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name can stand without delimiters, in filters and in actions."""
+    """Whether a name can be written without delimiters, in filters and in actions."""
     return (
         bool(name)
         and name[0].isalpha()

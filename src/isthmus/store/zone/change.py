@@ -5,7 +5,7 @@ position, and for each of the last batches the keys that it touched), and their 
 a copy that missed batches takes the values from one that has them.
 
 Invariants:
-    I1. Rows of this module lie at keys that begin with 0xff, above all keys of entities.
+    I1. Rows of this module are at keys that begin with 0xff, above all keys of entities.
     I2. A batch, its position and its row of touched keys are written together or not at all.
 """
 

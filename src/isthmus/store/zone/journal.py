@@ -55,7 +55,7 @@ _LOG_LIMIT_BYTES = 512 << 20
 _CLOSE_SECONDS = 10.0
 # A copy that fails so soon after it came back waits before it is tried again.
 _FLAPPING_SECONDS = 10.0
-# No key of an entity lies there or above.
+# No key of an entity is at it or above.
 _RESERVED = b"\xff"
 _REPLACE_BYTES = 4 << 20
 

@@ -9,7 +9,7 @@ Invariants:
     I2. A copy that is being changed counts to nothing, and gets changes only from its last step on.
     I3. A copy of another namespace is never written over.
     I4. What a copy holds is removed before another is whole only if two others have everything on disk.
-    I5. A copy that was being changed while the others began anew in another epoch is copied whole: it may hold batches that they
+    I5. A copy that was being changed while the others began again in another epoch is copied whole: it may hold batches that they
         have lost.
 """
 
@@ -157,7 +157,7 @@ class Repair:
     # ---- copies out of service
 
     def try_back(self, member: Member) -> None:
-        """Bring a copy up to date and into service; what stands against it is its reason then."""
+        """Bring a copy up to date and into service; what prevents it is its reason then."""
         journal = self._journal
         if member.busy_since is not None:
             member.put_off(time.monotonic())

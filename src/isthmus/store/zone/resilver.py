@@ -172,7 +172,7 @@ def copy_whole(source: Journal, scratch: Path, folder: Path) -> None:
 
 
 def checkpoint_to(source: Journal, scratch: Path, folder: Path) -> None:
-    """A checkpoint that may lie on another disk. RocksDB would copy across disks itself, but holds the interpreter meanwhile.
+    """A checkpoint that may be on another disk. RocksDB would copy across disks itself, but holds the interpreter meanwhile.
 
     Raises:
         StoreError: a disk refused.

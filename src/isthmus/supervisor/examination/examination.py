@@ -37,7 +37,7 @@ class Finding:
     Attributes:
         alias: the namespace's.
         subject: what was tried, e.g. `connect` or `listen orders`.
-        verdict: how it stands.
+        verdict: how it is doing.
         text: what was seen.
         hint: what to do; empty where nothing is to be done.
     """

@@ -98,7 +98,7 @@ class Pair(Protocol):
         ...
 
     def hang(self, route: RouteSpec, side: str, hangs: bool = True) -> None:
-        """Whether an end says nothing, though its connection stands."""
+        """Whether an end says nothing, though its connection is open."""
         ...
 
     def take_away(self, route: RouteSpec, side: str, is_away: bool = True) -> None:

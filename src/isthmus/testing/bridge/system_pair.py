@@ -1,6 +1,6 @@
 """Two real systems as a pair of the conformance suite, through proxies.
 
-What it is: `Pair` over two `SystemEnd`s: what it takes to make an entity of a system, to publish, to see what stands, and to take the
+What it is: `Pair` over two `SystemEnd`s: what it takes to make an entity of a system, to publish, to see what exists, and to take the
 server away. Routes go through gates (`scripted`), so that connections are cut, delayed and refused without the system's help. What it is
 not: a system.
 
@@ -67,7 +67,7 @@ class SystemEnd(Protocol):
         ...
 
     def arrived(self, entity: str) -> Sequence[str]:
-        """Keys of all messages that stand in an entity, in its order."""
+        """Keys of all messages that are in an entity, in its order."""
         ...
 
     def left(self, entity: str) -> int:

@@ -1,4 +1,4 @@
-"""The federation file as YAML nodes that know where they stand.
+"""The federation file as YAML nodes that know their line and column.
 
 What it is: the composition of the text, and a reader that turns mappings into settings while it collects every fault with
 line and column. What it is not: the meaning of the settings, which `isthmus.topology.file.reader` and the patterns know.
@@ -38,7 +38,7 @@ _SECRET_KEY = re.compile(r"(?i)^(password|secret|token|(shared_?access_?|access_
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in a file; both 1-based, 0 for nowhere."""
+    """Where something is in a file; both 1-based, 0 for nowhere."""
 
     line: int = 0
     column: int = 0
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(slots=True)
 class Values:
-    """What was read of a mapping: parsed values by setting name, and where each stands.
+    """What was read of a mapping: parsed values by setting name, and where each is.
 
     A setting that was not written has its default as value and the mapping's own place. One that is at fault has its
     default too, and is named in `faulty`, so that no second fault follows from the first.
@@ -129,7 +129,7 @@ class Document:
         self.warnings.append(Fault(message, hint, self.file, place.line, place.column))
 
     def error(self) -> ConfigError:
-        """All faults so far as one error, in the order in which they stand in the file."""
+        """All faults so far as one error, in the order in which they are in the file."""
         return ConfigError(sorted(set(self.faults), key=lambda fault: (fault.line, fault.column, fault.message)))
 
     @staticmethod

@@ -5,7 +5,7 @@ explained from its declaration. What it is not: a template engine.
 
 Invariants:
     I1. Every starter is without faults.
-    I2. Every available setting of the pattern and of a namespace stands in it.
+    I2. Every available setting of the pattern and of a namespace is in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
 
 __all__ = ["starter"]
 
-# What a starter writes of a pattern's settings; the others stand as comments.
+# What a starter writes of a pattern's settings; the others are comments.
 _WRITTEN = {
     "active-passive": {"topic": "flights", "primary": "ewr", "secondary": "jfk", "failover_within": "1m"},
     "spillover": {"queue": "payments", "members": "[ewr, jfk]", "deadline": "10m"},

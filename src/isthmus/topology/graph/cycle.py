@@ -37,7 +37,7 @@ class Edge:
     """A way from one entity to another.
 
     Attributes:
-        source: where messages stand.
+        source: where messages are.
         target: where they come to.
         task: name of the task that has it.
         text: what it is, for people, e.g. `route flights.ewr.jfk`.

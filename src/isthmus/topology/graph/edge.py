@@ -2,7 +2,7 @@
 
 What it is: the edges of all tasks, from what they want at the namespaces (forwarding of queues, subscriptions and dead letters) and
 from their routes with the rules of the subscriptions that feed them, and the faults of cycles in it. What it is not: the search
-(`isthmus.topology.graph.cycle`); what stands at a namespace without being in the file.
+(`isthmus.topology.graph.cycle`); what is at a namespace without being in the file.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
 
 
 def _stopping(edge: Edge, route: Route) -> Edge:
-    """The edge of a route whose source has no rules: the route itself stops what bears its mark with the MessageId."""
+    """The edge of a route whose source has no rules: the route itself stops what carries its mark with the MessageId."""
     options = route.options
     if not options.mark or options.mark_is_number or not (options.log.group or options.plain.reads):
         return edge

@@ -55,7 +55,7 @@ class NamespaceKind:
         dead_letters: of a queue: whether a message can be set aside at the source without being told where.
         dead_letters_by: else the setting which says that the system keeps what is rejected; empty: there is none.
         takes_dead_letters: of a queue: whether its source can be told a queue for what is set aside (option `dead_letters`).
-        browses: of a queue: whether what stands in it can be read without taking it; verification needs it at a target.
+        browses: of a queue: whether what is in it can be read without taking it; verification needs it at a target.
         fans_out: whether each of several routes can read all that is written to an entity, also what other routes write to it.
         address: the settings that tell two systems apart, with spaces between them.
         granted_by: what grants the rights `listen`, `send` and `manage`, for people.

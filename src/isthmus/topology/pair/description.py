@@ -108,7 +108,7 @@ def kept(descriptions: Iterable[Description], exclude: Iterable[str] = ()) -> di
 
 
 def closed(snapshot: Snapshot) -> dict[Key, Description]:
-    """A snapshot as it has to stand at a fenced member."""
+    """A snapshot as it has to be at a fenced member."""
     return {
         key: each.with_settings(status=CLOSED[each.kind]) if each.kind in CLOSED else each
         for key, each in snapshot.items()

@@ -7,7 +7,7 @@ Invariants:
     I2. What is forwarded to is created before what forwards, and deleted after it. In a ring of forwarding one entity is
         created without its target, which it gets by an update.
     I3. Only what pairing made is deleted, unless the operator consents.
-    I4. A setting that cannot change while an entity stands is a conflict; if pairing made the entity, it is replaced.
+    I4. A setting that cannot change while an entity exists is a conflict; if pairing made the entity, it is replaced.
     I5. The steps lead to a snapshot that has no difference (but conflicts and what is foreign).
 """
 
@@ -31,8 +31,8 @@ class Step:
 
     Attributes:
         action: what is done.
-        after: what stands afterwards; None after a deletion.
-        before: what stood; None before a creation.
+        after: what exists afterwards; None after a deletion.
+        before: what existed; None before a creation.
         changed: names of the settings that an update changes.
         rules: of a subscription that is created, its rules.
     """
@@ -117,7 +117,7 @@ def _same(name: str, found: object, value: object) -> bool:
 def difference(
     wanted: Snapshot, standing: Snapshot, *, made: Collection[Key] = (), may_delete_foreign: bool = False
 ) -> Drift:
-    """The steps from what stands to what is wanted.
+    """The steps from what exists to what is wanted.
 
     Args:
         wanted: what the active member holds.
@@ -260,7 +260,7 @@ def _updates(wanted: Snapshot, standing: Snapshot, keys: Iterable[Key]) -> list[
 def _rules(
     wanted: Snapshot, standing: Snapshot, fresh: Collection[Key], stand: Iterable[Key], gone: Iterable[Key]
 ) -> list[list[Step]]:
-    """Rules of subscriptions that stand; new ones first, so that no message falls between."""
+    """Rules of subscriptions that exist; new ones first, so that no message falls between."""
     created = set(fresh)
     rules = [key for key in fresh if len(key) == _RULE and key[:_SUBSCRIPTION] not in created]
     new = [Step(action="create", after=wanted[key]) for key in rules]

@@ -1,4 +1,4 @@
-"""Active-passive: what is sent to the primary stands at the secondary too, for as long as a failover needs it.
+"""Active-passive: what is sent to the primary is at the secondary too, for as long as a failover needs it.
 
 What it is: the pattern's settings, its checks, the entities it wants and its one route (Microsoft Learn, "Message replication
 tasks patterns", active-passive; "Insulating applications against Service Bus outages and disasters"). The primary's topic gets a
@@ -123,8 +123,8 @@ class ActivePassiveTask(Task):
         audit_ms: how long the audit subscription keeps a message; 0 for no limit; None where there is no such subscription.
         topic_size_gb: size of topics that are created.
         filter: condition on what is replicated; empty for all.
-        mark: property that copies bear.
-        mark_is_number: whether they bear it with the number 1; else with their MessageId.
+        mark: property that copies carry.
+        mark_is_number: whether they carry it with the number 1; else with their MessageId.
         duplicates: what becomes of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
         duplicate_detection_ms: history window of `message-id`; 0 for off.
         lock_duration_ms: of the replication subscription.

@@ -112,8 +112,8 @@ class AllActiveTask(Task):
         audit_ms: how long the audit subscription keeps a message; 0 for no limit; None where there is no such subscription.
         topic_size_gb: size of topics that are created.
         filter: condition on what is replicated; empty for all.
-        mark: property that copies bear.
-        mark_is_number: whether they bear it with the number 1; else with their MessageId.
+        mark: property that copies carry.
+        mark_is_number: whether they carry it with the number 1; else with their MessageId.
         duplicates: what becomes of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
         duplicate_detection_ms: history window of `message-id`; 0 for off.
         lock_duration_ms: of the replication subscriptions.

@@ -117,7 +117,7 @@ class Pattern(Protocol):
         ...
 
     def wanted(self, task: Any) -> Iterator[tuple[str, WantedState]]:
-        """What must stand: alias of the namespace and a queue, or a topic with its subscriptions and rules."""
+        """What must exist: alias of the namespace and a queue, or a topic with its subscriptions and rules."""
         ...
 
     def routes(self, task: Any) -> Iterator[Route]:
@@ -125,5 +125,5 @@ class Pattern(Protocol):
         ...
 
     def audit(self, task: Any) -> Iterator[Flow]:
-        """What `isthmus verify` compares: each entity that messages enter, with each where they have to stand."""
+        """What `isthmus verify` compares: each entity that messages enter, with each where they have to be."""
         ...

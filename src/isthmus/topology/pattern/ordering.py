@@ -32,7 +32,7 @@ _WHY_NOT = {
 
 
 def partitioned(ordering: str) -> bool | None:
-    """Whether entities may be partitioned: False, they must not; None, as they stand. A session lives in one partition."""
+    """Whether entities may be partitioned: False, they must not; None, as they are. A session lives in one partition."""
     return False if ordering in ("ordered", "strict") else None
 
 

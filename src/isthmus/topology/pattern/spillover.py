@@ -133,8 +133,8 @@ class SpilloverTask(Task):
         subscription: the subscription whose dead letters spill; empty for a queue.
         deadline_ms: how long a message may take in all.
         reasons: values of DeadLetterReason that spill.
-        parking: the queue for what has failed for good.
-        mark: property that spilled copies bear.
+        parking: the queue for what has failed permanently.
+        mark: property that spilled copies carry.
         audit_ms: how long the audit subscription keeps what spills; 0 for no limit; None where there is none.
         lock_duration_ms: of the subscriptions that feed the routes.
         start: see `RouteOptions`.

@@ -39,9 +39,9 @@ class Change:
         kind: topic, queue, subscription or rule; of a log, log or group.
         topic: the topic's or log's name; of a queue its own.
         subscription: the subscription's or group's name; empty for a topic or queue.
-        after: what stands afterwards; of a created subscription with its rules, of a created topic without
-            subscriptions; None after a deletion. None in its fields: the service's default, or what stood.
-        before: what stood; None before a creation.
+        after: what exists afterwards; of a created subscription with its rules, of a created topic without
+            subscriptions; None after a deletion. None in its fields: the service's default, or what existed.
+        before: what existed; None before a creation.
         why: the reason, for people.
     """
 
@@ -113,7 +113,7 @@ class Plan:
 
 
 def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any, Any]]:
-    """Field, value that stood, value wanted, for every field that is wanted and differs; rules apart."""
+    """Field, value that existed, value wanted, for every field that is wanted and differs; rules apart."""
     for each in fields(after):
         value = getattr(after, each.name)
         if each.name in {"name", "rules", "subscriptions", "groups", "is_topic"} or value is None:

@@ -43,7 +43,7 @@ class Findings:
         self.faults.append(Fault(f"namespace {alias}: {message}", hint, self.federation.file, place.line, place.column))
 
     def check_duplicates(self, alias: str, what: str, entity: _Entity, stands: _Entity) -> bool:
-        """Note or fault duplicate detection that stands otherwise; whether its window is to change."""
+        """Note or fault duplicate detection that differs from what is wanted; whether its window is to change."""
         window_ms = entity.duplicate_detection_ms
         if window_ms == 0 and stands.duplicate_detection_ms:
             self.notes.append(
@@ -69,7 +69,7 @@ class Findings:
             )
 
     def check_partitioned(self, alias: str, what: str, entity: _Entity, stands: _Entity) -> None:
-        """Fault partitioning that stands otherwise."""
+        """Fault partitioning that differs from what is wanted."""
         if entity.partitioned is False and stands.partitioned:
             self.fault(
                 alias,
@@ -84,7 +84,7 @@ class Findings:
             )
 
     def check_receiver(self, alias: str, what: str, entity: _Receiver, stands: _Receiver) -> bool:
-        """Fault sessions that stand otherwise, or that forwarding does not go with; whether all is well."""
+        """Fault sessions that differ from what is wanted, or that forwarding does not go with; whether all is well."""
         kind = what.partition(" ")[0]
         if entity.requires_session is not None and entity.requires_session != bool(stands.requires_session):
             does = "requires sessions" if stands.requires_session else "does not require sessions"

@@ -1,11 +1,11 @@
-"""What stands of logs against what is wanted.
+"""What exists of logs against what is wanted.
 
 What it is: the pure comparison for namespaces whose kind is a log, e.g. Kafka: topics with partitions, and the consumer groups that
 keep how far a route has read. What it is not: that of Service Bus (`isthmus.topology.planning.planner`, which calls this one).
 
 Invariants:
     I1. A plan whose changes have all been made is followed by a plan without changes.
-    I2. A log or a group that stands is never changed: more partitions would spread keys differently, another offset would lose messages.
+    I2. A log or a group that exists is never changed: more partitions would spread keys differently, another offset would lose messages.
     I3. A group is made after its log.
 """
 
@@ -33,7 +33,7 @@ class LogChanges:
 
 
 def wanted_logs(federation: Federation) -> dict[str, tuple[LogState, ...]]:
-    """What must stand at each namespace that is a log and that a task uses."""
+    """What must be at each namespace that is a log and that a task uses."""
     logs: dict[str, dict[str, LogState]] = {}
     for task in federation.tasks.values():
         for alias, log in PATTERNS[task.pattern].wanted(task):
@@ -45,7 +45,7 @@ def wanted_logs(federation: Federation) -> dict[str, tuple[LogState, ...]]:
 
 
 def log_changes(federation: Federation, observed: Mapping[str, NamespaceState]) -> LogChanges:
-    """Compare the logs that a federation wants with those that stand.
+    """Compare the logs that a federation wants with those that exist.
 
     Args:
         federation: from `isthmus.topology.read`.

@@ -93,7 +93,7 @@ def named(federation: Federation, orphans: Iterable[Orphan], name: str) -> list[
 
 
 def claims_at(held: Mapping[str, NamespaceState], tasks: Collection[str]) -> list[tuple[str, str]]:
-    """The claims of tasks that stand, by task and alias: a run of such a task holds one of them, be it of another file."""
+    """The claims of tasks that exist, by task and alias: a run of such a task holds one of them, be it of another file."""
     folded = {each.lower() for each in tasks}
     return [
         (subscription.name, alias)

@@ -1,4 +1,4 @@
-"""What stands of plain queues and topics against what is wanted.
+"""What exists of plain queues and topics against what is wanted.
 
 What it is: the pure comparison for namespaces that are neither Service Bus nor a log, e.g. RabbitMQ: queues, topics (exchanges,
 addresses) and what keeps a topic's messages for a route. What it is not: that of Service Bus (`isthmus.topology.planning.planner`, which calls
@@ -6,7 +6,7 @@ this one) or of logs (`isthmus.topology.planning.log_planner`).
 
 Invariants:
     I1. A plan whose changes have all been made is followed by a plan without changes.
-    I2. An entity that stands is never changed.
+    I2. An entity that exists is never changed.
     I3. A subscription is made after its topic.
 """
 
@@ -34,7 +34,7 @@ class PlainChanges:
 
 
 def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
-    """What must stand at each namespace of such a kind that a task uses."""
+    """What must be at each namespace of such a kind that a task uses."""
     found: dict[str, dict[tuple[str, bool], PlainState]] = {}
     for task in federation.tasks.values():
         for alias, entity in PATTERNS[task.pattern].wanted(task):
@@ -47,7 +47,7 @@ def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
 
 
 def plain_changes(federation: Federation, observed: Mapping[str, NamespaceState]) -> PlainChanges:
-    """Compare what a federation wants at namespaces of such kinds with what stands.
+    """Compare what a federation wants at namespaces of such kinds with what exists.
 
     Args:
         federation: from `isthmus.topology.read`.

@@ -1,4 +1,4 @@
-"""What stands against what is wanted.
+"""What exists against what is wanted.
 
 What it is: the pure comparison that gives the ordered changes which make the entities of a federation, and the faults
 that no change can mend; its parts are in `isthmus.topology.planning`. What it is not: the observation and the changes
@@ -41,7 +41,7 @@ _Receiver = TypeVar("_Receiver", QueueState, SubscriptionState)
 
 
 def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan:
-    """Compare what a federation wants with what stands.
+    """Compare what a federation wants with what exists.
 
     Args:
         federation: from `isthmus.topology.read`.
@@ -98,7 +98,7 @@ def _check_endpoints(findings: Findings, observed: Mapping[str, NamespaceState])
 
 
 def _made(entity: EntityState, namespace: NamespaceState) -> EntityState:
-    """The entity once the plan is made: what is wanted, and where that says nothing what stands."""
+    """The entity once the plan is made: what is wanted, and where that says nothing what exists."""
     if isinstance(entity, QueueState):
         return _forwarding(entity, namespace.queue(entity.name))
     stands = namespace.topic(entity.name)

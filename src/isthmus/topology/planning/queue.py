@@ -1,4 +1,4 @@
-"""A queue that is wanted against what stands."""
+"""A queue that is wanted against what exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic that is wanted, with its subscriptions and rules, against what stands."""
+"""A topic that is wanted, with its subscriptions and rules, against what exists."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What must stand at the namespaces of a federation, over all its tasks.
+"""What must be at the namespaces of a federation, over all its tasks.
 
 What it is: the entities of all tasks, merged where several tasks want the same one, with a fault where they contradict each
-other. What it is not: what stands, nor the comparison with it (`isthmus.topology.planning.planner`).
+other. What it is not: what exists, nor the comparison with it (`isthmus.topology.planning.planner`).
 
 Invariants:
     I1. Entities of one name at one namespace become one: each setting is the one value that any task asks for.
@@ -30,7 +30,7 @@ _State = TypeVar("_State", TopicState, QueueState, SubscriptionState)
 
 
 def wanted(federation: Federation) -> dict[str, tuple[EntityState, ...]]:
-    """What must stand at each namespace that a task uses: the patterns' entities, and where runs claim the tasks."""
+    """What must be at each namespace that a task uses: the patterns' entities, and where runs claim the tasks."""
     return _gathered(federation)[0]
 
 

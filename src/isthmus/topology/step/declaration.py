@@ -30,8 +30,8 @@ class StepDeclaration:
     Attributes:
         kind: e.g. `validate`.
         settings: by name, as values that JSON knows.
-        place: where it stands in the federation file.
-        places: where its settings stand.
+        place: where it is in the federation file.
+        places: where its settings are in the file.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class StepDeclaration:
         return f"{self.kind} {named}" if named else self.kind
 
     def at(self, name: str) -> Place:
-        """Where a setting stands."""
+        """Where a setting is in the file."""
         return self.places.get(name, self.place)
 
     def to_text(self) -> str:

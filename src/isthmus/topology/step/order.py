@@ -66,7 +66,7 @@ def legs(texts: Sequence[str]) -> Legs:
 
 
 def in_between(steps: Sequence[StepDeclaration]) -> StepDeclaration | None:
-    """A step that stands between two DataFrame steps and cannot; None where there is none."""
+    """A step that is between two DataFrame steps and cannot; None where there is none."""
     parted = next((at for at, step in enumerate(steps) if step.kind in SHUFFLING), None)
     if parted is not None:
         return in_between(steps[:parted]) or in_between(steps[parted + 1 :])

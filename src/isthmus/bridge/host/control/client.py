@@ -32,7 +32,7 @@ def dial_control(address: str, token: str, timeout_seconds: float) -> Channel:
     """A connection to the driver's control port.
 
     Args:
-        address: `host:port`; an IPv6 host stands in brackets.
+        address: `host:port`; an IPv6 host is in brackets.
         token: the key of the run.
         timeout_seconds: for connecting and the handshake together.
 

@@ -63,7 +63,7 @@ class DriverLine:
             return []
 
     def report(self, routes: Mapping[str, RouteReport], asked: int, processes: Iterable[int]) -> None:
-        """Tells how routes stand, and asks for how long claims are held."""
+        """Tells how routes are doing, and asks for how long claims are held."""
         told = {name: report.to_json() for name, report in routes.items()}
         self._send(Kind.REPORT, {"routes": told, "asked": asked, "processes": list(processes)})
 

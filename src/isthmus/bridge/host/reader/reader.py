@@ -5,7 +5,7 @@ Spark's thread takes rows. What it is not: Spark (`isthmus.bridge.spark`), or th
 
 The end of a lease in good order:
     1. every route ends: nothing is granted, and what is outstanding is settled or given back;
-    2. the driver is told how the routes stand, and that the lease is over;
+    2. the driver is told how the routes are doing, and that the lease is over;
     3. the sink is told STOPPED: for it, end of input without that is a failure;
     4. Spark's thread finds LeaseEnd, behind all rows; its input to the sink ends;
     5. this thread waits for the sink's END, and closes.

@@ -1,6 +1,6 @@
 """One route of a reader: its lease machine, its source, and the source that it has closed.
 
-What it is: what the reader keeps for each route, and how a route stands. What it is not: who is due when, or what effects do (`reader.routes`).
+What it is: what the reader keeps for each route, and how a route is doing. What it is not: who is due when, or what effects do (`reader.routes`).
 
 Invariants:
     I1. A route has ended only after its source has left its system, or has not for LEAVE_SECONDS.
@@ -66,7 +66,7 @@ class CarriedRoute:
         return self.source.clock_offset_ms if self.source is not None else None
 
     def report(self, now: float) -> RouteReport:
-        """How it stands."""
+        """How it is doing."""
         report = self.lease.report(now, self.clock_ms)
         is_leaving = report.state is RouteState.ENDED and not self.has_ended
         return replace(report, state=RouteState.ENDING) if is_leaving else report

@@ -195,7 +195,7 @@ class ReaderRoutes:
         return bool(self._told.changed)
 
     def take_reports(self, now: float) -> dict[str, RouteReport]:
-        """How the routes stand of which something has changed."""
+        """How the routes is doing of which something has changed."""
         changed, self._told.changed = self._told.changed, {}
         self._told.urgent = False
         return {route.spec.name: route.report(now) for route in changed}

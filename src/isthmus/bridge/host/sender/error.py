@@ -26,7 +26,7 @@ class SenderFaultError(IsthmusError):
 
 
 class TargetUnavailableError(OutcomeUnknownError):
-    """The target refused for good, or took nothing for longer than the route waits."""
+    """The target refused permanently, or took nothing for longer than the route waits."""
 
     code = "target-unavailable"
 

@@ -1,7 +1,7 @@
 """The sink's connection to the reader of its lease.
 
 What it is: finding the reader, telling it what becomes of messages, and what it says about claims. Settlements of all routes are told
-together (`isthmus.bridge.delivery.settle_account`). `NoReader` stands in where nothing is settled by this sink. What it is not: the frames
+together (`isthmus.bridge.delivery.settle_account`). `NoReader` takes its part where nothing is settled by this sink. What it is not: the frames
 about routes, which the host carries out (`sender`).
 
 Invariants:

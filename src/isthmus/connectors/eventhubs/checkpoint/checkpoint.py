@@ -30,7 +30,7 @@ class Checkpoint(NamedTuple):
     Attributes:
         sequence: its sequence number.
         offset: its offset, as it was told; empty: not known.
-        begins_again: the partition was made again since the checkpoint that stands: it is replaced whatever it says.
+        begins_again: the partition was made again since the checkpoint that exists: it is replaced whatever it says.
     """
 
     sequence: int

@@ -27,7 +27,7 @@ _AGAIN_SECONDS = 0.2
 
 
 class Loaded(NamedTuple):
-    """The answer to `load`: what stands, or why it cannot be read."""
+    """The answer to `load`: what exists, or why it cannot be read."""
 
     number: int
     checkpoints: Mapping[int, Checkpoint]

@@ -31,10 +31,10 @@ class PartitionView(NamedTuple):
     """A partition.
 
     Attributes:
-        begin: the lowest sequence number that stands, or stood where nothing does.
+        begin: the lowest sequence number that exists, or existed where none does now.
         last: the highest that there has been; below `begin` where there has been none.
         last_offset: offset of the last event.
-        is_empty: whether nothing stands.
+        is_empty: whether there are no events.
     """
 
     begin: int

@@ -42,7 +42,7 @@ def opening(view: PartitionView, checkpoint: Checkpoint | None, delivered_next: 
 
     Args:
         view: what the partition says.
-        checkpoint: what stands; None: nothing does.
+        checkpoint: the one that is stored; None: there is none.
         delivered_next: behind what this reader has delivered, or the first that was given back; -1: it has delivered nothing.
         start: `earliest` or `latest`, where nothing says more.
     """

@@ -8,7 +8,7 @@ Invariants:
     I2. What is read again after a return is given in the order of its partition.
     I3. With `only_present` nothing is given that came after the first opening.
     I4. Of a partition whose sequence numbers begin again nothing is given: they name other events. So it is with the first event that is
-        read: none stands before the one that the link asked for.
+        read: none is before the one that the link asked for.
     I5. What was read before an event that cannot be read is given.
 """
 
@@ -37,14 +37,14 @@ class Reading:
 
     Args:
         reader: reads events.
-        only_present: give only what stood at the first opening.
+        only_present: give only what was at the first opening.
         keeps: whether messages that were taken are kept until they are settled, to be set aside.
         seconds: how often a checkpoint is written at most.
 
     Attributes:
         account: what was read and is not settled; offsets are sequence numbers.
         queue: what was read and not taken.
-        present: what stood at the first opening; None: everything is given.
+        present: what was at the first opening; None: everything is given.
         rewind: partitions of which something is to be read again.
         begun_again: partitions whose sequence numbers begin again, with the first of them.
         gaps: by partition, sequence numbers that did not come: the first, and the one that came instead.
@@ -64,7 +64,7 @@ class Reading:
         self._offsets: dict[int, deque[tuple[int, str]]] = {}
         self._done: dict[int, tuple[int, str]] = {}  # the last event of each partition that is done with
         self._asked: dict[int, int] = {}  # the commit that has no answer yet
-        self._replaces: set[int] = set()  # partitions whose checkpoint stands from before they were made again
+        self._replaces: set[int] = set()  # partitions whose checkpoint is from before they were made again
 
     @property
     def outstanding(self) -> int:
@@ -160,7 +160,7 @@ class Reading:
         return batches
 
     def is_over(self) -> bool:
-        """Whether all that stood at the first opening has been read, for the first time."""
+        """Whether all that was at the first opening has been read, for the first time."""
         if self.present is None or self.queue.count or not self.present.is_over(self.account.partitions):
             return False
         self.present.is_told = True

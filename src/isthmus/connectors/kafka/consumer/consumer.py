@@ -2,7 +2,7 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
 reads no more than was granted. What it is not: the port (`source`), what was read and is not settled (`delivered`), the decision when to
-commit what (`commit`). A little over 400 lines: whatever calls the consumer stands here, since it belongs to one thread.
+commit what (`commit`). A little over 400 lines: whatever calls the consumer is here, since it belongs to one thread.
 Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
@@ -62,7 +62,7 @@ class ConsumerThread(threading.Thread):
     Args:
         options: of the source.
         wake: called when there is something to take.
-        only_present: give only what stood when it was opened first.
+        only_present: give only what existed when it was opened first.
     """
 
     def __init__(self, options: SourceOptions, wake: Callable[[], None], *, only_present: bool) -> None:
@@ -100,7 +100,7 @@ class ConsumerThread(threading.Thread):
         """What is to be told, and records within the credit."""
         with self._is_due:
             batches = self._delivered.take()
-            # The end of what stood is told once all of it is taken.
+            # The end of what existed is told once all of it is taken.
             waits = self._delivered.queue.count > 0
             told = [each for each in self._told if not (waits and isinstance(each, Exhausted))]
             self._told = deque(each for each in self._told if waits and isinstance(each, Exhausted))
@@ -229,7 +229,7 @@ class ConsumerThread(threading.Thread):
             self._lose(made)
 
     def _discard(self) -> None:
-        """A consumer that was shut out of its group, or has failed for good, is not used again."""
+        """A consumer that was shut out of its group, or has failed permanently, is not used again."""
         consumer, self._consumer, self._is_spent = self._consumer, None, False
         self._forget(list(self._delivered.account.partitions))
         with self._is_due:
@@ -324,7 +324,7 @@ class ConsumerThread(threading.Thread):
 
     def _lost_partitions(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         """The group took this reader for dead, e.g. while the cluster was away. A consumer that joins again after that may be assigned
-        its partitions and give no record, for good: it is not used again.
+        its partitions and give no record, permanently: it is not used again.
         """
         self._forget([each.partition for each in partitions])
         self._is_spent = True

@@ -33,13 +33,13 @@ class Delivered:
 
     Args:
         options: of the source.
-        only_present: give only what stood when it was opened first.
+        only_present: give only what existed when it was opened first.
 
     Attributes:
         account: what was read and is not settled.
         queue: what was read and not taken.
         dead: where messages go that are set aside; None: nowhere.
-        present: what stood at the first opening; None: everything is given.
+        present: what was at the first opening; None: everything is given.
         rewind: partitions of which something is to be read again.
         begun_again: by partition, the first offset of those whose offsets begin again; the consumer is of no use then.
         record_bytes: the mean size of the records that were read last.
@@ -134,7 +134,7 @@ class Delivered:
         return found
 
     def went_back(self, starts: dict[int, int]) -> None:
-        """The consumer reads from there. What was given back meanwhile and lies before is left for the next time."""
+        """The consumer reads from there. What was given back meanwhile and is before is left for the next time."""
         self.rewind -= {
             partition
             for partition in self.rewind
@@ -144,7 +144,7 @@ class Delivered:
         }
 
     def is_over(self) -> bool:
-        """Whether all that stood at the first opening has been read, for the first time."""
+        """Whether all that was at the first opening has been read, for the first time."""
         if self.present is None or not self.present.is_over(self.account.partitions):
             return False
         self.present.is_told = True

@@ -1,4 +1,4 @@
-"""What stands in a topic when it is opened, for a run that moves that and ends.
+"""What is in a topic when it is opened, for a run that moves that and ends.
 
 What it is: the ends of the partitions at the first opening, and how far each has been read. What it is not: the reading (`consumer`).
 
@@ -15,7 +15,7 @@ __all__ = ["Present"]
 
 
 class Present:
-    """What stood at the first opening.
+    """What was at the first opening.
 
     Attributes:
         ends: behind the last offset of each partition; None before the first opening.
@@ -28,7 +28,7 @@ class Present:
         self._reached: dict[int, int] = {}
 
     def belongs(self, partition: int, offset: int) -> bool:
-        """Whether a record stood then."""
+        """Whether a record existed then."""
         end = (self.ends or {}).get(partition, 0)
         self._reached[partition] = max(offset + 1, self._reached.get(partition, 0))
         return offset < end

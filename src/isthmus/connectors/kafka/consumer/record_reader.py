@@ -23,7 +23,7 @@ class RecordReader:
 
     Args:
         topic: its name.
-        gives_ids: whether messages without MessageId get one of where they stand.
+        gives_ids: whether messages without MessageId get one made of their position.
         names_partition: whether records without key get one that names their partition.
     """
 

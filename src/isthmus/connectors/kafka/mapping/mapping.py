@@ -8,7 +8,7 @@ Specification: OASIS AMQP 1.0 part 3; Apache Kafka documentation, "Record".
 | value | one data section |
 | no value (tombstone) | amqp-value null |
 | header | application property: string where it is UTF-8 text, else binary; null where it is null |
-| key | `x-opt-partition-key` and group-id (SessionId); a key that is no text of 1 to 128 characters stands in the property
+| key | `x-opt-partition-key` and group-id (SessionId); a key that is no text of 1 to 128 characters is in the property
 |     | `isthmus-kafka-key`, and its digest in their place |
 | timestamp | creation-time |
 | partition, offset | the annotations of a broker, and `x-opt-kafka-partition` |
@@ -59,7 +59,7 @@ _SHOWN = frozenset(section.PROPERTY_NAMES) - {"creation_time", "group_id"}
 
 
 def to_message(record: Record, position: int = 0) -> bytes:
-    """The message of a record that stands at `position`."""
+    """The message of a record that is at `position`."""
     try:
         return to_frequent(record, position) or _to_message(record, position, *_split(record.headers))
     except Exception:  # noqa: BLE001 - I4: no field holds what another program made of the note; its headers are plain, then
@@ -293,7 +293,7 @@ def _take_key(
 
 
 def _listed(properties: dict[Any, Any]) -> list[Header]:
-    """The headers that no map could hold, as far as their properties still stand."""
+    """The headers that no map could hold, as far as their properties are still there."""
     raw = properties.pop(HEADERS_PROPERTY, None)
     try:
         parts = codec.decode(raw)[0] if isinstance(raw, bytes) else []

@@ -1,4 +1,4 @@
-"""A MessageId made of where a record stands.
+"""A MessageId made of a record's position.
 
 What it is: the addition of `topic/partition/offset` to an encoded message that has no MessageId, pure. A record that is read again has the
 same one, so that duplicate detection drops its second copy. What it is not: the mapping (`mapping`).

@@ -1,6 +1,6 @@
 """The Spark data source `isthmus_kafka`: what Spark calls to read a topic of Kafka.
 
-What it is: a batch read of all records that stand, and a streaming read in micro-batches whose offsets Spark keeps in its checkpoint. What
+What it is: a batch read of all records that exist, and a streaming read in micro-batches whose offsets Spark keeps in its checkpoint. What
 it is not: a route (`isthmus.connectors.kafka.source`), whose offsets a consumer group keeps; the sink (`sink`).
 Specification: PySpark documentation, "Python Data Source API".
 
@@ -108,7 +108,7 @@ def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.Record
 
 
 class TopicReader(DataSourceReader):
-    """A batch read: all records that stand when it is planned."""
+    """A batch read: all records that exist when it is planned."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options

@@ -4,7 +4,7 @@ What it is: a consumer that is a member of no group. Calls block. What it is not
 Specification: Apache Kafka documentation, "Consumer Position"; records of transactions that are open or aborted are not read.
 
 Invariants:
-    I1. `records` gives every record from the first offset up to the last that stands, and ends, whatever gaps there are.
+    I1. `records` gives every record from the first offset up to the last that exists, and ends, whatever gaps there are.
     I2. Records that were removed are an error, unless they may be missing.
 """
 
@@ -33,7 +33,7 @@ SILENCE_SECONDS = 120.0
 
 
 class RecordsMissingError(IsthmusError):
-    """The next records of a query do not stand any more."""
+    """The next records of a query are no longer there."""
 
     code = "records-missing"
 

@@ -86,7 +86,7 @@ class _Sections(NamedTuple):
         annotations: the sender's, as encoded pairs.
         keys: how many keys and values.
         others: properties and application properties.
-        form: how the body stood in a message of AMQP 1.0, where it was no data section.
+        form: how the body was in a message of AMQP 1.0, where it was no data section.
         footer: the section, or nothing.
     """
 
@@ -99,7 +99,7 @@ class _Sections(NamedTuple):
 
 
 def to_message(record: Record, position: int = 0, arrived_ms: int = 0) -> bytes:
-    """The message of a record that stands at `position` and came at `arrived_ms` of wall time."""
+    """The message of a record that is at `position` and came at `arrived_ms` of wall time."""
     body, properties, exchange, routing_key = record
     try:
         frequent = sections_of(properties)

@@ -171,7 +171,7 @@ def _headers(
 
 
 def _kept(text: Any, value: Any) -> tuple[bytes, bytes] | None:
-    """The field that stood at RabbitMQ, where its property has not been changed since."""
+    """The field that was at RabbitMQ, where its property has not been changed since."""
     raw = _raw(text)
     if not raw:
         return None

@@ -140,7 +140,7 @@ def content_frames(channel: int, properties: bytes, body: bytes, frame_bytes: in
 
 
 def declare_passive(channel: int, queue: str) -> bytes:
-    """Asks whether a queue is there, and what stands in it."""
+    """Asks whether a queue is there, and what is in it."""
     return method(channel, M.QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((_PASSIVE,)) + b"\0\0\0\0")
 
 

@@ -56,7 +56,7 @@ _Answer = TypeVar("_Answer")
 
 
 class HoldsMessagesError(IsthmusError):
-    """An entity that was to be deleted holds messages; it stands as before."""
+    """An entity that was to be deleted holds messages; it is as before."""
 
     code = "holds-messages"
 
@@ -154,7 +154,7 @@ class PairMember:
         """Answers in the order of what is asked, several requests at a time."""
         return list(self._pool.map(work, asked))
 
-    # ---- what stands
+    # ---- what exists
 
     def identity(self) -> str:
         """What the namespace calls itself.

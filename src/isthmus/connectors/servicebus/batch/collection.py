@@ -11,7 +11,7 @@ Invariants:
     I1. What was received and what credit may still bring stays within `rows`, and within `nbytes` by the size of the largest
         message so far.
     I2. A batch ends before a third of the time of its first message's lock is over: the rest is Spark's, to write.
-    I3. A message that stands within the credit given is received in this batch: credit is out before the first wait.
+    I3. A message that is within the credit given is received in this batch: credit is out before the first wait.
 """
 
 from __future__ import annotations

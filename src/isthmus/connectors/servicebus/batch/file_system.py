@@ -45,7 +45,7 @@ def lock_fault(folder: Path, mounts: str) -> str:
         place = Path(_plain(fields[4]))
         if len(place.parts) < longest or not folder.is_relative_to(place):
             continue
-        longest = len(place.parts)  # of two mounts at one place, the later one lies above
+        longest = len(place.parts)  # of two mounts at one place, the later one is above
         options = {*fields[5].split(","), *rest[2].split(",")}
         local = next((names for kind, names in _LOCAL.items() if rest[0].startswith(kind)), ())
         bad = next((name for name in local if name in options), "")
@@ -54,7 +54,7 @@ def lock_fault(folder: Path, mounts: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A field of the table, in which spaces and the like stand as octal numbers."""
+    """A field of the table, in which spaces and the like are octal numbers."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text

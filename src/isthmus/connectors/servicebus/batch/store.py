@@ -18,7 +18,7 @@ Files; BATCH is the number of the batch, READER that of its partition:
     BATCH-READER.late      messages that Spark has committed, but that could not be settled: (sequence number, enqueued)
 
 Invariants:
-    I1. A batch's content is written once: while an index stands, nobody receives for this batch.
+    I1. A batch's content is written once: while an index exists, nobody receives for this batch.
     I2. An index that is torn, or whose payloads are, is never read; `is_torn` tells it from one that never was.
     I3. One driver at a time uses a folder.
     I4. Nothing is received for a batch that is settled, and what was received too late is never settled: an attempt of a

@@ -79,10 +79,10 @@ class Slot(NamedTuple):
     """What differs from message to message, within a front.
 
     Attributes:
-        start: where it stands, from the message's beginning.
+        start: where it is, from the message's beginning.
         size: in bytes.
         name: of the annotation.
-        out_at: where it stands in the copy; -1: it is a broker's number, which does not go on.
+        out_at: where it is in the copy; -1: it is a broker's number, which does not go on.
     """
 
     start: int
@@ -94,7 +94,7 @@ class Slot(NamedTuple):
 class Front:
     """How a message begins, up to its properties: constant bytes and what differs from message to message, by turns.
 
-    What differs are the broker's 8-byte numbers and, of the sender's annotations, short texts and numbers of a fixed size: these stand
+    What differs are the broker's 8-byte numbers and, of the sender's annotations, short texts and numbers of a fixed size: these are
     in the copy, too.
 
     Attributes:

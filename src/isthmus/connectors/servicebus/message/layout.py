@@ -79,7 +79,7 @@ class Layouts:
             data: bytes that hold it.
             properties: where these begin; they are a short list that begins with a short text.
             application: where the application properties begin.
-            pairs: where their first key stands; as `application`, if there are none.
+            pairs: where their first key is; as `application`, if there are none.
             body: where its section begins; it is one of data.
         """
         key = (

@@ -72,7 +72,7 @@ class Mark:
     Attributes:
         name: the property's.
         is_number: whether its value is the number 1, as the guides to federation have it; else it is the copy's MessageId
-            as text, so that another message that bears a copy's properties is no copy.
+            as text, so that another message that carries a copy's properties is no copy.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which entities a route's copies go between, and what they bear of it; as in `MessageRewriter`."""
+    """Which entities a route's copies go between, and what they carry of it; as in `MessageRewriter`."""
 
     origin: str
     target: str
@@ -285,7 +285,7 @@ class _Found:
 
 
 def _why(found: _Found, head: Head) -> list[bytes]:
-    """The encoded pairs that say why and where the original was dead-lettered; else what it bears of an earlier time."""
+    """The encoded pairs that say why and where the original was dead-lettered; else what it carries of an earlier time."""
     pairs = [encoded(ours) + found.removed[theirs] for theirs, ours in _WHY.items() if theirs in found.removed]
     if head.dead_letter_source:
         pairs.append(encoded(names.WHY_SOURCE) + head.dead_letter_source)

@@ -18,7 +18,7 @@ Invariants:
         expires it openly.
     I5. A message is stopped only as the copy that its provenance proves it to be (`isthmus.message.provenance`, I1): with
         another MessageId or body it is new, and its provenance begins here.
-    I6. Every copy bears the task's mark, whether the rule of its source has set one or not.
+    I6. Every copy carries the task's mark, whether the rule of its source has set one or not.
     I7. All ways make the same copy.
 """
 
@@ -322,7 +322,7 @@ class MessageRewriter:
                 made = self._general.make(data, start, end, now_ms)
             except UNREADABLE as error:
                 made = "dead-letter", MALFORMED, str(error)
-            except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route for good
+            except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route permanently
                 made = "dead-letter", MALFORMED, f"no copy can be made of it: {type(error).__name__}: {error}"
             if quick:
                 front = self._learned(data, start, end, front)
@@ -358,7 +358,7 @@ class MessageRewriter:
         """What a copy's own properties begin with whose sequence number has so many digits.
 
         Returns:
-            The digits; what stands before the number, between number and offset, and between number and digest in the
+            The digits; what is before the number, between number and offset, and between number and digest in the
             offset, empty where the offset has no digest; the size of all but the time.
         """
         tail = self._tail

@@ -74,7 +74,7 @@ def broker_times_of(message: bytes) -> tuple[int, int]:
 
 
 def annotations_of(message: bytes, *names: str) -> dict[str, Any]:
-    """Those of a message's annotations that bear one of the names.
+    """Those of a message's annotations that carry one of the names.
 
     Raises:
         CodecError: the bytes are no message.

@@ -1,6 +1,6 @@
 """One route's end of a shared connection: the part that sources and targets have in common.
 
-What it is: the steps from `open` to a link that stands - connection, token, attach - each with a limit of time, and the one
+What it is: the steps from `open` to an open link - connection, token, attach - each with a limit of time, and the one
 place where a fault of any of them is kept until the end is polled. What it is not: what goes over the link.
 
 Invariants:
@@ -108,7 +108,7 @@ class End:
         return now if self.fault is not None else self._step_by
 
     def attached(self) -> None:
-        """The link stands."""
+        """The link is open."""
         self.step, self._step_by = Step.ATTACHED, math.inf
 
     def disconnect(self, now: float) -> None:

@@ -55,7 +55,7 @@ class ServiceBusSource(End):
         key: what the pool's owner knows it by.
         options: where it leads to.
         ordered: whether it waits for earlier messages that somebody else holds.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class ServiceBusSource(End):
                 self._link.ready.append(part)
 
     def _present_parts(self, receiver: MarkedReceiver, run: Run) -> list[Run]:
-        """What of a run belongs to what stood; the rest goes back."""
+        """What of a run belongs to what existed; the rest goes back."""
         if self._present is None:
             return [run]
         belong = self._present.belong(run.sequences)

@@ -6,7 +6,7 @@ machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`).
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
     I2. Copies are made for the namespace that answered first; another one is refused as long as this target lives.
-    I3. A target that stands and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
+    I3. A target that is connected and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
 """
 
 from __future__ import annotations

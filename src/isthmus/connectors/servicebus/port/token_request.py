@@ -100,7 +100,7 @@ class TokenRequests:
             management: the node; called only where something is to be asked.
 
         Raises:
-            IsthmusError: the source refused for good, or gave no answer.
+            IsthmusError: the source refused permanently, or gave no answer.
         """
         if self._under_way:
             self._take_answers(now)

@@ -192,7 +192,7 @@ def the_server_of_the_source_is_killed(bench: Bench) -> None:
 
 @scenario(Ability.RESTARTS)
 def the_server_of_the_target_is_killed(bench: Bench) -> None:
-    """What it acknowledged stands, the rest is sent again."""
+    """What it acknowledged is there, the rest is sent again."""
     _restarted(bench, "target")
 
 

@@ -74,7 +74,7 @@ def a_message_of_no_bytes(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def an_unreadable_message(bench: Bench) -> None:
-    """What is no AMQP message is set aside, wherever it stands; also alone."""
+    """What is no AMQP message is set aside, wherever it is; also alone."""
     route = bench.route()
     bench.memory.system.put(f"{route.name}.source", UNREADABLE, f"{route.name}/0")
     bench.published[route.name].append(f"{route.name}/0")

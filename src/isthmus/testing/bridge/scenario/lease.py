@@ -74,7 +74,7 @@ def leases_follow_each_other(bench: Bench) -> None:
 
 @scenario()
 def only_what_is_present_is_moved(bench: Bench) -> None:
-    """`only_present`: the lease ends by itself when what stood at the source is settled; what comes later stays."""
+    """`only_present`: the lease ends by itself when what was at the source is settled; what comes later stays."""
     route = bench.route(only_present=True)
     bench.publish(route, 100)
     with bench.join(route, restarts=False) as join:

@@ -44,7 +44,7 @@ def mark_filter(mark: str, condition: str = "", *, is_number: bool = False) -> s
     Args:
         mark: the property's name.
         condition: the operator's filter; empty: every message.
-        is_number: whether a copy bears the number 1; else its MessageId.
+        is_number: whether a copy carries the number 1; else its MessageId.
     """
     name = render(Property("user", mark))
     if is_number:

@@ -1,8 +1,8 @@
 """Members of an all-active task that are not Service Bus: logs, e.g. topics of Kafka, and plain topics, e.g. exchanges of RabbitMQ.
 
-What it is: what must stand there, how their routes read and write, and what of the task's settings they cannot honour. These systems have
+What it is: what must be there, how their routes read and write, and what of the task's settings they cannot honour. These systems have
 no rules that leave out copies: the routes that read there get all messages. What stops a copy is the route itself: its target's rewriter
-discards what bears the task's mark with its own MessageId and a provenance that proves it (`isthmus.connectors.servicebus.message.message_copy`). Steps run
+discards what carries the task's mark with its own MessageId and a provenance that proves it (`isthmus.connectors.servicebus.message.message_copy`). Steps run
 before that and may change the MessageId or the body, so that a route with steps begins with a filter on the mark (`unmarked_only`). What it
 is not: the pattern (`all_active`).
 
@@ -47,7 +47,7 @@ def read_at(task: AllActiveTask, source: str, target: str) -> Endpoint:
 
 
 def member_state(task: AllActiveTask, alias: str) -> LogState | PlainState:
-    """What must stand at a member that is not Service Bus."""
+    """What must be at a member that is not Service Bus."""
     feeds = [replication_subscription(task.name, target) for target in task.members if target != alias]
     if alias in task.plains:
         return PlainState(name=task.entity, is_topic=True, subscriptions=tuple(feeds), is_read=True)

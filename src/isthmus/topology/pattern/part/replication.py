@@ -86,10 +86,10 @@ def replication_rule(mark: str, condition: str = "", action: str = "", *, is_num
     """The one rule of a replication subscription: what the task has not copied and the operator's condition selects.
 
     Args:
-        mark: the property that the task's copies bear.
+        mark: the property that the task's copies carry.
         condition: the operator's filter; empty: every message.
         action: the operator's action; it is done before the mark is set.
-        is_number: whether a copy bears the number 1; else its MessageId.
+        is_number: whether a copy carries the number 1; else its MessageId.
     """
     actions = [each for each in (action.strip().rstrip(";"), mark_action(mark, is_number=is_number)) if each]
     return RuleState(RULE, mark_filter(mark, condition, is_number=is_number), "; ".join(actions))
@@ -98,7 +98,7 @@ def replication_rule(mark: str, condition: str = "", action: str = "", *, is_num
 def replication_state(
     name: str, rule: RuleState, lock_duration_ms: int, *, requires_session: bool = False
 ) -> SubscriptionState:
-    """A replication subscription as it must stand."""
+    """A replication subscription as it must be."""
     return SubscriptionState(
         name=name,
         rules=(rule,),

@@ -150,7 +150,7 @@ def audited(
         )
 
     def kept(each: SubscriptionState) -> SubscriptionState:
-        # One that stands may be an application's, which relies on what it was made with.
+        # One that exists may be an application's, which relies on what it was made with.
         return replace(each, default_ttl_ms=ttl_ms) if written else replace(each, initial_ttl_ms=ttl_ms)
 
     all_of_them = subscriptions if declared else (*subscriptions, SubscriptionState(name=AUDIT))

@@ -1,6 +1,6 @@
 """Transfers whose source or target is a log, e.g. a topic of Kafka.
 
-What it is: which patterns take a log at which end, what of their settings says nothing there, and what must stand at a log. What it is
+What it is: which patterns take a log at which end, what of their settings says nothing there, and what must be at a log. What it is
 not: the transfers of queues and topics (`transfer`), the patterns that are made for logs (`stream_to_queue`, `queue_to_stream`).
 
 A log keeps its records: it is copied and not emptied, by a consumer group instead of a subscription. It has no rules, no locks, no
@@ -115,7 +115,7 @@ def log_options(task: TransferTask, transfer: Transfer) -> LogOptions:
 
 
 def log_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, LogState]]:
-    """What must stand at the logs of a transfer."""
+    """What must be at the logs of a transfer."""
     source, target = transfer.source, transfer.target
     if transfer.from_log:
         group = GroupState(name=log_options(task, transfer).group, start=task.start)

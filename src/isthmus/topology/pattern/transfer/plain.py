@@ -1,6 +1,6 @@
 """Transfers whose source or target is a plain queue or topic: neither Service Bus nor a log, e.g. RabbitMQ.
 
-What it is: what of a transfer's settings such an end cannot honour, and what must stand there. What it is not: the transfers of Service
+What it is: what of a transfer's settings such an end cannot honour, and what must be there. What it is not: the transfers of Service
 Bus (`transfer`) or of logs (`transfer.log`).
 
 A plain queue is emptied by competing consumers. A plain topic (an exchange, a multicast address) is copied by what keeps its messages for
@@ -86,7 +86,7 @@ def plain_options(task: TransferTask, transfer: Transfer) -> PlainOptions:
 
 
 def plain_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, PlainState]]:
-    """What must stand at the plain ends of a transfer."""
+    """What must be at the plain ends of a transfer."""
     if transfer.from_plain:
         subscription = plain_options(task, transfer).subscription
         yield (

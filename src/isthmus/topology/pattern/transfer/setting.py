@@ -112,7 +112,7 @@ COMMON_TRANSFER = (
 )
 
 DRAINED = tuple(each for each in COMMON_TRANSFER if each.name != "start")
-"""Of a task that empties its source: it begins with what stands there."""
+"""Of a task that empties its source: it begins with what is there."""
 
 
 def read_target(values: Values, document: Document, *, entity: str, is_topic: bool) -> tuple[str, bool]:

@@ -1,12 +1,12 @@
 """Transfers: the ways of one message from one entity to another, of which copy, move, consolidate, fan-out and split are made.
 
-What it is: a task as a tuple of transfers, and what follows from them alike for each such pattern: the entities that must stand,
+What it is: a task as a tuple of transfers, and what follows from them alike for each such pattern: the entities that must exist,
 the routes, what verification compares, and the checks between tasks. What it is not: the settings from which a pattern makes its
 transfers.
 
 Invariants:
     I1. Each transfer is one route with one source and one target.
-    I2. A transfer that a replication subscription of a topic feeds has a mark, and its rule leaves out what bears it: no message
+    I2. A transfer that a replication subscription of a topic feeds has a mark, and its rule leaves out what carries it: no message
         passes the same transfer twice, whatever way leads back.
     I3. A transfer that takes the only copy of a message out of its source has no mark, and a message that would return to where it
         has been is dead-lettered and not completed.
@@ -63,8 +63,8 @@ class Transfer:
         through: topic of the task that the source, a queue, forwards into; empty: none.
         filter: what goes; empty: everything.
         action: what is done to the copy.
-        mark: property that copies bear and that the rule leaves out; empty: none.
-        mark_is_number: whether they bear it with the number 1; else with their MessageId.
+        mark: property that copies carry and that the rule leaves out; empty: none.
+        mark_is_number: whether they carry it with the number 1; else with their MessageId.
         from_log: whether the source is a log, e.g. a topic of Kafka.
         to_log: whether the target is one.
         from_plain: whether the source is neither a log nor Service Bus, e.g. RabbitMQ.
@@ -237,7 +237,7 @@ class TransferPattern:
 
 
 def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
-    """What entered the source of the first transfer and has to stand at the target of the last."""
+    """What entered the source of the first transfer and has to be at the target of the last."""
     first, last = path[0], path[-1]
     whole = next((each.name for each in task.subscriptions if not each.rules), "")
     audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT), None)

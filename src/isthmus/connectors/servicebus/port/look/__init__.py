@@ -1,1 +1,1 @@
-"""What stands at an entity: looks that wait for nothing."""
+"""What is at an entity: looks that wait for nothing."""

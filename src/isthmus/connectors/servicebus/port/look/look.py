@@ -50,7 +50,7 @@ class Look(Generic[T]):
             self.result = end.value
 
     def answer(self, messages: Sequence[bytes]) -> None:
-        """The page that was wanted; no messages where none stand there."""
+        """The page that was wanted; no messages where none are there."""
         try:
             self.wanted = self._steps.send(messages)
         except StopIteration as end:
@@ -109,7 +109,7 @@ def last_sequences() -> Steps[dict[int, int]]:
 
 
 def _last(first: int, end: int) -> Steps[int]:
-    """The last sequence number below `end`, by doubling and halving from `first`, which stands."""
+    """The last sequence number below `end`, by doubling and halving from `first`, which exists."""
     low, step = first, 1
     while True:
         found = yield from _next(low + step, end)

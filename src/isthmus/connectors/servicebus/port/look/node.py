@@ -68,7 +68,7 @@ class Node:
         """Takes answers and asks for pages; the looks that have their result.
 
         Raises:
-            IsthmusError: the source refused for good, or gave no answer.
+            IsthmusError: the source refused permanently, or gave no answer.
         """
         done: list[Look[Any]] = []
         while self._looks:

@@ -1,4 +1,4 @@
-"""What stands at a source when it is opened, for a run that moves that and ends.
+"""What is at a source when it is opened, for a run that moves that and ends.
 
 What it is: the last sequence number of each fragment at the first opening, which deliveries belong to it, and when it is
 all delivered. What it is not: the looking (`node`).
@@ -48,7 +48,7 @@ class Present:
         self._check_at = math.inf
 
     def begin(self, now: float) -> Look[dict[int, int]] | None:
-        """The look before the source is open; None once what stands is known."""
+        """The look before the source is open; None once what exists is known."""
         if self._lasts is None:
             if self._first is None:
                 self._first = Look(last_sequences())

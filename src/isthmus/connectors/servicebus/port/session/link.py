@@ -79,7 +79,7 @@ class SessionLink:
         """Renews the lock if that is due, and takes the answer.
 
         Raises:
-            IsthmusError: the source refused for good, or gave no answer.
+            IsthmusError: the source refused permanently, or gave no answer.
         """
         reply = self._reply
         if reply is not None and reply.done:

@@ -73,7 +73,7 @@ class SessionSource(End):
         pool: what it belongs to.
         key: what the pool's owner knows it by.
         options: where it leads to, and how many sessions it may hold.
-        only_present: give only what stands when it is opened first.
+        only_present: give only what exists when it is opened first.
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: PortSourceOptions, *, only_present: bool) -> None:
@@ -233,7 +233,7 @@ class SessionSource(End):
     def _present_parts(
         self, link: SessionLink, first_id: int, sequences: Sequence[int], payloads: Sequence[bytes]
     ) -> list[tuple[int, tuple[Sequence[int], Sequence[bytes]]]]:
-        """What of a run belongs to what stood, by the first delivery id; the rest goes back."""
+        """What of a run belongs to what existed, by the first delivery id; the rest goes back."""
         belong = self._present.belong(sequences) if self._present is not None else True
         if belong is True:
             return [(first_id, (sequences, payloads))]

@@ -30,7 +30,7 @@ MOST_REQUESTS = 64
 # A session takes at most such a part of the credit, so that few sessions are fast at a distance, and the first ones leave something.
 CREDIT_PARTS = 32
 # A session that sent nothing for so long, though it may, is given back: while others may wait, if it has sent something and if it has not,
-# and otherwise. What stands in a session comes together; the first of it needs a round trip.
+# and otherwise. What is in a session comes together; the first of it needs a round trip.
 SENT_SECONDS = 0.005
 QUIET_SECONDS = 0.05
 IDLE_SECONDS = 10.0
