@@ -170,7 +170,7 @@ def test_conflicts_are_faults_and_nothing_is_made(pair: Pair) -> None:
         admin.create_queue("boards")
         for federation, message in (
             (pair.federation(", duplicates: message-id"), "without duplicate detection"),
-            (pair.federation(topic="boards"), "a queue stands"),
+            (pair.federation(topic="boards"), "there is a queue"),
         ):
             (fault,) = planned(federation).faults
             assert message in fault.message

@@ -145,8 +145,8 @@ def test_what_stands_of_the_other_kind_and_what_is_fixed_are_faults(
             QueueState(name="s", forward_to="a-queue"),
         )
         assert [fault.message for fault in wrong.faults] == [
-            "namespace ewr: a topic stands where the queue a-topic should",
-            "namespace ewr: a queue stands where the topic a-queue should",
+            "namespace ewr: there is a topic where the queue a-topic should be",
+            "namespace ewr: there is a queue where the topic a-queue should be",
             "namespace ewr: queue s requires sessions, and such an entity cannot forward to a-queue",
         ]
         assert wrong.changes == []

@@ -149,4 +149,4 @@ def test_a_password_in_the_file_is_refused_without_being_told() -> None:
     with pytest.raises(ConfigError) as raised:
         read(text)
     assert PASSWORD not in str(raised.value)
-    assert any("secret stands in the file" in fault.message for fault in raised.value.faults)
+    assert any("secret is in the file" in fault.message for fault in raised.value.faults)

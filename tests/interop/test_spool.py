@@ -1,4 +1,4 @@
-"""A lease into a spool at a real namespace: nothing is lost and nothing stands twice, though the process that carries it is killed.
+"""A lease into a spool at a real namespace: nothing is lost and nothing appears twice, though the process that carries it is killed.
 
 The process is killed with -9 at random moments, and, where a settlement is held back, between the sync and the settlement. Each
 message that comes again is recognised. `make soak` kills twenty times.

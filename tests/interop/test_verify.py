@@ -146,7 +146,7 @@ def test_what_consumers_of_a_queue_took_is_not_called_lost_and_an_audit_subscrip
     (drained,) = verify(declared)
     assert (drained.verdict, drained.total("lost"), drained.total("consumed")) == (Verdict.UNCLEAR, 0, 25)
     assert any(
-        "25 messages no longer stand in bookings/Subscriptions/consumers at jfk" in each for each in drained.doubts
+        "25 messages are no longer there in bookings/Subscriptions/consumers at jfk" in each for each in drained.doubts
     )
 
     audited = apply_queue(federation, ", audit: 1h")
@@ -213,7 +213,7 @@ def test_what_expired_before_its_route_is_no_clean_result(federation: Federation
         time.sleep(0.0 if doubts else 0.2)
     assert not before.doubts
     assert doubts == (
-        "1 message no longer stands in bookings/Subscriptions/audit at ewr (expired, or consumed by someone)",
+        "1 message is no longer there in bookings/Subscriptions/audit at ewr (expired, or consumed by someone)",
     )
 
 

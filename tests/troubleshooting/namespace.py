@@ -74,7 +74,7 @@ def _full_disk(stage: Stage) -> None:
         journal.close()
 
 
-@shows("lies in zones: serve it with")
+@shows("is in zones: serve it with")
 def _zones_left_out(stage: Stage) -> None:
     data = stage.folder / "data"
     data.mkdir()

@@ -43,7 +43,7 @@ def _no_reference(stage: Stage) -> None:
     SecretReference.parse("Endpoint=sb://ewr.servicebus.windows.net/")
 
 
-@shows("a secret stands in the file")
+@shows("a secret is in the file")
 def _literal(stage: Stage) -> None:
     read("isthmus: 1\nnamespaces: {ewr: {connection: 'SharedAccessKey=bm90LWEta2V5LWJ1dC1sb25n'}}\n", "isthmus.yaml")
 

@@ -75,7 +75,7 @@ def check_zones(data: Path, zones: Sequence[Path]) -> None:
     if not zones:
         if known := known_zones(data):
             raise InvalidArgumentError(
-                f"the store of the namespace in '{data}' lies in zones: serve it with "
+                f"the store of the namespace in '{data}' is in zones: serve it with "
                 + " ".join(f"--zone {zone}" for zone in known)
                 + ", or, to do without zones, serve a back-up of it"
             )
@@ -91,7 +91,7 @@ def check_zones(data: Path, zones: Sequence[Path]) -> None:
         if place == data.resolve():
             raise InvalidArgumentError(f"the zone '{zone}' is the data folder; name a folder of its own")
         if (inner := next((each for each in places if each != place and each in place.parents), None)) is not None:
-            raise InvalidArgumentError(f"the zone '{zone}' lies in another one, '{inner}'")
+            raise InvalidArgumentError(f"the zone '{zone}' is inside another one, '{inner}'")
         if _is_there(zone / _STORE / "CURRENT"):
             raise InvalidArgumentError(f"'{zone}' is the data folder of another namespace; name a folder of its own")
 

@@ -56,7 +56,7 @@ class TooManyHopsError(IsthmusError):
 
     def text(self) -> str:
         return (
-            f"Maximum transfer hop count is exceeded: the message passed 4 hops and would go on to "
+            f"Maximum transfer hop count is exceeded: the message passed 4 hops and would be forwarded to "
             f"'{self.attributes.get('path', '')}'; shorten the chain of entities that forward."
         )
 

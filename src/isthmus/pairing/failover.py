@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 _FORWARD_SECONDS = 60.0
 _STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
-_DROPS = "duplicate detection would drop messages that stood at the other member before"
+_DROPS = "duplicate detection would drop messages that were at the other member before"
 _TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
 _GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})
 

@@ -36,7 +36,7 @@ def duplicate_notes(task: Task, keyless: Sequence[str]) -> Iterator[str]:
     duplicates = getattr(task, "duplicates", "")
     where = ", ".join(keyless)
     if duplicates == "allow":
-        yield f"task {task.name}: a copy that is sent again after a crash stands twice (duplicates: allow)"
+        yield f"task {task.name}: a copy that is sent again after a crash appears twice (duplicates: allow)"
     elif duplicates == "message-id":
         yield (
             f"task {task.name}: a message whose MessageId came before is dropped at every member (duplicates: message-id); "
@@ -44,12 +44,12 @@ def duplicate_notes(task: Task, keyless: Sequence[str]) -> Iterator[str]:
         )
     elif duplicates == "origin" and keyless:
         yield (
-            f"task {task.name}: at {where} a copy's MessageId is made of its origin, and the sender's own stands in the "
+            f"task {task.name}: at {where} a copy's MessageId is made of its origin, and the sender's own is in the "
             "property repl-message-id (duplicates: origin)"
         )
     elif duplicates == "auto" and keyless:
         yield (
-            f"task {task.name}: at {where} a copy that is sent again after a crash stands twice; write duplicates: origin "
+            f"task {task.name}: at {where} a copy that is sent again after a crash appears twice; write duplicates: origin "
             "or duplicates: message-id to have it dropped"
         )
 

@@ -65,7 +65,7 @@ def check_full(federation: Federation, document: Document) -> None:
         if task.pattern == "archive" and task.when_full == "spool":
             document.fault(full, "a task of pattern archive has a spool already", "remove when_full")
         if not next(PATTERNS[task.pattern].routes(task), None) and (task.mailbox or task.when_full != "alert"):
-            document.fault(full, f"task {task.name} has no routes that a backlog could stand before", "remove it")
+            document.fault(full, f"task {task.name} has no routes that could have a backlog", "remove it")
             continue
         if task.when_full == "spool" and federation.spark.is_remote:
             document.fault(

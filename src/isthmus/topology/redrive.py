@@ -92,13 +92,13 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
             continue
         if federation.namespaces[route.source.alias].is_log:
             log = route.options.log.dead_letters
-            where = f"the records that it set aside stand in {log}" if log else "it sets no record aside"
+            where = f"the records that it set aside are in {log}" if log else "it sets no record aside"
             hindrance = f"route {route.name} reads a log: {where}"
             yield Redrive(source=Endpoint(route.source.alias, log), route=route, hindrance=hindrance)
             continue
         if federation.namespaces[route.source.alias].is_plain:
             where = route.options.plain.dead_letters or f"where {route.source.alias} puts what is rejected"
-            hindrance = f"route {route.name} reads {route.source}: what it set aside stands {where}"
+            hindrance = f"route {route.name} reads {route.source}: what it set aside is {where}"
             yield Redrive(source=route.source, route=route, hindrance=hindrance)
             continue
         policy = route.options.policy

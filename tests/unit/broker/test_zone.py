@@ -49,7 +49,7 @@ def test_i2_folders_that_are_something_else_are_refused(tmp_path: Path, zones: l
         check_zones(data, [zones[0], zones[1], zones[0]])
     with pytest.raises(InvalidArgumentError, match="is the data folder; name"):
         check_zones(data, [*zones[:2], data])
-    with pytest.raises(InvalidArgumentError, match="lies in another one"):
+    with pytest.raises(InvalidArgumentError, match="is inside another one"):
         check_zones(data, [*zones[:2], zones[0] / "inner"])
     RocksJournal(zones[2] / "store").close()
     with pytest.raises(InvalidArgumentError, match="the data folder of another namespace"):
@@ -116,7 +116,7 @@ def test_i1_a_take_over_that_is_killed_leaves_no_empty_data_folder(
     monkeypatch.setattr(zone, "_put_aside", killed)
     with pytest.raises(StoreError, match="killed"):
         open_zoned(data, zones)
-    with pytest.raises(InvalidArgumentError, match="lies in zones"):
+    with pytest.raises(InvalidArgumentError, match="is in zones"):
         check_zones(data, ())
     zoned = open_zoned(data, zones)
     assert keys(zoned.journal) == [b"a"]

@@ -72,7 +72,7 @@ def test_lint_says_all_faults_and_exits_with_2(folder: Path) -> None:
         "isthmus.yaml:6:34: task flights has no setting 'topik'; write topic",
         "isthmus.yaml:6:65: no namespace has the alias 'lax'; write one of ewr, jfk",
         "isthmus.yaml:7:1: the file has no setting 'colour'; write one of isthmus, namespaces, tasks, spark, pairs",
-        f"isthmus.yaml:7:9: a secret stands in the file; {INSTEAD}",
+        f"isthmus.yaml:7:9: a secret is in the file; {INSTEAD}",
     ]
     code, answer = call_json("lint", "isthmus.yaml")
     assert code == 2

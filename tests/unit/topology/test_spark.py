@@ -159,7 +159,7 @@ def test_what_is_no_uri_of_checkpoints_is_refused(uri: str) -> None:
 
 def test_i2_a_key_in_the_uri_of_checkpoints_is_refused_and_not_repeated() -> None:
     (fault,) = lint(f"{HEAD}spark: {{checkpoints: 's3a://name:hunter2@bucket/f'}}\n")
-    assert fault.message == "a secret stands in the file"
+    assert fault.message == "a secret is in the file"
     assert "hunter2" not in str(fault)
 
 

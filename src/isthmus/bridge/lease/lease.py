@@ -356,7 +356,9 @@ class RouteLease:
         elif self._end.is_exhausted and not self.messages.unsettled.outstanding and self._source.is_open:
             self._exhausted(now, effects)
         if min(self._source.open_by, self._flow.drain_by) <= now:
-            what = "sink said nothing of the target" if self._phase is Phase.CONNECTING else "source did not answer"
+            what = (
+                "sink reported nothing about the target" if self._phase is Phase.CONNECTING else "source did not answer"
+            )
             self._fail(f"the {what} in time", False, now, effects)
         if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._fence.is_open(now):
             self._open(now, effects)

@@ -170,7 +170,7 @@ def _read_map(node: Node | None) -> dict[str, Parameter]:
     for item in node.find_all("KeyValueOfstringanyType") if node is not None else ():
         key, value = item.find_text("Key"), item.find("Value")
         if not key or value is None or key in values:
-            raise InvalidArgumentError(f"A key is missing, has no value, or stands twice: '{(key or '')[:64]}'.")
+            raise InvalidArgumentError(f"A key is missing, has no value, or is given twice: '{(key or '')[:64]}'.")
         values[key] = _read_value(key, value)
     return values
 

@@ -26,7 +26,7 @@ from isthmus.topology.file.setting import Kind, Setting, Spec
 __all__ = ["read_authorization_rules", "read_jwt"]
 
 _KEY = Setting(
-    name="key", kind=Kind.REFERENCE, description="Where a shared key lies.", secret=True, example="env:ORDERS_KEY"
+    name="key", kind=Kind.REFERENCE, description="Where a shared key is.", secret=True, example="env:ORDERS_KEY"
 )
 _JWT = Spec(
     "jwt",

@@ -59,11 +59,13 @@ SETTINGS: dict[str, Setting] = {
         _flag("support_ordering", "Whether order is kept."),
         _duration("auto_delete_on_idle", "Idle time after which the entity goes.", 5 * _MINUTE_MS),
         Setting(name="status", kind=Kind.CHOICE, choices=_STATUS, description="What passes.", example="Active"),
-        Setting(name="forward_to", kind=Kind.ENTITY, description="Where messages go on to.", example="all-orders"),
+        Setting(
+            name="forward_to", kind=Kind.ENTITY, description="Where messages are forwarded to.", example="all-orders"
+        ),
         Setting(
             name="forward_dead_lettered_messages_to",
             kind=Kind.ENTITY,
-            description="Where dead-lettered messages go on to.",
+            description="Where dead-lettered messages are forwarded to.",
             example="failed",
         ),
         _flag("requires_client_authorization", "Whether a requester of a hybrid connection has to show a token."),

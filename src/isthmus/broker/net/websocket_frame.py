@@ -105,7 +105,7 @@ class FrameReader:
         elif opcode not in (_CONTINUATION, _BINARY):
             raise FrameError("a frame is neither binary nor control", _UNSUPPORTED)
         elif (opcode == _CONTINUATION) is not self._in_message:
-            raise FrameError("a fragment stands where none can")
+            raise FrameError("a fragment where none is allowed")
         else:
             self._in_message = not first & _FINAL
         self._opcode, self._mask, self._passed, self._left = opcode, head[-4:], 0, length

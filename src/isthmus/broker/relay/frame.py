@@ -114,7 +114,7 @@ class PieceReader:
         elif opcode not in (CONTINUATION, TEXT, BINARY):
             raise FrameError("a frame's opcode is not known")
         elif (opcode == CONTINUATION) is not bool(self._message):
-            raise FrameError("a fragment stands where none can")
+            raise FrameError("a fragment where none is allowed")
         else:
             self._kind = self._message or opcode
             self._message = 0 if final else self._kind

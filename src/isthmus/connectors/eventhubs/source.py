@@ -314,7 +314,7 @@ class EventHubsSource(End):
             self._reading.forget(list(self._reading.begun_again))
             raise ConnectionLostError(
                 f"event hub '{self.path}', partition {partition}: sequence numbers begin again at {sequence}; the event hub was made again. "
-                "What stands is read from its beginning"
+                "What is there is read from its beginning"
             )
 
     def _refill(self) -> None:

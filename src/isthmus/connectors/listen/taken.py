@@ -51,7 +51,7 @@ class Taken:
         except FileNotFoundError:
             return
         except (ValueError, LookupError, TypeError):
-            log.error("%s is damaged; what stands in the spool is given again", self._path)
+            log.error("%s is damaged; what is in the spool is given again", self._path)
             return
         self.front = front
         for low, high in ranges:

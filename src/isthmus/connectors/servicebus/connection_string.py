@@ -164,7 +164,7 @@ def _parts(raw: str) -> dict[str, str]:
         if key not in _KEYS:
             continue
         if key in parts:
-            raise ConnectionStringError(f"{name.strip()} stands twice")
+            raise ConnectionStringError(f"{name.strip()} appears twice")
         parts[key] = value.strip()
     if not parts:
         raise ConnectionStringError("it is empty or malformed")

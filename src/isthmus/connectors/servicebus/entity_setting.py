@@ -77,7 +77,7 @@ def parse_settings(kind: str, written: Iterable[str]) -> dict[str, Any]:
         if name not in SETTINGS[kind]:
             raise InvalidArgumentError(f"a {kind} has no setting {name!r}; {suggest(name, list(SETTINGS[kind]))}")
         if name in found:
-            raise InvalidArgumentError(f"setting {name} stands twice; write it once")
+            raise InvalidArgumentError(f"setting {name} appears twice; write it once")
         found[name] = _parse(name, text.strip())
     return found
 

@@ -65,7 +65,7 @@ class SourceSettler:
         token = self._tokens.get(sequence)
         if not token:
             raise InvalidArgumentError(
-                f"message {sequence} has a disposition and no lock token, by which its source is told; keep the column 'lock_token'"
+                f"message {sequence} has a disposition and no lock token, by which it would be settled at its source; keep the column 'lock_token'"
             )
         tokens = [token]
         try:

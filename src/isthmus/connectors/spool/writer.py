@@ -178,7 +178,7 @@ class SpoolWriter:
             return int(head)
         except (ValueError, TypeError):
             log.error(
-                "spool %s: file seen is damaged; a message that was settled before the segments that stand and comes again stands twice",
+                "spool %s: file seen is damaged; a message that was settled before the segments that are left and comes again appears twice",
                 self._folder.path,
             )
             return 0

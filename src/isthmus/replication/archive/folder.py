@@ -126,7 +126,7 @@ class ArchiveFolder:
             strange = next((each.name for each in self.path.iterdir() if each.name != OWN), "")
             if strange:
                 raise ArchiveError(
-                    f"{self.path} holds {strange} and is no archive; name an empty folder, or one that does not stand"
+                    f"{self.path} holds {strange} and is no archive; name an empty folder, or one that does not exist"
                 )
             return
         try:

@@ -38,4 +38,4 @@ def cause_of(text: str) -> str:
     if any(word in text for word in _WORKER_GONE):
         return WORKER_GONE
     errors = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (errors[-1] if errors else lines[0] if lines else "the query failed without a word")[:500]
+    return (errors[-1] if errors else lines[0] if lines else "the query failed without an error text")[:500]

@@ -38,7 +38,7 @@ class Count(NamedTuple):
 
 COUNTS = (
     Count(
-        "entered", Verdict.CLEAN, "publishers sent them to this member, the task replicates them, and they stand there"
+        "entered", Verdict.CLEAN, "publishers sent them to this member, the task replicates them, and they are there"
     ),
     Count("filtered", Verdict.CLEAN, "the task's `filter` does not select them"),
     Count(
@@ -52,7 +52,7 @@ COUNTS = (
     Count(
         "dropped",
         Verdict.CLEAN,
-        "duplicate detection dropped the copy; a message with the same MessageId and content stands",
+        "duplicate detection dropped the copy; a message with the same MessageId and content is there",
     ),
     Count(
         "copy_expired",

@@ -103,7 +103,7 @@ class Reading:
         if not absent:
             return ""
         why = "applications consume it" if self.shared else "expired, or consumed by someone"
-        gone = "1 message no longer stands" if absent == 1 else f"{absent:,} messages no longer stand"
+        gone = "1 message is no longer there" if absent == 1 else f"{absent:,} messages are no longer there"
         return f"{gone} in {self.entity} at {self.member} ({why})"
 
     def may_have_held(self, entered_ms: int, drift_ms: int) -> bool:

@@ -151,7 +151,7 @@ class Reconciliation:
         """Why the reading cannot show everything; empty where it does."""
         found = [doubt for reading in self.readings if (doubt := reading.doubt)]
         if self.readings and not any(reading.messages for reading in self.readings):
-            found.append("nothing stands in the subscriptions that were read: there is nothing to compare")
+            found.append("nothing is in the subscriptions that were read: there is nothing to compare")
         return (*found, *self.unread)
 
     @property

@@ -305,4 +305,4 @@ class Repair:
         if self._stopping.is_set():
             raise _StoppedError
         if self._journal.epoch != epoch:
-            raise StoreError("the other zones have begun anew meanwhile")
+            raise StoreError("the other zones have begun a new epoch meanwhile")

@@ -161,7 +161,7 @@ class Document:
             self._secrets.add(id(node))
             self.fault(
                 self.place(node),
-                "a secret stands in the file",
+                "a secret is in the file",
                 "write a reference instead: connection: env:NAME, file:/path#key or keyvault:vault/name",
             )
 
@@ -181,7 +181,7 @@ class Document:
                 first = self.place(found[key.value][0])
                 self.fault(
                     self.place(key),
-                    f"{key.value} stands twice in {what}",
+                    f"{key.value} appears twice in {what}",
                     f"remove one; the first is in line {first.line}",
                 )
             else:

@@ -43,8 +43,8 @@ with it at once, with line, column and what to write instead; `isthmus schema` p
 ```yaml
 {example}```
 
-A key that this version does not know is a fault, never ignored; so is one that is planned but not available yet. Secrets do
-not stand in the file: it names them by reference. YAML anchors, aliases and merge keys (`<<`) can be used.
+A key that this version does not know is a fault, never ignored; so is one that is planned but not available yet. Secrets are
+not in the file: it names them by reference. YAML anchors, aliases and merge keys (`<<`) can be used.
 """
 
 _STEPS = """\

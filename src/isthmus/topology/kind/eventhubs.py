@@ -72,7 +72,7 @@ CHECKPOINTS = (
         kind=Kind.TEXT,
         default="",
         example="https://contoso.blob.core.windows.net/checkpoints",
-        description="To read, instead of a folder: the address of a container of Azure Blob Storage, in which checkpoints stand as the "
+        description="To read, instead of a folder: the address of a container of Azure Blob Storage, in which checkpoints are as the "
         "vendor's SDKs write them.",
     ),
     Setting(
@@ -154,7 +154,7 @@ EVENT_HUBS = NamespaceKind(
         "Storage Blob Data Contributor there",
         "send": "Send of a shared access policy, or the role Azure Event Hubs Data Sender",
         "manage": "Manage of a shared access policy of the namespace, or the role Azure Event Hubs Data Owner; Listen is enough where event "
-        "hubs and consumer groups stand",
+        "hubs and consumer groups exist",
     },
     settings=(*CONNECTION, *CHECKPOINTS),
 )

@@ -60,7 +60,7 @@ LISTENER = (
         kind=Kind.PATH,
         default="",
         example="hook/server-key.pem",
-        description="The certificate's private key, PEM; empty: it stands in `certificate_file`.",
+        description="The certificate's private key, PEM; empty: it is in `certificate_file`.",
     ),
     Setting(
         name="max_body_bytes",

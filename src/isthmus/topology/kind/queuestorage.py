@@ -71,7 +71,7 @@ QUEUE_STORAGE = NamespaceKind(
             kind=Kind.CHOICE,
             choices=("base64", "text"),
             default="base64",
-            description="How messages stand in the queue: `base64`, as Azure Functions and most SDKs have it, or as plain `text`.",
+            description="How messages are written in the queue: `base64`, as Azure Functions and most SDKs have it, or as plain `text`.",
         ),
         Setting(
             name="visibility_seconds",

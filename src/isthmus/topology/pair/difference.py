@@ -184,7 +184,7 @@ def _irreconcilable(
         if found.kind != each.kind:
             reason = f"is a {found.kind} here and a {each.kind} at the active member"
         elif fixed := [name for name in unlike(each, found) if name in IMMUTABLE]:
-            reason = f"{', '.join(_changes(found, each, fixed))} cannot change while the {each.kind} stands"
+            reason = f"{', '.join(_changes(found, each, fixed))} cannot change while the {each.kind} exists"
         if reason and key in made and not any(_within(each, key) for each in alien):
             replaced.append(key)
         elif reason:

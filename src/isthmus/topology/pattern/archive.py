@@ -102,7 +102,7 @@ SPEC = Spec(
             choices=("now", "existing"),
             default="now",
             description="With `stream`: which records a new task begins with. `now`: those published after `apply` made its consumer group; "
-            "`existing`: all that stand in the stream then, too.",
+            "`existing`: all that are in the stream then, too.",
             example="existing",
         ),
         Setting(

@@ -213,7 +213,7 @@ class Chain:
                 if named.lower().startswith("isthmus."):
                     document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
             if (entity.lower(), subscription.lower()) in found:
-                document.fault(place, f"{key.value} stands twice in {setting}", "remove one")
+                document.fault(place, f"{key.value} appears twice in {setting}", "remove one")
             found[entity.lower(), subscription.lower()] = Link(
                 entity, subscription, target, text, bool(inner and target and inner["kind"] == "topic")
             )

@@ -138,7 +138,7 @@ class FanOut(TransferPattern):
                 document.fault(document.place(key), wrong.message, wrong.hint)
                 continue
             if alias in seen:
-                document.fault(document.place(key), f"member {alias} stands twice in the tree", "remove one")
+                document.fault(document.place(key), f"member {alias} appears twice in the tree", "remove one")
                 continue
             if depth > MAX_DEPTH:
                 document.fault(

@@ -30,7 +30,7 @@ def _refused(name: str) -> Setting:
 
 SPEC = Spec(
     "move",
-    "A queue, or a subscription of a topic, is emptied into a queue or topic elsewhere: all that stands in it and all that comes. "
+    "A queue, or a subscription of a topic, is emptied into a queue or topic elsewhere: all that is in it and all that comes. "
     "Applications must not consume from the source.",
     (
         ENDS[0],

@@ -103,13 +103,13 @@ SPEC = Spec(
         Setting(
             name="parking",
             kind=Kind.ENTITY,
-            description="The queue at each member for what has failed for good. Without this setting the entity's name with `-parked`.",
+            description="The queue at each member for what has failed permanently. Without this setting the entity's name with `-parked`.",
             example="payments-parked",
         ),
         Setting(
             name="mark",
             kind=Kind.PROPERTY,
-            description="Application property that a spilled copy bears, with the number 1. Without this setting `isthmus-TASK-spilled`.",
+            description="Application property that a spilled copy carries, with the number 1. Without this setting `isthmus-TASK-spilled`.",
             example="spilled",
         ),
         replace(
@@ -236,7 +236,7 @@ class Spillover:
         for text, place in values["reasons"] or ():
             reason = REASONS.get(text, text)
             if reason.lower() in reasons:
-                document.fault(place, f"reason {text} stands twice", "remove one")
+                document.fault(place, f"reason {text} appears twice", "remove one")
             reasons.setdefault(reason.lower(), reason)
         if values.written("reasons") and not reasons and "reasons" not in values.faulty:
             document.fault(values.at("reasons"), "no reason spills", "write reasons: [max-deliveries, expired]")

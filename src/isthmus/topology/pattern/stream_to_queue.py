@@ -102,7 +102,7 @@ SPEC = Spec(
             choices=("now", "existing"),
             default="now",
             description="Which records a new task begins with. `now`: those published after `apply` made its consumer group; "
-            "`existing`: all that stand in the stream then, too.",
+            "`existing`: all that are in the stream then, too.",
             example="existing",
         ),
         Setting(
@@ -121,7 +121,7 @@ SPEC = Spec(
             may_be_off=True,
             description="History window of duplicate detection at the queue or topic: a record that is sent again after a crash has the "
             "same MessageId and is dropped. Whether an entity has detection is fixed when it is created. With `off` a namespace of "
-            "isthmus still drops it, by its origin; at Azure it stands twice.",
+            "isthmus still drops it, by its origin; at Azure it appears twice.",
             example="10m",
         ),
         Setting(

@@ -47,14 +47,14 @@ class Findings:
         window_ms = entity.duplicate_detection_ms
         if window_ms == 0 and stands.duplicate_detection_ms:
             self.notes.append(
-                f"{what} at {alias} stands with duplicate detection "
+                f"{what} at {alias} has duplicate detection "
                 f"({format_ms(stands.duplicate_detection_ms)}), which cannot be turned off: a message is dropped there "
                 "when its MessageId came before; only copies that are known by their origin are not compared by it"
             )
         if window_ms and not stands.duplicate_detection_ms:
             self.fault(
                 alias,
-                f"{what} stands without duplicate detection, which cannot be turned on",
+                f"{what} exists without duplicate detection, which cannot be turned on",
                 f"write another value of duplicates in the task, or delete the {what.partition(' ')[0]}",
             )
         return bool(window_ms and stands.duplicate_detection_ms and window_ms != stands.duplicate_detection_ms)

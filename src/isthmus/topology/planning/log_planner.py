@@ -59,7 +59,7 @@ def log_changes(federation: Federation, observed: Mapping[str, NamespaceState]) 
         for target in dict.fromkeys(route.target for route in PATTERNS[task.pattern].routes(task)):
             if not target.is_table and federation.namespaces[target.alias].is_log:
                 found.notes.append(
-                    f"task {task.name}: a message that is sent again after a crash stands twice in {target}: a log drops none"
+                    f"task {task.name}: a message that is sent again after a crash appears twice in {target}: a log drops none"
                 )
     return found
 
@@ -80,14 +80,14 @@ def _compare(alias: str, log: LogState, observed: Mapping[str, NamespaceState], 
         found.changes.append(Change(alias=alias, action="create", kind="log", topic=log.name, after=created))
     elif log.initial_partitions is not None and stands.partitions != log.initial_partitions:
         found.notes.append(
-            f"topic {log.name} at {alias} stands with {stands.partitions} partitions, not {log.initial_partitions}, and is left "
+            f"topic {log.name} at {alias} has {stands.partitions} partitions, not {log.initial_partitions}, and is left "
             "so: another number spreads the keys differently, which breaks their order"
         )
     for group in log.groups:
         if stands is None or not stands.has_group(group.name):
             if stands is not None and group.start == "now":
                 found.notes.append(
-                    f"topic {log.name} at {alias} stands and group {group.name} has no offsets there: what was published before `apply` "
+                    f"topic {log.name} at {alias} exists and group {group.name} has no offsets there: what was published before `apply` "
                     "is not moved (start: now). If the task has moved messages before, the cluster has forgotten the group: write "
                     "start: existing, or what came since is passed over"
                 )

@@ -79,7 +79,7 @@ def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: P
             continue
         if stands is not None:
             found.notes.append(
-                f"topic {entity.name} at {alias} stands: what was published before `apply` makes {name} is not moved"
+                f"topic {entity.name} at {alias} exists: what was published before `apply` makes {name} is not moved"
             )
         found.changes.append(
             Change(

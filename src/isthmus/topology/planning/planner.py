@@ -64,7 +64,7 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
             else:
                 plan_queue(findings, observed[alias], entity)
         for walk in long_walks(_made(each, observed[alias]) for each in entities):
-            findings.fault(alias, told_walk(walk), "end what stands there already, or forward to another entity")
+            findings.fault(alias, told_walk(walk), "end what is there already, or forward to another entity")
         _note_orphans(findings, observed[alias], entities)
     for task in federation.tasks.values():
         keyless = [

@@ -20,7 +20,7 @@ def plan_queue(findings: Findings, namespace: NamespaceState, queue: QueueState)
         if namespace.topic(queue.name):
             findings.fault(
                 alias,
-                f"a topic stands where the queue {queue.name} should",
+                f"there is a topic where the queue {queue.name} should be",
                 "write another name, or delete the topic once its subscriptions are drained",
             )
             return

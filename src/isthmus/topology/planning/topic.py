@@ -31,7 +31,7 @@ class _TopicPlanner:
             if self._namespace.queue(topic.name):
                 self._findings.fault(
                     self._alias,
-                    f"a queue stands where the topic {topic.name} should",
+                    f"there is a queue where the topic {topic.name} should be",
                     "write another name, or move the queue's messages and delete it: one queue at many regions is "
                     "modelled as a topic with one subscription",
                 )

@@ -75,7 +75,7 @@ class ReduceStep(StepKind):
             for field in values[name] or ():
                 check_field(field, values, name, document)
                 if (name == "keep" and ":" in field) or field.startswith("system:"):
-                    document.fault(values.at(name), f"{field} cannot stand here", "write fields of the body")
+                    document.fault(values.at(name), f"{field} is not allowed here", "write fields of the body")
 
 
 class NormaliseStep(StepKind):

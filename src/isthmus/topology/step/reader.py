@@ -39,7 +39,7 @@ def read_steps(node: Any, document: Document) -> tuple[StepDeclaration, ...]:
     if wrong is not None:
         document.fault(
             wrong.place,
-            f"the step {wrong} stands between two steps that work on DataFrames (python, sql), where only filter can stand",
+            f"the step {wrong} is between two steps that work on DataFrames (python, sql), where only filter is allowed",
             "put it before or behind both, or write takes: message",
         )
     return found

@@ -198,7 +198,7 @@ topics:
         (3, 13, "queue or ders has no setting 'lock_durations'"),
         (3, 54, "max_delivery_count is not a whole number"),
         (5, 20, "lock_duration is above its greatest value"),
-        (6, 5, "lock_duration stands twice in queue all"),
+        (6, 5, "lock_duration appears twice in queue all"),
         (8, 3, "ALL in topics is there already"),
         (12, 27, "filter of rule heavy of subscription ALL/some: column 9: a value is expected here, not '<'"),
         (12, 51, "action of rule heavy of subscription ALL/some: column 1: SET or REMOVE is expected here, not 'SETT'"),

@@ -61,7 +61,7 @@ def test_a_signature_instead_of_a_key() -> None:
         (CLOUD.replace("SharedAccessKeyName=Root;", ""), "go together"),
         (CLOUD.partition(";")[0], "exactly one"),
         (f"{CLOUD};SharedAccessSignature=x", "exactly one"),
-        (f"{CLOUD};SharedAccessKey={KEY}", "SharedAccessKey stands twice"),
+        (f"{CLOUD};SharedAccessKey={KEY}", "SharedAccessKey appears twice"),
     ],
 )
 def test_i2_a_wrong_string_is_refused_without_repeating_it(text: str, reason: str) -> None:

@@ -54,7 +54,7 @@ def test_i1_what_is_not_known_is_refused_with_what_to_write(kind: str, written: 
 
 
 def test_a_setting_stands_once() -> None:
-    with pytest.raises(InvalidArgumentError, match="setting max_delivery_count stands twice; write it once"):
+    with pytest.raises(InvalidArgumentError, match="setting max_delivery_count appears twice; write it once"):
         parse_settings("queue", ["max_delivery_count=1", "max_delivery_count=2"])
 
 

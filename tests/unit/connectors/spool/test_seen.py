@@ -76,4 +76,4 @@ def test_the_lowest_ranges_are_forgotten_first() -> None:
         seen.add("q", number, 100 + number)
     assert not seen.add("q", 5, 105)
     assert not seen.add("q", 3, 103)
-    assert seen.add("q", 1, 101)  # forgotten: it stands twice, and is not lost
+    assert seen.add("q", 1, 101)  # forgotten: it appears twice, and is not lost

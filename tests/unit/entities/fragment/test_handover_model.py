@@ -148,7 +148,7 @@ class HandoverMachine(RuleBasedStateMachine):
                     if path == name:
                         key, way = self.begun[body]
                         order.setdefault((name, key, way), []).append(int(body[len(way) :]))
-        assert not [name for name, count in found.items() if count > 1], "a message stands twice"
+        assert not [name for name, count in found.items() if count > 1], "a message appears twice"
         assert self.sure <= set(found) <= set(self.begun), "a message is lost"
         for (_, key, way), numbers in order.items():
             # On the way via a partitioned entity each takes another fragment, since none names one.

@@ -175,7 +175,7 @@ class PartitionedMachine(RuleBasedStateMachine):
         seen = [*queue.peek(0, 10_000), *self.held.engine.receiver("q/$DeadLetterQueue").peek(0, 10_000)]
         for payload in seen:
             name = body_of(payload)
-            assert name not in found, f"{name} stands twice"
+            assert name not in found, f"{name} appears twice"
             found[name] = sequence_of(payload)
         for name, one in self.sent.items():
             if one.sure:

@@ -17,7 +17,7 @@ isthmus.bridge.lease_error.LeaseError: 'q': the sink failed: jfk: connection ref
     at org.apache.spark.api.python.BasePythonRunner"""
     assert cause_of(report) == "'q': the sink failed: jfk: connection refused"
     assert cause_of("java.lang.IllegalStateException: boom") == "java.lang.IllegalStateException: boom"
-    assert cause_of("") == "the query failed without a word"
+    assert cause_of("") == "the query failed without an error text"
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,10 @@ def test_what_applications_consume_is_not_called_lost() -> None:
     result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
     assert [result.total(kind) for kind in ("entered", "arrived", "consumed", "lost")] == [10, 6, 4, 0]
     assert result.verdict is Verdict.UNCLEAR
-    assert "4 messages no longer stand in flights/Subscriptions/audit at jfk (applications consume it)" in result.doubts
+    assert (
+        "4 messages are no longer there in flights/Subscriptions/audit at jfk (applications consume it)"
+        in result.doubts
+    )
     del entities.held[ewr][:7]
     result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
     assert [result.total(kind) for kind in ("entered", "arrived", "unknown", "forged", "lost")] == [3, 3, 3, 0, 0]

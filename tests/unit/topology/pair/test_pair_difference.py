@@ -108,7 +108,7 @@ def test_what_cannot_change_is_a_conflict_unless_pairing_made_it() -> None:
     drift = difference(wanted, standing)
     assert drift.groups == ()
     assert str(drift.conflicts[0]) == (
-        "! q: RequiresSession no → yes cannot change while the queue stands; delete it at the standby member, or exclude it"
+        "! q: RequiresSession no → yes cannot change while the queue exists; delete it at the standby member, or exclude it"
     )
     assert [[str(step) for step in group] for group in difference(wanted, standing, made={("q",)}).groups] == [
         ["- queue q"],

@@ -103,7 +103,7 @@ def test_partners_are_suspended_alone_and_resumed() -> None:
         ("forward: {a: {filter: x = 1}}", "has no to"),
         ("forward: {a: {to: b, filter: x = 1}}", "queue a cannot select messages"),
         ("forward: {t/Subscriptions/s: {to: b, filter: x = = 1}}", "filter, column"),
-        ("forward: {a: b, A: c}", "A stands twice in forward"),
+        ("forward: {a: b, A: c}", "A appears twice in forward"),
         (
             "forward: {a: b}, dead_letters: {t/Subscriptions/s: {to: b, filter: x = 1}}",
             "dead_letters of t cannot select messages",

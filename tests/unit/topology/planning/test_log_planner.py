@@ -53,7 +53,7 @@ def test_what_stands_is_left_so_and_planned_no_more() -> None:
     """I1, I2."""
     made, notes = changes(STREAM % "partitions: 3", (stands("flights", 4, "isthmus.t"),))
     assert made == []
-    assert "stands with 4 partitions, not 3" in notes[0]
+    assert "has 4 partitions, not 3" in notes[0]
 
 
 @pytest.mark.parametrize(("start", "is_noted"), [("now", True), ("existing", False)])
@@ -69,7 +69,7 @@ def test_a_copy_of_a_log_has_as_many_partitions() -> None:
     made, notes = changes(MIRROR, (stands("flights", 4, "isthmus.m.lake"),))
     assert made == ["lake log flights 4"]
     assert notes == [
-        "task m: a message that is sent again after a crash stands twice in lake/flights: a log drops none"
+        "task m: a message that is sent again after a crash appears twice in lake/flights: a log drops none"
     ]
     made, _ = changes(MIRROR)
     assert made == ["hub log flights 1", "hub group flights/Groups/isthmus.m.lake", "lake log flights 1"]

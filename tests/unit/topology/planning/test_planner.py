@@ -180,7 +180,7 @@ def test_a_queue_in_the_topics_place_is_a_fault() -> None:
     namespaces = fakes(PAIR)
     namespaces["jfk"] = FakeAdministration("jfk.test", queues=["FLIGHTS"])
     (fault,) = planned(PAIR, namespaces).faults
-    assert "a queue stands where the topic flights should" in fault.message
+    assert "there is a queue where the topic flights should be" in fault.message
 
 
 def test_one_namespace_under_two_aliases_is_a_fault() -> None:
@@ -286,12 +286,12 @@ def test_the_rule_of_an_earlier_version_is_a_change_of_the_rule_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "own_ms", "azure_ms", "note"),
     [
-        ("", 0, 0, "at jfk a copy that is sent again after a crash stands twice"),
-        (", duplicate_detection: off", 0, 0, "stands twice"),
+        ("", 0, 0, "at jfk a copy that is sent again after a crash appears twice"),
+        (", duplicate_detection: off", 0, 0, "appears twice"),
         (", duplicates: origin", 0, 600_000, "a copy's MessageId is made of its origin"),
         (", duplicates: message-id", 600_000, 600_000, "publishers that number alike lose messages"),
         (", duplicate_detection: 1h", 3_600_000, 3_600_000, "publishers that number alike lose messages"),
-        (", duplicates: allow", 0, 0, "stands twice"),
+        (", duplicates: allow", 0, 0, "appears twice"),
     ],
 )
 def test_how_copies_are_told_apart(settings: str, own_ms: int, azure_ms: int, note: str) -> None:
@@ -311,4 +311,4 @@ def test_detection_that_stands_unasked_is_noted() -> None:
     federation = flights()
     made = planned(federation, fakes(federation, ewr=topic(), jfk=topic(detection_ms=0)))
     (note,) = made.notes
-    assert note.startswith("topic flights at ewr stands with duplicate detection (10m)")
+    assert note.startswith("topic flights at ewr has duplicate detection (10m)")

@@ -126,8 +126,8 @@ def test_a_topic_in_the_queues_place_is_a_fault_and_the_other_way() -> None:
     namespace = FakeAdministration("ewr.test", [TopicState(name="orders")], queues=["events"])
     messages = [fault.message for fault in planned(namespace, WANTED, TopicState(name="events")).faults]
     assert messages == [
-        "namespace ewr: a topic stands where the queue orders should",
-        "namespace ewr: a queue stands where the topic events should",
+        "namespace ewr: there is a topic where the queue orders should be",
+        "namespace ewr: there is a queue where the topic events should be",
     ]
 
 

@@ -108,7 +108,7 @@ class QueryAccount:
         """Carry exactly these from now on; a query that was stopped begins again.
 
         Raises:
-            InvalidArgumentError: two routes have one name, or a route is carried already, otherwise than it is told now.
+            InvalidArgumentError: two routes have one name, or a route is carried already, with other settings than those given now.
         """
         wanted = {route.name: route for route in routes}
         if len(wanted) < len(routes):
@@ -132,7 +132,7 @@ class QueryAccount:
         """Carry this one too.
 
         Raises:
-            InvalidArgumentError: it is carried already, otherwise than it is told now.
+            InvalidArgumentError: it is carried already, with other settings than those given now.
         """
         if self._routes is None:
             self._routes = {}
@@ -369,5 +369,5 @@ class QueryAccount:
     def _refuse_change(self, known: RouteSpec, route: RouteSpec) -> None:
         if known != route:
             raise InvalidArgumentError(
-                f"query '{self.name}' carries route '{route.name}' already, otherwise than it is told now; remove it first"
+                f"query '{self.name}' carries route '{route.name}' already, with other settings than those given now; remove it first"
             )

@@ -103,7 +103,7 @@ class ControlLoop:
             try:
                 self._serve()
             except Exception:
-                log.exception("control port: a fault; it goes on")
+                log.exception("control port: a fault; it continues")
                 self._closing.wait(_FAULT_SECONDS)
         self._hear(list(self._connections))
         for number in list(self._connections):

@@ -127,7 +127,7 @@ class QueryControl:
             lease_seconds: how long a lease is; 0: as its data source was told.
 
         Raises:
-            InvalidArgumentError: two routes have one name, or a route is carried already, otherwise than it is told now.
+            InvalidArgumentError: two routes have one name, or a route is carried already, with other settings than those given now.
         """
         with self._lock:
             self._carry_out(self._account.assign(routes, lease_seconds))
@@ -136,7 +136,7 @@ class QueryControl:
         """Carry this one too, at once.
 
         Raises:
-            InvalidArgumentError: it is carried already, otherwise than it is told now.
+            InvalidArgumentError: it is carried already, with other settings than those given now.
         """
         with self._lock:
             self._carry_out(self._account.add(route))

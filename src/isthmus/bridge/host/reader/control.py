@@ -68,7 +68,7 @@ class DriverLine:
         self._send(Kind.REPORT, {"routes": told, "asked": asked, "processes": list(processes)})
 
     def died(self, names: Iterable[str]) -> None:
-        """Tells that the sink went away without a word while it had messages of these routes."""
+        """Tells that the sink ended without notice while it had messages of these routes."""
         self._send(Kind.DIED, {"routes": list(names)})
 
     def ended(self, error: str) -> None:

@@ -124,7 +124,7 @@ class ReaderLife:
             return "the sink's input ended before the lease did"
         if sink.is_gone:
             self.has_sink_died = True
-            return "the sink went away without a word"
+            return "the sink ended without notice"
         if sink.has_come and now - sink.heard_at >= SILENCE_SECONDS:
             return f"the sink has been silent for {SILENCE_SECONDS:g} s"
         if self.owner is not None and not self.owner.is_alive():

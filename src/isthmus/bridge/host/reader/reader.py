@@ -290,7 +290,7 @@ class _Loop:
         self._sink.flush()
         self._write_out(lambda: self._sink.has_queued)
         if self._sink.has_come and self._sink.has_queued:
-            raise LeaseFailedError(str(self._host.name), "the sink does not read what it is told, so it cannot end")
+            raise LeaseFailedError(str(self._host.name), "the sink does not read its control channel, so it cannot end")
 
     def abort(self, error: IsthmusError) -> None:
         """Gives everything back, and tells the driver."""

@@ -304,7 +304,7 @@ class SenderHost:
                     self._tell_statistics(self._link, time.monotonic())
                 self._link.end(error, died=self._ends.has_died)
         except Exception as failure:  # noqa: BLE001 - the reader learns of it by the end of the connection
-            self._ends.error = self._ends.error or SenderFaultError(f"the end could not be told: {failure}")
+            self._ends.error = self._ends.error or SenderFaultError(f"the end could not be reported: {failure}")
         finally:
             self._routes.close_all(in_good_order=self._ends.error is None)
             self._input.close()

@@ -293,7 +293,7 @@ class ConsumerThread(threading.Thread):
         self._lose(
             KafkaFailureError(
                 f"topic '{self._options.topic}', partition {partition}: offsets begin again at {offset}; the topic was made again, or its "
-                "log was truncated. What stands is read from there"
+                "log was truncated. What is there is read from there"
             )
         )
 

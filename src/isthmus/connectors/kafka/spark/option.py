@@ -47,7 +47,7 @@ READ = Spec(
             choices=("fail", "skip"),
             default="fail",
             description="What becomes of a query whose next records the topic's retention has removed, or whose topic was made "
-            "again: it fails, or goes on with those that stand.",
+            "again: it fails, or continues with those that exist.",
         ),
         Setting(
             name="group",

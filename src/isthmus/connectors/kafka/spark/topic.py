@@ -83,7 +83,7 @@ class Topic:
             if low > first and not may_miss:
                 raise RecordsMissingError(
                     f"topic '{self._name}', partition {partition}: the records from offset {first} up to {min(low, stop)} were removed "
-                    "before they were read; write missing=skip to go on with those that stand, or a new checkpointLocation"
+                    "before they were read; write missing=skip to continue with those that exist, or a new checkpointLocation"
                 )
             at = max(first, low)
             self._consumer.assign([TopicPartition(self._name, partition, at)])

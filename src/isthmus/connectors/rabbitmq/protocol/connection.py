@@ -192,7 +192,7 @@ class Connection:
             self.lose(ConnectionLostError(f"{self.place}: the connection broke: {error}"))
             return
         if not data:
-            self.lose(ConnectionLostError(f"{self.place}: the broker closed the connection without a word"))
+            self.lose(ConnectionLostError(f"{self.place}: the broker closed the connection without a reason"))
             return
         self._read_at = now
         try:

@@ -24,9 +24,9 @@ DUPLICATES = Setting(
     description="What becomes of a copy that is sent again after a crash. `origin`: a copy is known by namespace, "
     "entity, sequence number and time where its message entered; a namespace of isthmus drops the second one "
     "within an hour, whatever the MessageIds are, and at Azure, whose topics then have duplicate detection, the "
-    "copy's MessageId is made of these and the sender's own stands in the property `repl-message-id`. "
+    "copy's MessageId is made of these and the sender's own is in the property `repl-message-id`. "
     "`message-id`: the topics have duplicate detection, which drops every message whose MessageId came before, "
-    "of one publisher and of several: only for ids that are unique over all publishers. `allow`: both stand, and "
+    "of one publisher and of several: only for ids that are unique over all publishers. `allow`: both are there, and "
     "`isthmus verify` counts them. `auto`: `origin` at namespaces of isthmus, `allow` at Azure.",
     example="origin",
 )
@@ -37,8 +37,8 @@ DUPLICATES_BY_ORIGIN = replace(
     description="What becomes of a copy that is sent again after a crash. `origin`: a copy is known by namespace, "
     "entity, sequence number and time where its message entered; a namespace of isthmus drops the second one "
     "within an hour, whatever the MessageIds are, and at Azure, whose targets then have duplicate detection, the "
-    "copy's MessageId is made of these and the sender's own stands in the property `repl-message-id`. `allow`: both "
-    "stand, and `isthmus verify` counts them. `auto`: `origin` at namespaces of isthmus, `allow` at Azure. There is no "
+    "copy's MessageId is made of these and the sender's own is in the property `repl-message-id`. `allow`: both "
+    "are there, and `isthmus verify` counts them. `auto`: `origin` at namespaces of isthmus, `allow` at Azure. There is no "
     "`message-id`: equal MessageIds of different sources are different messages.",
 )
 

@@ -39,7 +39,7 @@ def read_members(values: Values, setting: str, pattern: str, document: Document)
     what = "member" if setting == "members" else "source"
     for alias, place in values[setting]:
         if alias in members:
-            document.fault(place, f"{what} {alias} stands twice", "remove one")
+            document.fault(place, f"{what} {alias} appears twice", "remove one")
         else:
             members.append(alias)
     if len(values[setting]) < 2:

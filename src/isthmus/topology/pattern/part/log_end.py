@@ -39,7 +39,7 @@ PARTITIONS = Setting(
     kind=Kind.INTEGER,
     minimum=1,
     maximum=10_000,
-    description="With how many partitions `apply` creates the stream, 1 where this is not written. One that stands keeps its number.",
+    description="With how many partitions `apply` creates the stream, 1 where this is not written. One that exists keeps its number.",
     example="3",
 )
 REPLICATION = Setting(

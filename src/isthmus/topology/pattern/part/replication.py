@@ -44,7 +44,7 @@ TOPIC_SIZE = Setting(
     minimum=1,
     maximum=80,
     description="Size of the topics that `apply` creates, in GB. Publishers are refused at a topic that is full. A "
-    "topic that stands keeps its size.",
+    "topic that exists keeps its size.",
     example="5",
 )
 
@@ -58,7 +58,7 @@ FILTER = Setting(
 MARK = Setting(
     name="mark",
     kind=Kind.PROPERTY,
-    description="Application property that copies bear. Without it a property of the task's own, "
+    description="Application property that copies carry. Without it a property of the task's own, "
     "`isthmus-TASK-HASH`, that holds the copy's MessageId. With it the property of this name, that holds the "
     "number 1: a message that an application sends with another value is still replicated, of whatever type but "
     "binary; one that it sends with the number 1 stays where it is.",

@@ -56,7 +56,7 @@ SUBSCRIPTION_SPEC = Spec(
         Setting(
             name="sessions",
             kind=Kind.BOOLEAN,
-            description="Whether the subscription requires sessions; fixed when it is created. Without it: not, and one that stands is left "
+            description="Whether the subscription requires sessions; fixed when it is created. Without it: not, and one that exists is left "
             "as it is.",
             example="true",
         ),
@@ -75,7 +75,7 @@ SUBSCRIPTIONS = Setting(
     name="subscriptions",
     kind=Kind.SUBSCRIPTIONS,
     description="With `topic`: ordinary subscriptions to keep in every member, as a list of names or as a mapping "
-    "of names to `filter` and `action`. Others that stand are left alone.",
+    "of names to `filter` and `action`. Others that exist are left alone.",
     example="[boards, audit]",
 )
 
@@ -100,7 +100,7 @@ def read_subscriptions(node: object, document: Document) -> tuple[SubscriptionSt
     for subscription, place in list(_named(node, document)):
         key = subscription.name.lower()
         if key in found:
-            document.fault(place, f"subscription {subscription.name} stands twice", "remove one")
+            document.fault(place, f"subscription {subscription.name} appears twice", "remove one")
         elif key.startswith("isthmus."):
             document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
         found.setdefault(key, subscription)

@@ -92,7 +92,7 @@ _START = Setting(
     choices=("now", "existing"),
     default="now",
     description="Which messages a new route begins with. `now`: those sent after `apply` made its subscription or its consumer group; "
-    "`existing`: all that stand in a log then, too.",
+    "`existing`: all that are in a log then, too.",
     example="now",
 )
 

@@ -85,7 +85,7 @@ def test_i1_a_sink_that_goes_away_fails_it_also_while_it_ends() -> None:
     life = begun()
     life.stop_wish = "x"
     life.verdict(1.0, Routes(), Sink(), None)
-    assert "went away" in str(life.verdict(1.0, Routes(), Sink(is_gone=True), None))
+    assert "ended without notice" in str(life.verdict(1.0, Routes(), Sink(is_gone=True), None))
     assert life.has_sink_died
 
 

@@ -210,7 +210,7 @@ def test_i1_a_sink_that_goes_away_fails_the_lease_after_all_was_given_back(make:
     bed.rows()
     bed.sink.close()
     end = bed.end()
-    assert "the sink went away without a word" in str(end.error)
+    assert "the sink ended without notice" in str(end.error)
     assert system.released == [("a", 1)]
     assert system.settled == []
 
@@ -387,7 +387,7 @@ def test_a_sink_that_died_is_told_with_the_routes_that_had_something_under_way(m
     assert bed.driver is not None
     assert unpack_json(bed.driver.wait(Kind.DIED)[0]) == {"routes": ["a"]}
     assert bed.report("a", outstanding=1)["head"] == 1
-    assert "went away" in unpack_json(bed.driver.wait(Kind.ENDED)[0])["error"]
+    assert "ended without notice" in unpack_json(bed.driver.wait(Kind.ENDED)[0])["error"]
     kinds = [kind for kind, _ in bed.driver.frames]
     assert kinds.index(Kind.DIED) < kinds.index(Kind.ENDED)
     bed.driver.close()
