@@ -166,8 +166,9 @@ class Keeper:
         Raises:
             AdministrationError: a member gives no answer.
         """
+        found = self._members[state.standby].begin_descriptions()  # both answer at the same time
         active = kept(self._members[state.active].descriptions(), self._exclude)
-        standby = kept(self._members[state.standby].descriptions(), self._exclude)
+        standby = kept(found.result(), self._exclude)
         wanted = closed(active) if state.fence_of(state.standby) is not Fence.OPEN else active
         may = consent is not None and consent.foreign
         drift = difference(wanted, standby, made=state.made_keys, may_delete_foreign=may)

@@ -18,7 +18,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, TypeVar
 
 from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
@@ -178,6 +178,10 @@ class PairMember:
             subscriptions = [each for found in self.map(self._subscriptions, topics) for each in found]
             rules = [each for found in self.map(self._rules, subscriptions) for each in found]
             return [*queues.result(), *topics, *subscriptions, *rules]
+
+    def begin_descriptions(self) -> Future[list[Description]]:
+        """Begin to ask for `descriptions`."""
+        return self._pool.submit(self.descriptions)
 
     def _queues(self) -> list[Description]:
         return [describe_queue(each) for each in self._open().client.list_queues()]
