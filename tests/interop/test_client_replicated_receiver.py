@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from azure.servicebus.exceptions import MessageAlreadySettled, ServiceBusError
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import MessageAlreadySettled, OperationTimeoutError, ServiceBusError
 
 from client_receiver import (
     KINDS,
@@ -382,6 +382,43 @@ def test_a_session_is_read_in_order_and_its_state_is_kept_at_both(
         ):
             assert plain.session.get_state() == b"there"
             assert plain.peek_messages(10) == []
+
+
+def test_the_next_available_session_is_one_that_nobody_reads_at_either(
+    opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess], sessions: str
+) -> None:
+    a, b = pair
+    for ns, wanted in ((a, "both"), (b, "both"), (b, "there"), (a, "taken")):
+        send(ns, sessions, [make_message(f"{wanted}{number}", session_id=wanted) for number in range(3)])
+    found: dict[str, list[str]] = {}
+    with (
+        ServiceBusClient.from_connection_string(b.connection_string) as client,
+        client.get_queue_receiver(sessions, session_id="taken"),  # by somebody, where it has no messages
+    ):
+        for _ in range(2):
+            with opening(sessions, session_id=NEXT_AVAILABLE_SESSION) as receiver:
+                names = found[receiver.session.session_id] = []
+                for message in receiver:
+                    names.append(str(message))
+                    receiver.complete_message(message)
+        with pytest.raises(OperationTimeoutError), opening(sessions, session_id=NEXT_AVAILABLE_SESSION):
+            pass
+    assert found == {"both": ["both0", "both1", "both2"], "there": ["there0", "there1", "there2"]}
+    with opening(sessions, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30) as receiver:
+        assert receiver.session.session_id == "taken"
+
+
+def test_the_next_available_session_is_had_while_a_namespace_is_away(
+    kind: str, pair: tuple[NamespaceProcess, NamespaceProcess], sessions: str
+) -> None:
+    b = pair[1]
+    send(b, sessions, [make_message("m1", session_id="s")])
+    gone = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
+    options = {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": 20, "connect_timeout": 5.0}
+    with open_receiver(kind, "ReplicatedReceiver", gone, b.connection_string, sessions, **options) as receiver:
+        [message] = receiver.receive_messages(1)
+        assert (str(message), receiver.session.session_id) == ("m1", "s")
+        receiver.complete_message(message)
 
 
 def test_an_entity_that_neither_has_is_an_error_at_once(opening: Opening) -> None:

@@ -15,16 +15,26 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Self
 
 from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.receive.engine import Engine
-from isthmus.client.receive.face import PRIMARY, SECONDARY, ReceiverStatistics, TwoRegionReceiver, checked_source
+from isthmus.client.receive.face import (
+    PRIMARY,
+    SECONDARY,
+    ReceiverStatistics,
+    TwoRegionReceiver,
+    checked_source,
+    is_next,
+)
 from isthmus.client.seen import Bounds, SeenStore, open_seen
 
 __all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "ReplicatedReceiver", "ReplicatedSession"]
+
+_SESSION_SECONDS = 60.0  # as a namespace waits for a session of its own accord
 
 
 class ReplicatedSession:
@@ -91,7 +101,9 @@ class ReplicatedReceiver(TwoRegionReceiver):
         subscription: of the topic.
         seen: the durable list of handled messages: a path, `redis://…`, a store; None keeps it in memory, so that messages may be handled
             again after a restart.
-        session_id: the session to read, of an entity that requires sessions; its messages are handed over in order.
+        session_id: the session to read, of an entity that requires sessions; its messages are handed over in order. The SDK's
+            `NEXT_AVAILABLE_SESSION` takes one that has messages at either namespace and is read by nobody at both; `max_wait_time`, or 60 s,
+            is how long it looks.
         sub_queue: `deadletter` or `transferdeadletter`.
         max_wait_time: seconds without a message after which iteration ends; None for never.
         prefetch_count: messages of each namespace that wait for the application, beyond what it asks for.
@@ -114,7 +126,7 @@ class ReplicatedReceiver(TwoRegionReceiver):
         subscription: str | None = None,
         *,
         seen: str | PathLike[str] | SeenStore | None = None,
-        session_id: str | None = None,
+        session_id: Any = None,
         sub_queue: str | None = None,
         max_wait_time: float | None = None,
         prefetch_count: int = 20,
@@ -125,7 +137,9 @@ class ReplicatedReceiver(TwoRegionReceiver):
         receiver_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._endpoints = {PRIMARY: Endpoint.of(primary), SECONDARY: Endpoint.of(secondary)}
-        self._source = checked_source(entity, subscription, sub_queue, session_id, prefetch_count, receiver_options)
+        self._source = checked_source(
+            entity, subscription, sub_queue, session_id, prefetch_count, receiver_options, may_be_next=True
+        )
         self._max_wait_time = max_wait_time
         self._connect_timeout = connect_timeout
         self._engine = Engine(
@@ -143,10 +157,25 @@ class ReplicatedReceiver(TwoRegionReceiver):
 
         Raises:
             ServiceBusError: both namespaces answered that the entity is missing or not permitted.
+            OperationTimeoutError: no session is available.
         """
+        if is_next(self._source.session_id):
+            self._take_session()
         self._engine.start()
         self._engine.wait_open(self._connect_timeout)
         return self
+
+    def _take_session(self) -> None:
+        from isthmus.client.receive.next_session import find_session
+
+        seconds = _SESSION_SECONDS if self._max_wait_time is None else self._max_wait_time
+        try:
+            found = find_session(self._endpoints, self._source, seconds, self._connect_timeout)
+        except BaseException:
+            self._engine.close()
+            raise
+        self._source = replace(self._source, session_id=found.session_id)
+        self._engine.use_session(found)
 
     @property
     def session(self) -> ReplicatedSession | None:

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,6 +36,7 @@ __all__ = ["CONTROL_BYTES", "HEAD_BYTES", "origin_of", "relay_request", "remote_
 CONTROL_BYTES = 64 << 10
 HEAD_BYTES = 32 << 10
 _BODILESS = frozenset({204, 304})
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 
 
 async def relay_request(
@@ -205,8 +207,21 @@ class _Carrying:
 
 
 def origin_of(http: web.Request) -> str:
-    """Scheme and host by which a client reached the relay, for WebSockets."""
-    return f"{'wss' if http.secure else 'ws'}://{http.host}"
+    """Scheme and host by which a client reached the relay, for WebSockets.
+
+    Behind a proxy that ends TLS they are what the proxy tells (RFC 7239, or `X-Forwarded-Proto` and `X-Forwarded-Host`). Whoever
+    sends these headers without a proxy misleads nobody but itself: the answer goes to the client that sent them.
+    """
+    told = http.forwarded[0] if http.forwarded else {}
+    scheme = told.get("proto") or _first(http.headers.get("X-Forwarded-Proto"))
+    host = told.get("host") or _first(http.headers.get("X-Forwarded-Host"))
+    is_secure = http.secure or scheme.lower() in ("https", "wss")
+    return f"{'wss' if is_secure else 'ws'}://{host if _HOST.fullmatch(host) else http.host}"
+
+
+def _first(header: str | None) -> str:
+    """The value that the proxy nearest to the client wrote."""
+    return (header or "").partition(",")[0].strip()
 
 
 def remote_of(http: web.Request) -> tuple[str, int]:

@@ -141,7 +141,8 @@ class Drain:
 
     def wake(self) -> None:
         """Something was added."""
-        self._wake.set()
+        if not self._wake.is_set():  # cheaper than to set it again; it is cleared before the source is looked at
+            self._wake.set()
 
     def state(self) -> DrainState:
         """What it is at."""

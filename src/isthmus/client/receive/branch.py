@@ -65,16 +65,18 @@ class Source:
         entity: queue or topic.
         subscription: of the topic; empty for a queue.
         sub_queue: `deadletter` or `transferdeadletter`; empty for the entity itself.
-        session_id: the session that is read; None for an entity without sessions.
+        session_id: the session that is read, or the SDK's sign for the next one; None for an entity without sessions.
         prefetch: credit beyond what is asked for.
+        max_wait_time: seconds that the namespace may take to find a session; None for its own time.
         options: further arguments of the SDK's receiver.
     """
 
     entity: str
     subscription: str = ""
     sub_queue: str = ""
-    session_id: str | None = None
+    session_id: Any = None
     prefetch: int = 20
+    max_wait_time: float | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -88,6 +90,8 @@ class Source:
         chosen: dict[str, Any] = {**sdk.WITHOUT_THREAD, "prefetch_count": self.prefetch, **dict(self.options)}
         if self.session_id is not None:
             chosen["session_id"] = self.session_id
+        if self.max_wait_time is not None:
+            chosen["max_wait_time"] = self.max_wait_time
         return self._of(client, chosen)
 
     def browser(self, client: ServiceBusClient) -> ServiceBusReceiver:
@@ -151,6 +155,7 @@ class Branch:
         owner: gets the callbacks.
         connect_seconds: how long opening may take.
         circuit: says when to open again.
+        opened: a client and its open receiver, to begin with.
     """
 
     def __init__(
@@ -162,8 +167,10 @@ class Branch:
         *,
         connect_seconds: float = 15.0,
         circuit: Circuit | None = None,
+        opened: tuple[Any, Any] | None = None,
     ) -> None:
         self.side = side
+        self._opened = opened
         self._endpoint = endpoint
         self._source = source
         self._owner = owner
@@ -272,10 +279,14 @@ class Branch:
             self._owner.on_turn(self.side)
             self._stopping.wait(min(POLL_SECONDS, self._circuit.retry_in(time.monotonic())))
             return None
-        self._client = self._endpoint.client(retry_total=0, try_timeout=self._connect_seconds)
-        receiver = self._source.receiver(self._client)
-        self._at_work = (time.monotonic() + self._connect_seconds + _OPEN_GRACE_SECONDS, receiver)
-        receiver.__enter__()
+        receiver: ServiceBusReceiver
+        if self._opened is not None:
+            (self._client, receiver), self._opened = self._opened, None
+        else:
+            self._client = self._endpoint.client(retry_total=0, try_timeout=self._connect_seconds)
+            receiver = self._source.receiver(self._client)
+            self._at_work = (time.monotonic() + self._connect_seconds + _OPEN_GRACE_SECONDS, receiver)
+            receiver.__enter__()
         self._receiver = receiver
         self._renew_at = 0.0
         self._heard_at = time.monotonic()
@@ -345,6 +356,8 @@ class Branch:
                     each.close()
 
     def _finish(self) -> None:
+        if self._opened is not None:  # and not taken up
+            (self._client, self._receiver), self._opened = self._opened, None
         receiver = self._receiver
         if receiver is not None:
             with contextlib.suppress(Exception):  # what is not settled is delivered again, and is known

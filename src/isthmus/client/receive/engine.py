@@ -33,6 +33,8 @@ from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
 
+    from isthmus.client.receive.next_session import FoundSession
+
 __all__ = ["Engine", "EngineState"]
 
 _LOGGER = logging.getLogger(__name__)
@@ -131,6 +133,7 @@ class Engine:
         )
         self._changed = threading.Condition()
         self._branches: dict[str, Branch] = {}
+        self._opened: dict[str, tuple[Any, Any]] = {}
         self._past: dict[str, BranchState] = {}
         self._identities: dict[str, str] = {}
         self._refusals: dict[str, BaseException] = {}
@@ -150,14 +153,20 @@ class Engine:
         for side in self._endpoints if sides is None else sides:
             self.open_side(side)
 
+    def use_session(self, found: FoundSession) -> None:
+        """Read this session, with the receivers that are open for it; before `start`."""
+        self._source = replace(self._source, session_id=found.session_id)
+        self._opened = found.opened
+
     def open_side(self, side: str) -> None:
         """Read at a namespace; nothing happens where it is read."""
         with self._changed:
             if side in self._branches:
                 return
             branch = self._branches[side] = Branch(
-                side, self._endpoints[side], self._source, self, connect_seconds=self._connect_seconds
-            )
+                side, self._endpoints[side], self._source, self, connect_seconds=self._connect_seconds,
+                opened=self._opened.pop(side, None),
+            )  # fmt: skip
         branch.start()
 
     def wait_open(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ from isthmus.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
 
-__all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "TwoRegionReceiver", "checked_source"]
+__all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "TwoRegionReceiver", "checked_source", "is_next"]
 
 _WAIT_SECONDS = 60.0  # as the SDK's `receive_messages` waits where no time is given
 
@@ -83,9 +83,11 @@ def checked_source(
     entity: str,
     subscription: str | None,
     sub_queue: str | None,
-    session_id: str | None,
+    session_id: Any,
     prefetch_count: int,
     receiver_options: Mapping[str, Any] | None,
+    *,
+    may_be_next: bool = False,
 ) -> Source:
     """What is read, of the arguments of a receiver.
 
@@ -94,9 +96,10 @@ def checked_source(
     """
     if not entity:
         raise InvalidArgumentError("entity is empty; name the queue or topic to read")
-    if not isinstance(session_id, str | None):
+    if not isinstance(session_id, str | None) and not (may_be_next and is_next(session_id)):
         raise InvalidArgumentError(
-            "session_id has to be the name of a session: the next available one may be another at each namespace"
+            "session_id has to be the name of a session"
+            + (", or NEXT_AVAILABLE_SESSION" if may_be_next else ": the next one may be another at each namespace")
         )
     if prefetch_count < 1:
         raise InvalidArgumentError(f"prefetch_count is {prefetch_count}; it has to be at least 1")
@@ -107,6 +110,13 @@ def checked_source(
         session_id=session_id,
         options=tuple((receiver_options or {}).items()),
     )
+
+
+def is_next(session_id: Any) -> bool:
+    """Whether it is the SDK's sign for the next available session."""
+    from azure.servicebus import NEXT_AVAILABLE_SESSION
+
+    return session_id is NEXT_AVAILABLE_SESSION
 
 
 class TwoRegionReceiver:

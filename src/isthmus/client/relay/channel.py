@@ -256,7 +256,7 @@ class Channel:
     # ---- connections
 
     async def _accept(self, told: dict[str, Any], place: RelayPlace) -> None:
-        address = told["address"]
+        address = _secured(told["address"], place)
 
         async def join(subprotocol: str) -> aiohttp.ClientWebSocketResponse:
             protocols = (subprotocol,) if subprotocol else ()
@@ -295,7 +295,7 @@ class Channel:
             await connection.reject()
 
     def _meet(self, address: str, place: RelayPlace) -> Any:
-        return self._session.ws_connect(address, ssl=place.tls, max_msg_size=self._max_body_bytes)
+        return self._session.ws_connect(_secured(address, place), ssl=place.tls, max_msg_size=self._max_body_bytes)
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse, request_id: str, answer: RelayResponse) -> None:
@@ -308,6 +308,11 @@ async def _send(socket: aiohttp.ClientWebSocketResponse, request_id: str, answer
     await socket.send_json({"response": head})
     if answer.body:
         await socket.send_bytes(answer.body)
+
+
+def _secured(address: str, place: RelayPlace) -> str:
+    """An address as it is to be connected to: by TLS if the relay is. One behind a proxy that ends TLS may not know that it is."""
+    return address if place.is_plain or not address.startswith("ws://") else "wss://" + address.removeprefix("ws://")
 
 
 def _target(address: str) -> str:

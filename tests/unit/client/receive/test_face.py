@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 
-from isthmus.client import ReplicatedReceiver
+from isthmus.client import FailoverReceiver, ReplicatedReceiver
 from isthmus.client.seen import Bounds
 from isthmus.errors import InvalidArgumentError
 
@@ -19,7 +19,7 @@ CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
     ("arguments", "text"),
     [
         ({"entity": ""}, "entity is empty"),
-        ({"session_id": NEXT_AVAILABLE_SESSION}, "session_id has to be the name of a session"),
+        ({"session_id": 5}, "session_id has to be the name of a session, or NEXT_AVAILABLE_SESSION"),
         ({"prefetch_count": 0}, "prefetch_count is 0; it has to be at least 1"),
     ],
 )
@@ -27,6 +27,11 @@ def test_a_wrong_argument_is_named(arguments: dict[str, object], text: str) -> N
     chosen = {"entity": "orders", **arguments}
     with pytest.raises(InvalidArgumentError, match=text):
         ReplicatedReceiver(CONNECTION, CONNECTION, **chosen)  # type: ignore[arg-type]
+
+
+def test_a_failover_receiver_reads_named_sessions_alone() -> None:
+    with pytest.raises(InvalidArgumentError, match="the next one may be another at each namespace"):
+        FailoverReceiver(CONNECTION, CONNECTION, "orders", session_id=NEXT_AVAILABLE_SESSION)  # type: ignore[arg-type]
 
 
 def test_bounds_are_positive() -> None:
