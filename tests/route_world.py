@@ -7,7 +7,9 @@ The machines and their shells are the real ones (`isthmus.bridge.lease.lease`, `
     - without a refusal the target has the messages in the order of the source;
     - without a fault no message is sent twice;
     - once faults stop, everything is settled: nothing waits for ever, and no credit is lost;
-    - at its end everything is settled or given back, in bounded time.
+    - at its end everything is settled or given back, in bounded time;
+    - a source that is set back to an earlier state while it is away gives positions to other messages: none of these is completed before
+      the target has accepted it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from isthmus.amqp import section
+from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.bridge.delivery.settle_account import SettleAccount
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.flow.byte_budget import ByteBudget
@@ -42,7 +45,8 @@ LOCK_SECONDS = 5.0
 CLAIM_SECONDS = 15.0
 # Just before rates change: what comes then is on its way when credit is taken back.
 BEFORE_CHANGE = 3_599.998
-_PAYLOAD = struct.Struct(">q").pack
+# A message is known by its position, and by how often the source has been set back before it was sent.
+_VERSION = 1_000_000
 _BLOCKED = Refusal(RefusalKind.BLOCKED, "busy", "the target is busy")
 _UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
 _BAD = Refusal(RefusalKind.MESSAGE, "bad", "the message is malformed")
@@ -93,8 +97,23 @@ class _Source:
             return
         if kind == "release":
             self.ready = sorted([*self.ready, position])
-        else:
-            self.settled[position] = kind
+            return
+        if kind == "complete":
+            assert self.world.message_of(position) in self.world.accepted, f"{position} is completed unsent"
+        self.settled[position] = kind
+
+    def set_back(self) -> None:
+        """It begins again with an earlier state: what came since is gone, and its positions are given to others."""
+        world, given = self.world, max([0, *self.locked, *self.settled])
+        cut = world.choose.randint(max(0, given - 10), given)
+        for position in range(world.choose.randint(0, cut), world.count + 1):
+            self.locked.pop(position, None)
+            self.expires.pop(position, None)
+            self.settled.pop(position, None)
+            self.ready = sorted({*self.ready, position} - {0})
+            if position > cut:
+                world.sent[position] = world.sent[position][0] + 1, int(world.now * 1000) + 1
+        world.was_set_back = world.refused = True
 
     def grant(self, credit: int) -> None:
         assert self.state == "open", "credit without a link"
@@ -121,6 +140,9 @@ class _Source:
         if world.chance(0.01):
             self.lose()
             world.faults += 1
+            if world.chance(0.3):
+                self.set_back()
+                return [SourceLost("broke")]
             return [SourceLost("broke", world.chance(0.2))]
         told: list[Any] = []
         limit = min(self.expires, default=math.inf)  # who reads in order waits for what somebody else has locked
@@ -131,7 +153,7 @@ class _Source:
             self.ready = self.ready[count:]
             self.locked.update(dict.fromkeys(taken, True))
             self.credit -= count
-            told.append(Arrived(taken, [_PAYLOAD(each) + bytes(world.size_of(each)) for each in taken]))
+            told.append(Arrived(taken, [world.payload(each) for each in taken]))
         if self.draining and choose.random() < 0.5:
             self.draining, self.credit = False, 0
             told.append(Drained())
@@ -176,7 +198,7 @@ class _Target:
         if self.credit < 0:  # an error of a target is its route's alone: the handle would take it for that
             self.world.broken = "more was sent than the target takes"
         for group in groups:
-            self.sent.append([int.from_bytes(each[:8], "big") for each in group])
+            self.sent.append([int.from_bytes(each[-8:], "big") for each in group])
 
     def _drop(self) -> None:
         """The connection ends; the target may have taken some of what was on its way."""
@@ -195,7 +217,7 @@ class _Target:
 
     def _verdict(self, group: list[int]) -> Refusal | None:
         world = self.world
-        bad = [world.poison[each] for each in group if each in world.poison]
+        bad = [world.poison[each] for each in (message % _VERSION for message in group) if each in world.poison]
         if bad:
             world.refused = True
             return bad[0]
@@ -268,6 +290,9 @@ class World:
         self.faults = 0
         self.refused = bool(self.large)
         self.accepted: list[int] = []
+        self.was_set_back = False
+        # By position, how often the source was set back before, and when it was sent.
+        self.sent = {position: (0, int(self.now * 1000)) for position in range(1, count + 1)}
         self.source = _Source(self, count)
         claim = choose.choice(["", "task"])
         rate = choose.choice(["", "500/s", "20/s", "0/s 01:00-01:02, 400/s", "3/s 01:00-01:02, 1000/s"])
@@ -288,6 +313,7 @@ class World:
         self.claim_lost_until = 0.0
         handles = itertools.count(1)
         self.lease = RouteLease(self.spec, self.fence, ByteBudget(4_000, 200), lambda: next(handles))
+        self.lease.messages.is_numbered_again = True
         self.to_sink: deque[tuple[str, Any]] = deque()
         self.to_reader: deque[tuple[int, bytes]] = deque()
         self.rows: deque[tuple[int, Sequence[int], Sequence[bytes]]] = deque()
@@ -309,9 +335,16 @@ class World:
         """When something that takes a moment is done."""
         return self.now + self.choose.choice([0.0, 0.01, 0.5])
 
-    def size_of(self, position: int) -> int:
-        """How much is in a message beside its number."""
-        return 500 if position in self.large else 92
+    def message_of(self, position: int) -> int:
+        """The message that has a position now."""
+        return position + self.sent[position][0] * _VERSION
+
+    def payload(self, position: int) -> bytes:
+        """The message that has a position now, encoded: its last bytes are its number."""
+        annotations = {Symbol("x-opt-enqueued-time"): Timestamp(self.sent[position][1])}
+        head = section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations)
+        body = bytes(500 if position in self.large else 40) + self.message_of(position).to_bytes(8, "big")
+        return head + section.encode_message(body)
 
     # ---- the reader
 
@@ -335,7 +368,8 @@ class World:
             case e.Settle(first, last, disposition):
                 for position in range(first, last + 1):
                     if disposition is None:
-                        assert position in self.accepted, f"{position} is completed, and the target has not got it"
+                        is_sent = self.was_set_back or position in self.accepted
+                        assert is_sent, f"{position} is completed, and the target has not got it"
                     else:
                         # A target that refuses without a reason again and again, and takes others between, says it of a message.
                         at_fault = position in self.poison or position in self.large or self.was_odd
@@ -510,7 +544,9 @@ class World:
 
     def publish(self, count: int) -> None:
         """More messages."""
-        self.source.ready += range(self.count + 1, self.count + count + 1)
+        more = range(self.count + 1, self.count + count + 1)
+        self.source.ready += more
+        self.sent |= dict.fromkeys(more, (0, int(self.now * 1000) + 2))
         self.count += count
 
     def calm(self) -> None:
@@ -531,7 +567,7 @@ class World:
 
     def check_copies(self) -> None:
         """What the target has got, of what is settled."""
-        completed = [position for position, kind in self.source.settled.items() if kind == "complete"]
+        completed = [self.message_of(each) for each, kind in self.source.settled.items() if kind == "complete"]
         assert not set(completed) - set(self.accepted), "completed, and the target has not got it"
         if not self.faults and not self.refused:
             assert len(self.accepted) == len(set(self.accepted)), "sent twice without a fault"

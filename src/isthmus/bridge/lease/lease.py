@@ -172,8 +172,7 @@ class RouteLease:
             self._open(now, effects)
 
     def _on_source_opened(self, event: SourceOpened, now: float, effects: list[Effect]) -> None:
-        source = self._source
-        if not source.is_made:
+        if not (source := self._source).is_made:
             return
         if source.identity and event.identity and source.identity != event.identity:
             # The same address, another namespace: its positions are others.
@@ -202,6 +201,9 @@ class RouteLease:
             return
         self._source.backoff.reset()
         positions, payloads, sizes = self.messages.admit(positions, payloads, sizes, now, effects)
+        if text := self.messages.replaced_text:
+            self._fail(text, False, now, effects)
+            return
         if not positions:
             return
         self._flow.window.came(len(sizes), sum(sizes), max(sizes))
@@ -265,13 +267,11 @@ class RouteLease:
         self._look_for_removed(now, effects)
 
     def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
-        text = self.messages.removed_text(self.spec.step_names)
-        if text:
+        if text := self.messages.removed_text(self.spec.step_names):
             self._fail(text, True, now, effects)
 
     def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
-        counts = self.messages.counts
-        counts.resent = max(counts.resent, counts.resent_before + event.resent)
+        self.messages.counts.sent_again(event.resent)
         # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
         if event.blocked_by and not self._paused and self._flow.window.admit_another(self.outstanding):
             self._window_changed(effects)

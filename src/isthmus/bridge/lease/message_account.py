@@ -7,6 +7,7 @@ Invariants:
     I1. A position that comes again while it is outstanding is not handed on again: the sink still has it.
     I2. One that comes again after its target has acknowledged it is completed again, where its completion may have been lost.
     I3. The position that the driver named is dead-lettered whenever it comes, but while it is outstanding, and counted once.
+    I4. A position that is outstanding and comes again with another message is told (`replaced`), and is never completed with the first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON, Plan
 from isthmus.bridge.lease.event import Effect, Release, Report, Settle
 from isthmus.bridge.lease.message_age import age_ms
+from isthmus.bridge.lease.newest import Newest
 from isthmus.bridge.lease.row_account import RowAccount
 from isthmus.bridge.lease.settled_memory import SettledMemory
 from isthmus.bridge.lease.state import LeaseCounts
@@ -40,6 +42,9 @@ class MessageAccount:
         unsettled: what is outstanding.
         plan: what the driver plans because workers died.
         memory: what was completed, and may come again all the same.
+        is_numbered_again: whether the source's system may give positions to other messages, and tells by their times; the connectors of
+            logs see it by themselves.
+        replaced: a position under which another message came while it was outstanding; 0: none.
     """
 
     def __init__(self, counts: LeaseCounts, has_steps: bool) -> None:
@@ -50,10 +55,15 @@ class MessageAccount:
         self._has_steps = has_steps
         self._rows = RowAccount()
         self._last_came: tuple[float, bytes] = (-math.inf, b"")
+        self.is_numbered_again = False
+        self.replaced = 0
+        self._newest = Newest()
 
     def new_opening(self) -> None:
         """What is handed on from now on has another handle."""
         self._rows = RowAccount()
+        self._newest = Newest() if self.replaced else self._newest
+        self.replaced = 0
         self.counts.new_opening()
 
     def admit(
@@ -66,6 +76,7 @@ class MessageAccount:
     ) -> tuple[Sequence[int], Sequence[bytes], Sequence[int]]:
         """Messages came: those to hand on, with their sizes, which are outstanding from now on."""
         self._last_came = now, payloads[-1]
+        self._newest.came(positions, payloads)
         if self._is_any_known(positions, now):
             fresh = [at for at in range(len(sizes)) if self._is_fresh(positions[at], payloads[at], now, effects)]
             positions, payloads = [positions[at] for at in fresh], [payloads[at] for at in fresh]
@@ -90,11 +101,14 @@ class MessageAccount:
     def _is_fresh(self, position: int, payload: bytes, now: float, effects: list[Effect]) -> bool:
         plan, counts = self.plan, self.counts
         if self.unsettled.within(position, position):
+            if self.memory.is_another(position, payload) and self.is_numbered_again:
+                self.replaced = position
             return False
         if not plan.set_aside or position != plan.set_aside:
             is_again = self.memory.is_again(position, payload, now)
             if is_again:
                 effects.append(Settle(position, position))
+                self.memory.completed(position, position, now)
             return not is_again
         text = f"{plan.deaths} workers in a row died while this message alone was under way"
         effects.append(Settle(position, position, Disposition("dead-letter", SET_ASIDE_REASON, text)))
@@ -123,12 +137,14 @@ class MessageAccount:
         """The connection to the source is gone; where that is fatal, perhaps the entity is, too."""
         if is_fatal:
             self.memory.forget()
-        else:
-            self.memory.lost(now, self._last_came[1])
+            self._newest = Newest()
+            return
+        self.memory.lost(now, self._newest.taken_in_ms(), self.unsettled.runs())
 
     def give_back(self, effects: list[Effect]) -> int:
         """Gives back everything that is outstanding; how many."""
         count = self.unsettled.outstanding
+        self.memory.given_back()
         effects.extend(Release(first, last) for first, last in self.unsettled.clear())
         return count
 
@@ -152,6 +168,13 @@ class MessageAccount:
             f"{count} messages from position {removed[0][0]} on did not come to the sink: the step '{', '.join(steps)}' removes "
             "rows; mark them instead (columns disposition and reason). They have been given back to the source"
         )
+
+    @property
+    def replaced_text(self) -> str:
+        """What is wrong where another message came under a position that is outstanding (I4); empty where none did."""
+        if not self.replaced:
+            return ""
+        return f"the source has given position {self.replaced} to another message: it was made again, or set back to an earlier state"
 
     def lag_ms(self, now: float, clock_offset_ms: int | None) -> int:
         """The age of the message that came last; 0 where none came lately, or the clock of the source is not known."""

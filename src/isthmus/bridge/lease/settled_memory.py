@@ -1,26 +1,32 @@
-"""What was completed at a source that may not have taken it in.
+"""What a source may give again after its connection was lost, and whether it is the same message then.
 
-What it is: the positions of a route that its target has acknowledged, and that were completed shortly before the connection to the
-source was lost, or while it was away. The source may give them again; they are completed again instead of being sent twice. What it
-is not: a duplicate detection: it lives as long as the lease, and knows nothing of messages that were never acknowledged here.
+What it is: of each loss the positions that were outstanding then, and those that the target has acknowledged and whose completion the
+source may not have taken in: completed shortly before the loss, or since, without having come again. The source may give these again; they
+are completed again instead of being sent twice. What it is not: a duplicate detection: it lives as long as the lease, and knows nothing of
+messages that were never acknowledged here.
 
 Why no message is taken for another. A position is known only together with the identity of its namespace. Where the entity is made
 again, or goes back to an earlier state, positions are given to other messages; those were taken in after the loss, and tell it
-(`x-opt-enqueued-time`): later than the message that came last before the loss. With the first of them everything is forgotten. A
-message that does not tell is never taken for a known one.
+(`x-opt-enqueued-time`): later than the newest message of their partition before that loss. With the first of them everything of their
+partition is forgotten. A message that does not tell is never taken for a known one.
 
 Invariants:
-    I1. Nothing is known but positions that were completed within `RECENT_SECONDS` before a loss, or while the source was away.
+    I1. Nothing is known but positions that were completed within `RECENT_SECONDS` before a loss, or that were outstanding then.
     I2. What is known is forgotten `KEPT_SECONDS` after the source is back, and when it turns out to be another one.
+    I3. A position is judged by the first loss since its message came last: what came after that may be of other numbers.
+    I4. What was completed again counts as completed just now: it is known after another loss, too.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable, Mapping
 
 from isthmus.bridge.lease.message_age import enqueued_ms
-from isthmus.bridge.lease.unsettled import UnsettledMap
+from isthmus.bridge.lease.newest import partition_of
+from isthmus.bridge.lease.unsettled import Run, UnsettledMap
+from isthmus.bridge.port import PARTITION_SHIFT
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "SettledMemory"]
 
@@ -28,6 +34,24 @@ __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "SettledMemory"]
 RECENT_SECONDS = 10.0
 # A lock lasts five minutes at most; then the message comes again.
 KEPT_SECONDS = 600.0
+# Of more losses within `KEPT_SECONDS` the first are forgotten: what was completed before them may be sent twice.
+MOST_LOSSES = 64
+
+
+class _Loss:
+    """One loss of the connection: `outstanding` has not come again since, `known` was completed."""
+
+    __slots__ = ("known", "newest_ms", "outstanding", "until")
+
+    def __init__(self, newest_ms: Mapping[int, int]) -> None:
+        self.newest_ms = newest_ms
+        self.outstanding = UnsettledMap()
+        self.known = UnsettledMap()
+        self.until = math.inf
+
+    def newest_of(self, position: int) -> int:
+        """When the newest message was taken in that had come of its partition; 0 where none tells."""
+        return self.newest_ms.get(partition_of(position), 0)
 
 
 class SettledMemory:
@@ -35,62 +59,102 @@ class SettledMemory:
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, int, int]] = deque()
-        self._known = UnsettledMap()
-        self._is_away = False
+        self._losses: list[_Loss] = []
         self._identity = ""
-        self._until = math.inf
-        self._enqueued_ms = 0  # of the message that came last before a loss
 
     def completed(self, first: int, last: int, now: float) -> None:
         """The target has acknowledged these positions, and the source was told."""
-        if self._is_away:
-            self._know(first, last)
-            return
+        left: list[Run] = [(first, last)]
+        for loss in self._losses:
+            for low, high in loss.outstanding.settle(first, last):
+                _add(loss.known, low, high)
+                left = _without(left, low, high)
         recent = self._recent
-        recent.append((now, first, last))
-        while recent[0][0] < now - RECENT_SECONDS:
+        recent.extend((now, low, high) for low, high in left)
+        while recent and recent[0][0] < now - RECENT_SECONDS:
             recent.popleft()
 
-    def lost(self, now: float, newest: bytes) -> None:
-        """The connection to the source is gone; `newest` is the message that came last."""
-        if newest:
-            self._enqueued_ms = max(self._enqueued_ms, enqueued_ms(newest))
-        self._is_away, self._until = True, math.inf
+    def lost(self, now: float, newest_ms: Mapping[int, int], outstanding: Iterable[Run]) -> None:
+        """The connection to the source is gone.
+
+        Args:
+            now: monotonic seconds.
+            newest_ms: by partition, when the newest message that had come was taken in.
+            outstanding: what was delivered and is not settled.
+        """
+        self._forget_old(now)
+        loss = _Loss(newest_ms)
+        for first, last in outstanding:
+            left: list[Run] = [(first, last)]
+            for each in self._losses:
+                for low, high in each.outstanding.within(first, last):
+                    left = _without(left, low, high)
+            for low, high in left:
+                _add(loss.outstanding, low, high)
         for at, first, last in self._recent:
             if at >= now - RECENT_SECONDS:
-                self._know(first, last)
+                _add(loss.known, first, last)
         self._recent.clear()
+        self._losses = [*self._losses[1 - MOST_LOSSES :], loss]
 
     def opened(self, identity: str, now: float) -> None:
         """The source is connected."""
         if identity != self._identity:
             self.forget()
         self._identity = identity
-        if self._is_away:
-            self._is_away, self._until = False, now + KEPT_SECONDS
+        for loss in self._losses:
+            loss.until = min(loss.until, now + KEPT_SECONDS)
+
+    def given_back(self) -> None:
+        """Nothing is outstanding any more."""
+        for loss in self._losses:
+            loss.outstanding.clear()
 
     def forget(self) -> None:
         """The positions mean nothing any more."""
-        self._known = UnsettledMap()
+        self._losses.clear()
         self._recent.clear()
-        self._enqueued_ms = 0
 
     def is_known(self, first: int, last: int, now: float) -> bool:
-        """Whether any of these positions is."""
-        if now >= self._until:
-            self._until = math.inf
-            self._known = UnsettledMap()
-        return bool(self._known.outstanding and self._known.within(first, last))
+        """Whether any of these positions was completed before a loss."""
+        if not self._losses:
+            return False
+        self._forget_old(now)
+        return any(loss.known.within(first, last) for loss in self._losses)
 
     def is_again(self, position: int, payload: bytes, now: float) -> bool:
         """Whether this message was completed before."""
         if not self.is_known(position, position, now):
             return False
-        if 0 < enqueued_ms(payload) <= self._enqueued_ms:
-            return True
-        self.forget()
+        taken_in_ms = enqueued_ms(payload)
+        for loss in reversed(self._losses):
+            if loss.known.within(position, position):
+                if 0 < taken_in_ms <= loss.newest_of(position):
+                    return True
+                first = partition_of(position) << PARTITION_SHIFT
+                loss.known.settle(first, first + (1 << PARTITION_SHIFT) - 1)
         return False
 
-    def _know(self, first: int, last: int) -> None:
-        self._known.settle(first, last)
-        self._known.add(range(first, last + 1), bytes(last + 1 - first))
+    def is_another(self, position: int, payload: bytes) -> bool:
+        """Whether this message, under a position that is outstanding, is another one than the one that came first."""
+        for loss in self._losses:
+            if loss.outstanding.within(position, position):
+                if 0 < loss.newest_of(position) < enqueued_ms(payload):
+                    return True
+                loss.outstanding.settle(position, position)  # it has come again (I3)
+        return False
+
+    def _forget_old(self, now: float) -> None:
+        if self._losses and now >= self._losses[0].until:
+            self._losses = [loss for loss in self._losses if now < loss.until]
+
+
+def _add(positions: UnsettledMap, first: int, last: int) -> None:
+    positions.settle(first, last)
+    positions.add(range(first, last + 1), bytes(last + 1 - first))
+
+
+def _without(runs: list[Run], first: int, last: int) -> list[Run]:
+    """Runs without the positions from first to last."""
+    parts = [part for low, high in runs for part in ((low, min(high, first - 1)), (max(low, last + 1), high))]
+    return [(low, high) for low, high in parts if low <= high]

@@ -71,6 +71,10 @@ class LeaseCounts:
         """Settled because the target acknowledged them."""
         return self.settled - self.disposed.total()
 
+    def sent_again(self, messages: int) -> None:
+        """The sink has sent so many again in this opening."""
+        self.resent = max(self.resent, self.resent_before + messages)
+
     def new_opening(self) -> None:
         """The sink counts from 0 again."""
         self.resent_before = self.resent

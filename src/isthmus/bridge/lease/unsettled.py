@@ -90,9 +90,13 @@ class UnsettledMap:
         self.unknown += last - first + 1 - count
         return found
 
+    def runs(self) -> list[Run]:
+        """What is outstanding."""
+        return _joined(self._runs)
+
     def clear(self) -> list[Run]:
         """Takes everything off the account; what was outstanding."""
-        left = _joined(self._runs)
+        left = self.runs()
         self._runs = []
         self.outstanding = self.outstanding_bytes = 0
         return left

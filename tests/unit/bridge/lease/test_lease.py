@@ -796,6 +796,90 @@ def test_nothing_is_known_of_another_namespace_or_of_an_entity_that_was_gone() -
         assert handed_on(come(route, 1)) == [1]
 
 
+def test_another_message_under_a_position_that_the_sink_still_has_is_not_completed_with_it() -> None:
+    """The entity was made again, or goes back to an earlier state, while its connection was away: its numbers begin again."""
+    route = running()
+    route.lease.messages.is_numbered_again = True
+    for position in (1, 2):
+        come(route, position)
+    back(route)
+    effects = come(route, 1, 2000)
+    assert not handed_on(effects)
+    assert of(Release, effects) == [Release(1, 2)]
+    assert of(CloseTarget, effects)
+    assert not of(Settle, route.on(Completed([(1, 2)])))
+    route.at(20.0)
+    route.on(SourceOpened("ns"))
+    route.on(TargetReady())
+    assert handed_on(come(route, 1, 2000)) == [1]
+
+
+def test_the_same_message_comes_again_while_the_sink_has_it_whatever_came_since() -> None:
+    route = running()
+    route.lease.messages.is_numbered_again = True
+    come(route, 1, 1000)
+    come(route, 2, 1005)
+    come(route, 1, 1000)  # an older one last
+    back(route)
+    come(route, 3, 5000)
+    for position, at_ms in ((2, 1005), (1, 1000), (3, 5000)):
+        effects = come(route, position, at_ms)
+        assert not handed_on(effects)
+        assert not of(Release, effects)
+    assert of(Settle, route.on(Completed([(1, 3)]))) == [Settle(1, 3)]
+
+
+def test_of_a_log_whose_records_tell_times_of_their_own_nothing_is_taken_for_another() -> None:
+    route = running()
+    come(route, 1)
+    back(route)
+    assert not of(Release, come(route, 1, 2000))
+
+
+def test_what_was_completed_is_known_by_the_newest_of_its_partition_and_not_by_what_came_last() -> None:
+    route = running()
+    first, second = 1 << 48 | 1, 2 << 48 | 1
+    for position, at_ms in ((first, 2000), (second, 1000)):
+        come(route, position, at_ms)
+        route.on(Completed([(position, position)]))
+    back(route)
+    for position, at_ms in ((first, 2000), (second, 1000)):
+        effects = come(route, position, at_ms)
+        assert Settle(position, position) in effects
+        assert not handed_on(effects)
+
+
+def test_what_was_completed_is_known_though_the_source_is_lost_in_the_next_opening_before_anything_came() -> None:
+    route = running()
+    come(route, 1)
+    route.on(Completed([(1, 1)]))
+    route.on(TargetFailed("away"))
+    route.at(1.0)
+    route.on(SourceOpened("ns"))
+    route.on(TargetReady())
+    back(route)
+    assert Settle(1, 1) in come(route, 1)
+
+
+def test_what_was_completed_again_is_known_after_another_loss() -> None:
+    route = running()
+    come(route, 1)
+    route.on(Completed([(1, 1)]))
+    for _ in range(2):
+        back(route)
+        route.at(route.now + RECENT_SECONDS)
+        assert Settle(1, 1) in come(route, 1)
+
+
+def test_what_came_last_may_be_older_than_what_was_completed() -> None:
+    route = running()
+    come(route, 2, 2000)
+    come(route, 1, 1000)
+    route.on(Completed([(1, 2)]))
+    back(route)
+    assert Settle(2, 2) in come(route, 2, 2000)
+
+
 def test_a_message_that_does_not_tell_when_it_was_enqueued_is_handed_on_again() -> None:
     route = running()
     route.arrive(1)

@@ -100,6 +100,7 @@ class SessionAccount:
             for at, position in enumerate(positions):
                 if self._is_again(position, payloads[at], now):
                     again.append(Span(link, first_id + at, first_id + at))
+                    state.recent.append((now, position))  # this completion may be lost, too
                 else:
                     fresh.append(at)
         else:

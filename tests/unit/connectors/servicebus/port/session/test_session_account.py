@@ -147,3 +147,13 @@ def test_counts_agree_whatever_happens(steps: list[tuple[str, int, int]]) -> Non
         assert account.unsettled == len(expected)
         for link in numbers.values():
             assert account.unsettled_of(link) == list(expected.values()).count(link)
+
+
+def test_what_was_completed_again_is_completed_a_third_time_where_that_was_lost_too_i3() -> None:
+    account = SessionAccount()
+    admit(account, 1, 0, [5])
+    account.settle(5, 5, 1.0, completes=True)
+    account.link_lost(1, 1.5)
+    assert account.admit(2, 0, [5], [message()], 2.0).again == [Span(2, 0, 0)]
+    account.link_lost(2, 2.5)
+    assert account.admit(3, 0, [5], [message()], 3.0).again == [Span(3, 0, 0)]
