@@ -24,7 +24,7 @@ from isthmus.topology.model import Endpoint, Federation, Route, RouteOptions
 from isthmus.topology.pattern.spillover import SpilloverTask
 from isthmus.topology.route import routes
 from isthmus.topology.step import StepDeclaration
-from isthmus.topology.step.order import is_frame_step
+from isthmus.topology.step.order import SHUFFLING, is_frame_step
 
 __all__ = ["DEAD_LETTER_SUFFIX", "Redrive", "redrives"]
 
@@ -111,10 +111,10 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
 
 
 def _hindrance(route: Route) -> str:
-    """Steps of DataFrames are Spark's; a message must not pass without them."""
+    """Steps of DataFrames, and those that look at several messages, are Spark's; a message must not pass without them."""
     for text in route.options.steps:
         step = StepDeclaration.from_text(text)
-        if is_frame_step(step):
+        if is_frame_step(step) or step.kind in SHUFFLING:
             return f"route {route.name} has the step {step}, which only a run carries out"
     return ""
 

@@ -75,3 +75,11 @@ def test_a_task_without_such_a_queue_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
         redrives(federation, tasks, parked=parked)
+
+
+@pytest.mark.parametrize("step", ["{deduplicate: 10m}", "{aggregate: {window: 5m, fields: {n: count}}}"])
+def test_a_step_that_looks_at_several_messages_hinders(step: str) -> None:
+    """A message alone would pass a window that it belongs to, and reach the target as it never does in a run."""
+    file = FILE.replace('[{sql: "SELECT * FROM rows"}]', f"[{step}]")
+    (each,) = redrives(read(file), ["checked"])
+    assert "which only a run carries out" in each.hindrance

@@ -158,7 +158,7 @@ class SpoolWriter:
             if number >= known:
                 self._scan(number)
         if numbers:
-            self._go_on(numbers[-1], notes=numbers[-1] >= known)
+            self._go_on(numbers[-1], known)
         else:
             self._begin(max(known, self._folder.released()))
 
@@ -198,8 +198,11 @@ class SpoolWriter:
                     self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch)
         return end
 
-    def _go_on(self, number: int, *, notes: bool) -> None:
-        """Write behind what is in the last segment, or in a new one where that is damaged."""
+    def _go_on(self, number: int, known: int) -> None:
+        """Write behind what is in the last segment, or in a new one where that is damaged.
+
+        `seen` knows what is before `known`, which may be in the midst of the segment: the next one could not be made.
+        """
         path = self._folder.segment(number)
         durable = self._folder.durable()
         on_disk = durable.position if durable is not None and durable.segment == number else 0
@@ -211,10 +214,9 @@ class SpoolWriter:
             log.info("spool %s: %d bytes that were half-written are cut off", path, len(data) - stop)
             os.truncate(path, stop)
         blocks = [each for each in found if isinstance(each, Block)]
-        if notes:
-            for block in blocks:
-                for record in decode(data, block):
-                    self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch)
+        for block in blocks:
+            for record in decode(data, block) if block.end > known else ():
+                self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch)
         end = max((each.end for each in blocks), default=number)
         self._number = max(end, durable.number if durable is not None and durable.segment == number else 0)
         is_whole = stop == (blocks[-1].stop if blocks else 0) and self._number == end

@@ -245,12 +245,18 @@ class ArchiveFolder:
 
     def files(self) -> list[Path]:
         """The files of the table, those of a batch included that was noted and whose move a kill has cut off."""
-        found = [file for file in files_of(self.path) if OWN not in file.relative_to(self.path).parts]
         last = self._last or self._read_last()
+        found = {file for file in files_of(self.path) if OWN not in file.relative_to(self.path).parts}
         if last is not None:
-            staged = (self._staging / str(last.number) / name for name in last.files)
-            found += [file for file in staged if file.exists()]
+            # Behind the walk: what is moved meanwhile is at one of the two places.
+            found |= {self.moved(self._staging / str(last.number) / name) for name in last.files}
         return sorted(found)
+
+    def moved(self, file: Path) -> Path:
+        """Where a file of `files` is now."""
+        if file.exists() or self._staging not in file.parents:
+            return file
+        return self.path / Path(*file.relative_to(self._staging).parts[1:])
 
     # ---- notes
 

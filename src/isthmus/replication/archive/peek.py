@@ -93,7 +93,7 @@ class ArchivePeek:
         self._load.cache_clear()
         self._files = self._folder.files()
         for index, file in enumerate(self._files):
-            table = pq.read_table(file, columns=_PLACE, partitioning=None)
+            table = pq.read_table(self._folder.moved(file), columns=_PLACE, partitioning=None)
             sequences = table.column("sequence_number").fill_null(-1).to_numpy()
             epochs = table.column("sequence_epoch").to_numpy()
             is_own = np.asarray(table.column("spool").to_pylist(), object) == identity
@@ -118,7 +118,8 @@ class ArchivePeek:
         self._sequences, self._places, self._at = (column[order] for column in columns)
 
     def _load_file(self, index: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = pq.read_table(self._files[index], columns=_RESTORED, partitioning=None).to_pylist()
+        file = self._folder.moved(self._files[index])
+        rows: list[dict[str, Any]] = pq.read_table(file, columns=_RESTORED, partitioning=None).to_pylist()
         return rows
 
 

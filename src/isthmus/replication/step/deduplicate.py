@@ -71,7 +71,8 @@ def _with_keys(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Iterato
         kinds, numbers, messages = (batch.column(name).to_pylist() for name in ("kind", "spool_number", "message"))
         times = batch.column("time").to_pylist()
         found = [
-            (find(message) if kind == MESSAGE_ROW else "") or f"#{kind}:{number}:{'' if kind == MESSAGE_ROW else time}"
+            # With its time: a spool that was deleted begins its numbers again.
+            (find(message) if kind == MESSAGE_ROW else "") or f"#{kind}:{number}:{time}"
             for kind, number, message, time in zip(kinds, numbers, messages, times, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(

@@ -147,12 +147,14 @@ class SourceReader:
         self._open = open_peek
         self._logs = logs
         self._read = read
-        self._stages: list[dict[Endpoint, list[Passage]]] = []
+        # Several routes may read one log, each by a group of its own.
+        self._stages: list[dict[tuple[Endpoint, str], list[Passage]]] = []
         for depth in range(max((len(each.routes) for each in passages), default=0)):
-            stage: dict[Endpoint, list[Passage]] = defaultdict(list)
+            stage: dict[tuple[Endpoint, str], list[Passage]] = defaultdict(list)
             for each in passages:
                 if depth < len(each.routes):
-                    stage[each.routes[depth].source].append(each)
+                    route = each.routes[depth]
+                    stage[route.source, route.options.log.group].append(each)
             self._stages.append(stage)
 
     def read_waiting(self, began_ms: int) -> None:
@@ -163,8 +165,8 @@ class SourceReader:
             IsthmusError: a namespace cannot be read.
         """
         for depth, stage in enumerate(self._stages):
-            for source, passages in stage.items():
-                is_log = bool(passages[0].routes[depth].options.log.group)
+            for (source, group), passages in stage.items():
+                is_log = bool(group)
                 peek = self._logs.waiting(passages[0].routes[depth]) if is_log and self._logs else self._open(source)
                 # From the source a message goes into the spools: those are read behind it.
                 in_spools = self._in_spools(passages, depth)
@@ -183,7 +185,7 @@ class SourceReader:
             IsthmusError: a namespace cannot be read.
         """
         for depth, stage in enumerate(self._stages):
-            for source, passages in stage.items():
+            for (source, _), passages in stage.items():
                 known = {each.origin for each in passages}
                 for identity in self._set_aside(source, passages[0].routes[depth]):
                     for each in passages:

@@ -104,6 +104,29 @@ def test_i3_what_comes_again_after_its_segment_was_given_up_is_kept_once(tmp_pat
     writer.close()
 
 
+def test_i3_what_follows_a_segment_that_could_not_be_made_is_kept_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`seen` is written before the next segment is made; where that fails, the last one goes on behind what `seen` tells."""
+    writer = SpoolWriter(tmp_path, 200).open()
+    writer.append(records(0, 3))
+    writer.sync()
+    with monkeypatch.context() as patched:
+
+        def refuse(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr(writer, "_open_segment", refuse)
+        with pytest.raises(SpoolError):
+            writer.append(records(3, 4))
+    again = SpoolWriter(tmp_path, 1 << 20).open()
+    again.append(records(3, 6))
+    again.sync()
+    again.close()  # and killed before the source was told
+    write(tmp_path, (3, 7))
+    assert numbers_read(tmp_path) == list(range(7))
+
+
 def test_i3_a_message_of_the_group_in_which_a_segment_ends_is_not_known_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,3 +156,23 @@ def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_check_changes_nothing(tmp_path: Path) -> None:
     ArchiveFolder(tmp_path / "lake", COLUMNS).check()
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_batch_that_is_moved_while_somebody_looks_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was noted before, so that the spool tells nothing of it any more."""
+    writer = opened(tmp_path)
+    stage(writer, "date=d/hour=1/x.parquet")
+    move = ArchiveFolder._move
+    monkeypatch.setattr(ArchiveFolder, "_move", lambda self, commit: None)
+    commit = writer.commit("s", 0, 10, 10)
+    looking = ArchiveFolder(tmp_path, COLUMNS)
+    walk = module.files_of
+
+    def walked(folder: Path):  # type: ignore[no-untyped-def]
+        found = list(walk(folder))
+        if folder == tmp_path:
+            move(writer, commit)
+        return iter(found)
+
+    monkeypatch.setattr(module, "files_of", walked)
+    assert [file.read_bytes() for file in looking.files()] == [b"date=d/hour=1/x.parquet"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from isthmus.amqp import section
 from isthmus.replication.step.aggregate import open_aggregate
 from isthmus.replication.step.base import NamedStep, guarded
-from isthmus.replication.step.deduplicate import key_of, slack_ms
+from isthmus.replication.step.deduplicate import _with_keys, key_of, slack_ms
 from isthmus.replication.step.message.message import StepMessage
 
 SETTINGS = {
@@ -63,3 +64,12 @@ def test_a_message_without_the_key_has_none(payload: bytes) -> None:
 
 def test_half_the_window_is_the_watermarks_delay() -> None:
     assert slack_ms({"window": 60_000}) == 30_000
+
+
+def test_messages_without_the_key_are_told_apart_also_where_a_spool_begins_its_numbers_again() -> None:
+    def keys(at_ms: int) -> list[str]:
+        rows = {"kind": [0], "spool_number": [5], "source": ["s"], "time": [at_ms], "message": [encoded({})]}
+        (made,) = _with_keys({"by": "property:none"}, iter([pa.RecordBatch.from_pydict(rows)]))
+        return list(made.column("key").to_pylist())
+
+    assert keys(1) != keys(2)

@@ -1,0 +1,79 @@
+"""What stands before the routes of a task, as the audit reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Symbol
+from isthmus.replication.verification.identity import Identity, identify
+from isthmus.replication.verification.passage import Passage, Peek, SourceReader
+from isthmus.topology.model import Endpoint, LogOptions, Route, RouteOptions
+
+LOG = Endpoint("hub", "flights")
+
+
+def message(number: int) -> bytes:
+    return section.encode_message(b"x", annotations={Symbol("x-opt-sequence-number"): Long(number)})
+
+
+def route(target: str) -> Route:
+    options = RouteOptions(log=LogOptions(group=f"isthmus.t.{target}"))
+    return Route(
+        name=f"t.hub.{target}",
+        task="t",
+        pattern="all-active",
+        source=LOG,
+        targets=(Endpoint(target, "flights"),),
+        options=options,
+    )
+
+
+class Logs:
+    """One log, of which each group has committed as far as it is told."""
+
+    def __init__(self, committed: dict[str, int]) -> None:
+        self.committed = committed
+
+    def waiting(self, of: Route) -> Peek:
+        first = self.committed[of.options.log.group]
+
+        def peek(start: int, count: int) -> Sequence[bytes]:
+            return [message(number) for number in range(max(start, first), 5)][:count]
+
+        return peek
+
+    def set_aside(self, of: Route) -> Iterator[Identity]:
+        return iter(())
+
+
+class Spools:
+    """Spools by route: what waits there, and what was set aside."""
+
+    def __init__(self, waiting: dict[str, int], aside: dict[str, int]) -> None:
+        self._waiting, self._aside = waiting, aside
+
+    def waiting(self, of: str) -> Iterator[bytes]:
+        return (message(number) for name, number in self._waiting.items() if name == of)
+
+    def set_aside(self, of: str) -> Iterator[bytes]:
+        return (message(number) for name, number in self._aside.items() if name == of)
+
+
+def read(committed: dict[str, int], spools: Spools | None = None) -> dict[str, tuple[set[int], set[int]]]:
+    passages = [Passage(origin="hub", member=each, routes=(route(each),)) for each in ("ewr", "jfk")]
+    reader = SourceReader(passages, lambda end: lambda start, count: (), identify, Logs(committed), spools)
+    reader.read_waiting(0)
+    reader.read_set_aside()
+    return {member: (each.waiting, each.dead_lettered) for (_, member), each in reader.found.items()}
+
+
+def test_of_a_log_that_several_routes_read_each_has_what_its_own_group_has_not_committed() -> None:
+    assert read({"isthmus.t.ewr": 5, "isthmus.t.jfk": 3}) == {"ewr": (set(), set()), "jfk": ({3, 4}, set())}
+    assert read({"isthmus.t.ewr": 3, "isthmus.t.jfk": 5}) == {"ewr": ({3, 4}, set()), "jfk": (set(), set())}
+
+
+def test_what_stands_in_the_spools_of_one_route_waits_for_no_other() -> None:
+    spools = Spools({"t.hub.jfk": 1}, {"t.hub.jfk": 2})
+    found = read({"isthmus.t.ewr": 5, "isthmus.t.jfk": 5}, spools)
+    assert found == {"ewr": (set(), set()), "jfk": ({1}, {2})}
