@@ -118,6 +118,10 @@ class Condition:
         self._waiting, self._oldest_age_seconds = waiting, oldest_age_seconds
         self._waiting_since = now - oldest_age_seconds
 
+    def unseen(self) -> None:
+        """What waits in the route's source is not known, or not any more."""
+        self._waiting = self._oldest_age_seconds = None
+
     def failed(self, now: float, error: str, retry_seconds: float, away: str = "") -> None:
         """The route failed and will be tried again; `away` is the alias of a namespace that the error is about."""
         self._phase = Phase.FAILED

@@ -58,6 +58,7 @@ class _Slot:
     is_faulty: bool = False
     is_leaving: bool = False  # it finishes what it has begun, to be paused
     retry_seconds: float | None = None  # after which it begins again by itself, as last told
+    is_seen: bool = False  # what waits in its source is known
     settled_at_failure: int = 0
     failing_since: float = 0.0  # by itself, without a message settled meanwhile
 
@@ -171,6 +172,9 @@ class Supervisor:
     def _look(self, slot: _Slot) -> None:
         slot.condition.canary = self._canary(slot.route, self.clock.monotonic())
         found = self._backlog(slot.route)
+        if found is None and slot.is_seen:
+            slot.condition.unseen()
+        slot.is_seen = found is not None
         if found is not None:
             age_ms = self.clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
             slot.condition.stands(self.clock.monotonic(), found.waiting, max(0, age_ms) / 1000)

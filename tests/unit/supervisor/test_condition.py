@@ -192,3 +192,14 @@ def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_i
     # A rate explains it.
     condition.seen(30, Sighting(counts=Counts(900, 900), limit="1/m", limit_per_second=1 / 60))
     assert condition.phase is Phase.WAITING
+
+
+def test_a_route_of_which_nobody_sees_any_more_what_waits_is_not_stalled_for_what_waited_once() -> None:
+    condition = Condition(15.0)
+    condition.starting(0.0)
+    condition.stands(1.0, 5, 1.0)
+    condition.seen(40.0, Sighting(ready=True))
+    assert condition.phase is Phase.STALLED
+    condition.unseen()
+    condition.seen(41.0, Sighting(ready=True))
+    assert (condition.phase, condition.waiting, condition.stuck_seconds(41.0)) == (Phase.WAITING, None, 0.0)

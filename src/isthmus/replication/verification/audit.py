@@ -21,7 +21,8 @@ Invariants:
         during the reading is left out: namespaces drop it wherever it is, at times of their own.
     I4. What the task does not replicate, by its filter or because its publisher marked it, is not missed anywhere; it is
         counted.
-    I5. A copy is believed only if it has the content of the original that it names.
+    I5. A copy is believed only if it has the content of the original that it names, and was not made of a message that entered before:
+        an entity that was made again gives its numbers again.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def audit(
     logs: Mapping[str, bool] | None = None,
     log_reader: LogReader | None = None,
     spools: SpoolsReader | None = None,
-    delivered: Callable[[Passage], set[int]] | None = None,
+    delivered: Callable[[Passage], Mapping[int, int]] | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -99,7 +100,7 @@ def audit(
         logs: by alias, which of the entities are logs, and whether what was in one before the task began is not moved.
         log_reader: reads what is before routes whose source is a log.
         spools: tells what is in the spools of routes.
-        delivered: what ledgers tell of messages that went a way, as sequence numbers at their origin.
+        delivered: what ledgers tell of messages that went a way: sequence numbers at their origin, and when each was moved last.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not exist.
@@ -177,8 +178,9 @@ def audit(
                 _doubt(*at, began_ms - DRIFT_MS, passage)
         if delivered is not None:
             for passage in followed:
-                doubtful = rest[passage.pair].consumed
-                rest[passage.pair].delivered |= doubtful & delivered(passage) if doubtful else set()
+                if doubtful := rest[passage.pair].consumed:
+                    origin = audited[passage.origin] if passage.is_witnessed else None
+                    rest[passage.pair].delivered |= _confirmed(doubtful, delivered(passage), origin)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
@@ -232,7 +234,12 @@ def _holding(
         for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
             fragment = number >> FRAGMENT_BITS
             horizon = horizons.get(fragment, -1)
-            if number in origin.originals:
+            if (
+                number in origin.originals
+                and 0 < arrivals.entered_ms[index] < origin.originals.enqueued_ms(number) - DRIFT_MS
+            ):
+                fate = held.forged
+            elif number in origin.originals:
                 equal = (alias, at.alias) in changed or origin.originals.digest(number) == digest
                 fate = held.arrived if equal else held.unequal
             elif number in kept:
@@ -298,6 +305,16 @@ def _doubt(
             undelivered.ended.add(number)
         elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
+
+
+def _confirmed(doubtful: Collection[int], moved_ms: Mapping[int, int], origin: Audited | None) -> set[int]:
+    """Of what may have been consumed, what was moved after it entered: before that, its number was another message's. Records of a log
+    tell a time of their own.
+    """
+    found = {number for number in doubtful if number in moved_ms}
+    if origin is None or origin.is_log:
+        return found
+    return {number for number in found if moved_ms[number] >= origin.originals.enqueued_ms(number) - DRIFT_MS}
 
 
 def _read_on(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
@@ -48,6 +49,7 @@ class Identity(NamedTuple):
         number: its sequence number there.
         reason: why it was dead-lettered; empty where it was not.
         resent: under which number it had entered here before, and was dead-lettered; 0 where it was not.
+        entered_ms: when it entered there, as it tells; 0 where it entered this entity, or does not tell.
     """
 
     sequence: int
@@ -56,6 +58,7 @@ class Identity(NamedTuple):
     number: int
     reason: str
     resent: int = 0
+    entered_ms: int = 0
 
 
 class Members(NamedTuple):
@@ -97,11 +100,19 @@ def identify(message: bytes, members: Members | None = None) -> Identity:
         entered = (first.alias, first) if members is None else members.first(provenance)
         if entered is not None:
             label, hop = entered
-            return Identity(sequence, label, hop.entity, hop.sequence, reason)
+            return Identity(sequence, label, hop.entity, hop.sequence, reason, entered_ms=_ms(hop.enqueued))
     enqueued = annotations.get(ENQUEUE_SEQUENCE)
     before = str(properties.get(RESENT) or "")
     resent = int(before) if before.isascii() and before.isdigit() and len(before) < _LONGEST_NUMBER else 0
     return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason, resent)
+
+
+def _ms(text: str) -> int:
+    """A time as provenance has it; 0 where it is none."""
+    try:
+        return max(0, round(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def provenance_of(message: bytes) -> Provenance | None:

@@ -5,6 +5,8 @@ it is not: a proof that they are still there: where nobody consumes, verificatio
 
 Invariants:
     I1. Only outcomes `moved` count: the target has acknowledged the message.
+    I2. A number is told with the time at which it was moved last: an entity that was made again gives its numbers again, and what was moved
+        before a message entered was another one.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from isthmus.replication.ledger.table import rows_of
 
 __all__ = ["moved"]
 
-_COLUMNS = ["route", "outcome", "source", "sequence_number", "origin", "origin_sequence_number"]
+_COLUMNS = ["route", "outcome", "moved_time", "source", "sequence_number", "origin", "origin_sequence_number"]
 _MOVED = "moved"
 
 
-def moved(ledger: Path, route: str, origins: Collection[str]) -> set[int]:
-    """Sequence numbers, at their origin, of messages that a route has moved.
+def moved(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
+    """Messages that a route has moved: sequence numbers at their origin, and when each was moved last, as wall time in ms.
 
     Args:
         ledger: its folder.
@@ -36,7 +38,7 @@ def moved(ledger: Path, route: str, origins: Collection[str]) -> set[int]:
         OSError: the folder cannot be read.
     """
     folded = {each.lower() for each in origins}
-    found = set()
+    found: dict[int, int] = {}
     for row in _rows(ledger):
         if row["route"] != route or row["outcome"] != _MOVED:
             continue
@@ -44,7 +46,8 @@ def moved(ledger: Path, route: str, origins: Collection[str]) -> set[int]:
         if origin is None:  # it carries no provenance: its source is where it entered
             origin, number = row.get("source"), row.get("sequence_number")
         if number is not None and (origin is None or origin.lower() in folded):
-            found.add(int(number))
+            moved_ms = round(row["moved_time"].timestamp() * 1000)
+            found[int(number)] = max(moved_ms, found.get(int(number), 0))
     return found
 
 

@@ -245,11 +245,11 @@ def _outside(origins: Iterable[Endpoint], reach: Reach) -> dict[tuple[str, str],
     return found
 
 
-def _delivered(passage: Passage, ground: Ground) -> set[int]:
+def _delivered(passage: Passage, ground: Ground) -> dict[int, int]:
     """What the ledger of a way's last route tells; nothing where the task keeps none."""
     ledger = passage.routes[-1].options.ledger if passage.routes else None
     if ledger is None or not Path(ledger.path).exists():
-        return set()
+        return {}
     from isthmus.replication.verification.ledger_reading import moved
 
     origins = [str(end) for end, label in ground.origins.items() if label == passage.origin]

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.supervisor.watch.fill import Fill
 from isthmus.topology.model import Route
@@ -107,7 +106,7 @@ class DropWatch:
         try:
             with self._reach() as reach:
                 self._delete(reach, route, fill)
-        except (IsthmusError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: without the thread no mailbox would be emptied again
             log.warning("route %s: its mailbox cannot be emptied: %s", route.name, error)
         finally:
             count = self._dropped[route.name] - before

@@ -8,11 +8,13 @@ Invariants:
     I1. Looks at an idle source back off up to IDLE_SECONDS (each look at Azure is billed); while something waits they come
         every BUSY_SECONDS.
     I2. A namespace that cannot be reached delays the looks at no other.
+    I3. Whatever a look meets, others follow; what was seen longer than `STALE_SECONDS` ago counts as unknown, never as what stands.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +32,9 @@ __all__ = ["BacklogLook", "BacklogWatch"]
 BUSY_SECONDS = 2.0
 IDLE_SECONDS = 30.0
 UNREACHABLE_SECONDS = 10.0
+STALE_SECONDS = 3 * IDLE_SECONDS
+
+log = logging.getLogger(__name__)
 
 
 class BacklogLook:
@@ -83,10 +88,14 @@ class BacklogWatch:
     Args:
         routes: whose sources to look at.
         reach: opens the namespaces; called once in each thread, since connections belong to one.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, routes: Sequence[Route], reach: Callable[[], Reach]) -> None:
-        self._found: dict[str, Backlog] = {}
+    def __init__(
+        self, routes: Sequence[Route], reach: Callable[[], Reach], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._found: dict[str, tuple[float, Backlog]] = {}
+        self._clock = clock
         self._reach = reach
         self._stop = threading.Event()
         by_alias: dict[str, list[Route]] = {}
@@ -111,20 +120,32 @@ class BacklogWatch:
                 thread.join(15.0)
 
     def backlog(self, route: Route) -> Backlog | None:
-        """The backlog of a route by the last measurement; None where none has succeeded."""
-        return self._found.get(route.name)
+        """The backlog of a route by the last measurement; None where none has succeeded lately."""
+        seen_at, backlog = self._found.get(route.name, (-math.inf, None))
+        return backlog if self._clock() - seen_at < STALE_SECONDS else None
 
     def _watch(self, routes: Sequence[Route]) -> None:
         looks = {route.name: BacklogLook() for route in routes}
         due = dict.fromkeys(looks, 0.0)
+        told: set[str] = set()
         with self._reach() as reach:
             while not self._stop.is_set():
                 for route in routes:
                     if time.monotonic() < due[route.name]:
                         continue
-                    interval_seconds = UNREACHABLE_SECONDS
-                    with contextlib.suppress(IsthmusError, OSError):
-                        self._found[route.name] = looks[route.name].look(reach, route)
-                        interval_seconds = looks[route.name].interval_seconds
-                    due[route.name] = time.monotonic() + interval_seconds
+                    due[route.name] = time.monotonic() + self._look(looks[route.name], reach, route, told)
                 self._stop.wait(max(0.1, min(due.values()) - time.monotonic()))
+
+    def _look(self, look: BacklogLook, reach: Reach, route: Route, told: set[str]) -> float:
+        """Look once; after how many seconds to look again."""
+        try:
+            found = look.look(reach, route)
+        except (IsthmusError, OSError):
+            return UNREACHABLE_SECONDS
+        except Exception as error:  # noqa: BLE001 - I3: a thread that ends leaves its last look as the truth for ever
+            if route.name not in told:
+                told.add(route.name)
+                log.warning("route %s: its backlog cannot be measured: %s: %s", route.name, type(error).__name__, error)
+            return UNREACHABLE_SECONDS
+        self._found[route.name] = self._clock(), found
+        return look.interval_seconds

@@ -335,6 +335,30 @@ def test_what_applications_consume_is_not_called_lost() -> None:
     assert [result.total(kind) for kind in ("entered", "arrived", "unknown", "forged", "lost")] == [3, 3, 3, 0, 0]
 
 
+def test_what_a_ledger_tells_of_an_entity_that_was_made_again_since_delivers_nothing() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.put(jfk, 1, origin="ewr", at_ms=1000)
+    for number in (1, 2):
+        entities.put(ewr, number, at_ms=1_000_000)
+    told = {1: 1_000_500, 2: 900_000}
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: told)
+    assert [result.total(kind) for kind in ("arrived", "delivered", "consumed")] == [1, 0, 1]
+    del entities.held[jfk][:]
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, shared=True, delivered=lambda passage: told)
+    assert [result.total(kind) for kind in ("delivered", "consumed")] == [1, 1]
+
+
+def test_i5_a_copy_of_a_message_that_had_the_number_before_is_no_arrival() -> None:
+    """The origin was made again: its numbers begin again, with messages of the same content."""
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.put(ewr, 1, at_ms=1_800_000_000_000)
+    entities.put(jfk, 1, origin="ewr", at_ms=1000)  # its provenance tells 2026-01-01
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("arrived", "forged", "lost")] == [0, 1, 1]
+
+
 def test_of_a_subscription_of_its_own_only_what_may_have_stood_there_is_in_doubt() -> None:
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))

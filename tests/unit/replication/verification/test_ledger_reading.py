@@ -30,8 +30,9 @@ def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tm
     (tmp_path / OPEN).mkdir(parents=True)
     message = section.encode_message(b"x", annotations={"x-opt-sequence-number": types.Long(6)})
     (tmp_path / OPEN / "b.log").write_bytes(encode([Record("t.ewr.jfk\nmoved", 6, 0, message)], 0, 1))
-    assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {1, 5, 6}
+    at_ms = 1_795_392_000_000
+    assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {1: at_ms, 5: at_ms, 6: 1}
 
 
 def test_a_ledger_without_rows_tells_nothing(tmp_path: Path) -> None:
-    assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == set()
+    assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from typing import Self
+
+import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.replication.query.sighting import Backlog
-from isthmus.supervisor.watch.watch import BUSY_SECONDS, IDLE_SECONDS, BacklogLook
+from isthmus.supervisor.watch import watch
+from isthmus.supervisor.watch.watch import BUSY_SECONDS, IDLE_SECONDS, STALE_SECONDS, BacklogLook, BacklogWatch
 from isthmus.testing.clock import ManualClock
+from isthmus.topology.model import Endpoint, Route
 
 
 def message(sequence: int, enqueued_ms: int) -> bytes:
@@ -53,3 +59,54 @@ def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
     assert intervals[-1] == IDLE_SECONDS
     assert look(busy.peek).waiting == 1
     assert look.interval_seconds == BUSY_SECONDS
+
+
+ROUTE = Route(name="t.a.b", task="t", pattern="copy", source=Endpoint("a", "q"), targets=(Endpoint("b", "q"),))
+
+
+class Reached:
+    """Namespaces of which looks tell, one after the other, what is given; an error is raised."""
+
+    def __init__(self, answers: list[Source | Exception], end: threading.Event) -> None:
+        self.answers = answers
+        self.end = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def peek(self, endpoint: Endpoint) -> object:
+        answer = self.answers.pop(0)
+        if not self.answers:
+            self.end.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer.peek
+
+
+def test_i3_whatever_a_look_meets_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "UNREACHABLE_SECONDS", 0.0)
+    is_over = threading.Event()
+    answers: list[Source | Exception] = [ValueError("odd"), Source(range(3), ManualClock())]
+    looking = BacklogWatch([ROUTE], lambda: Reached(answers, is_over))  # type: ignore[arg-type, return-value]
+    looking.start()
+    assert is_over.wait(10.0)
+    looking.close()
+    assert looking.backlog(ROUTE) is not None
+
+
+def test_i3_what_was_seen_long_ago_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    is_over = threading.Event()
+    looking = BacklogWatch(
+        [ROUTE],
+        lambda: Reached([Source(range(3), ManualClock())], is_over),  # type: ignore[arg-type, return-value]
+        lambda: now[0],
+    )
+    looking.start()
+    assert is_over.wait(10.0)
+    looking.close()
+    assert looking.backlog(ROUTE) is not None
+    now[0] = STALE_SECONDS
+    assert looking.backlog(ROUTE) is None
