@@ -8,7 +8,7 @@ from isthmus.bridge.port import Capabilities, Source, SourcePool, Target, Target
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.spool.option import source_options, target_options
-from isthmus.connectors.spool.port_source import SpoolSource
+from isthmus.connectors.spool.port.source import SpoolSource
 from isthmus.connectors.spool.target import SpoolTarget
 
 __all__ = ["CONNECTOR", "SpoolConnector", "SpoolSources", "SpoolTargets"]

@@ -1,6 +1,6 @@
 """How far a spool has been taken by a route: what was given, what is settled, and where reading goes on.
 
-What it is: an account of record numbers, pure. What it is not: the files (`port_source`).
+What it is: an account of record numbers, pure. What it is not: the files (`port.thread`).
 
 Invariants:
     I1. `low` is the lowest number that is not settled; everything below it is.

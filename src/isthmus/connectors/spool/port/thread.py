@@ -1,7 +1,8 @@
-"""A spool as a source on the port: a route sends on what another route, or a query, has written.
+"""The thread that reads a spool for a source on the port.
 
-What it is: the source, and the thread that reads for it. What is settled is noted by number; segments that are settled as a whole are
-deleted. A message that is set aside is kept in the spool's folder `refused`. What it is not: the files (`reader`), the account (`cursor`).
+What it is: what the source's owner asks of it under a lock (credit, settlement, return), and the reading. What is settled is noted by
+number; segments that are settled as a whole are deleted. A message that is set aside is kept in the spool's folder `refused`. What it is
+not: the port (`isthmus.connectors.spool.port.source`), the files (`reader`), the account (`cursor`).
 
 Invariants:
     I1. Nothing is noted as settled that the owner has not settled.
@@ -14,17 +15,15 @@ Invariants:
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.end_pool import EndPool
+from isthmus.bridge.port import Arrived, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.cursor import Cursor
 from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, SpoolInUseError
@@ -32,7 +31,7 @@ from isthmus.connectors.spool.option import SourceOptions
 from isthmus.connectors.spool.reader import Range, SpoolReader
 from isthmus.connectors.spool.refused import set_aside
 
-__all__ = ["SpoolSource", "SpoolSourceThread"]
+__all__ = ["LOCK_SECONDS", "SpoolSourceThread"]
 
 # One look at the file that tells how far the spool is on disk.
 _LOOK_SECONDS = 0.02
@@ -40,7 +39,7 @@ _CHUNK_BYTES = 1 << 20
 # Read and not yet taken by the owner; what it has taken it bounds itself.
 _QUEUED_BYTES = 16 << 20
 _RELEASE_SECONDS = 5.0
-_LOCK_SECONDS = 10.0
+LOCK_SECONDS = 10.0
 # Whoever writes the spool may not know for long where messages come from: while their namespace is away.
 _ORIGIN_SECONDS = 60.0
 
@@ -107,28 +106,33 @@ class SpoolSourceThread(threading.Thread):
         return events
 
     def grant(self, credit: int) -> None:
+        """Sets the credit."""
         with self._condition:
             # What is queued was given by the credit before, and counts against this one.
             self._credit = max(0, credit - len(self._positions))
             self._condition.notify()
 
     def settle(self, first: int, last: int) -> None:
+        """Settles given positions."""
         with self._condition:
             self.cursor.settle(first, last)
             self._note_low()
 
     def set_aside(self, first: int, last: int, disposition: Disposition) -> None:
+        """Keeps given positions in `refused`, and settles them then."""
         with self._condition:
             self._to_set_aside.append((first, last, disposition))
             self._condition.notify()
 
     def give_back(self, first: int, last: int) -> None:
+        """Given positions are read again."""
         with self._condition:
             if self.cursor.give_back(first, last):
                 self._goes_back = True
                 self._condition.notify()
 
     def stop(self) -> None:
+        """Ends the reading."""
         with self._condition:
             self._is_stopped = True
             self._condition.notify()
@@ -141,6 +145,7 @@ class SpoolSourceThread(threading.Thread):
     # ---- the thread
 
     def run(self) -> None:
+        """Reads until it is stopped, or has failed."""
         try:
             if self._open():
                 self._serve()
@@ -183,7 +188,7 @@ class SpoolSourceThread(threading.Thread):
         while not self._folder.identity() or (self._told_origin() is None and time.monotonic() < limit):
             if not self._pause(_LOOK_SECONDS * 5):
                 return False
-        limit = time.monotonic() + _LOCK_SECONDS
+        limit = time.monotonic() + LOCK_SECONDS
         self._lock = os.open(self._folder.path / "reading", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while True:
             try:
@@ -357,123 +362,3 @@ class _Following:
 def _origin_of(record: Record) -> str:
     """Identity of the namespace that a record comes from."""
     return record.key.rpartition(" ")[2]
-
-
-class SpoolSource:
-    """One route's source.
-
-    Args:
-        pool: what it belongs to.
-        key: what the pool's owner knows it by.
-        options: where it leads to.
-        only_present: give only what exists when it is opened first.
-        thread: makes what reads.
-    """
-
-    def __init__(
-        self,
-        pool: EndPool,
-        key: int,
-        options: SourceOptions,
-        *,
-        only_present: bool = False,
-        thread: Callable[..., SpoolSourceThread] = SpoolSourceThread,
-    ) -> None:
-        self._pool = pool
-        self._key = key
-        self._options = options
-        self._only_present = only_present
-        self._make_thread = thread
-        self._thread: SpoolSourceThread | None = None
-        self._credit = 0
-        self._is_draining = self._is_closed = False
-
-    @property
-    def clock_offset_ms(self) -> int | None:
-        """A spool tells no time of its own: this machine's."""
-        return round((time.time() - time.monotonic()) * 1000)
-
-    def open(self) -> None:
-        """Begins to take the spool."""
-        if self._is_closed:
-            return
-        before = self._leave()
-        self._thread = self._make_thread(
-            self._options,
-            before.cursor if before is not None else Cursor(),
-            before.identity if before is not None else "",
-            self._credit,
-            lambda: self._pool.mark(self._key),
-            only_present=self._only_present,
-        )
-        self._thread.start()
-
-    def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call."""
-        if self._is_closed or self._thread is None:
-            return ()
-        events = self._thread.take()
-        self._credit = max(0, self._credit - sum(len(each.positions) for each in events if type(each) is Arrived))
-        if any(type(each) is SourceLost for each in events):
-            self._credit = 0
-        if self._is_draining:
-            self._is_draining = False
-            events.append(Drained())
-        return events
-
-    def deadline(self, now: float) -> float:
-        """Never: the thread tells what happens."""
-        return math.inf
-
-    def grant(self, credit: int) -> None:
-        """Sets the credit."""
-        self._is_draining = False
-        self._credit = credit
-        if self._thread is not None:
-            self._thread.grant(credit)
-
-    def drain(self) -> None:
-        """Takes the credit back; what is queued comes before `Drained`."""
-        self._credit = 0
-        self._is_draining = True
-        if self._thread is not None:
-            self._thread.grant(0)
-        self._pool.mark(self._key)
-
-    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
-        """Settles delivered positions."""
-        if self._thread is None:
-            return
-        if disposition is None or disposition.kind == "complete":
-            self._thread.settle(first, last)
-        elif disposition.kind == "abandon":
-            self._thread.give_back(first, last)
-        else:
-            self._thread.set_aside(first, last, disposition)
-
-    def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back."""
-        if self._thread is not None:
-            self._thread.give_back(first, last)
-
-    def close(self) -> None:
-        """Ends it."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._pool.unmark(self._key)
-        self._leave()
-
-    @property
-    def has_left(self) -> bool:
-        """Whether another source of the spool may open."""
-        return self._is_closed and (self._thread is None or not self._thread.is_alive())
-
-    def _leave(self) -> SpoolSourceThread | None:
-        thread = self._thread
-        if thread is not None:
-            thread.stop()
-            self._pool.add_leaving(thread)
-            if not self._is_closed:
-                thread.join(_LOCK_SECONDS)
-        return thread

@@ -12,10 +12,10 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.spool import port_source
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.connector import SpoolSources
 from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.port import thread as thread_module
 from isthmus.connectors.spool.refused import count_refused, set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
 
@@ -128,7 +128,7 @@ def test_notes_are_no_messages(tmp_path: Path) -> None:
 
 
 def test_segments_that_are_settled_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.connectors.spool.port_source._RELEASE_SECONDS", 0.01)
+    monkeypatch.setattr("isthmus.connectors.spool.port.thread._RELEASE_SECONDS", 0.01)
     write(tmp_path, *range(6), segment_bytes=1)
     folder = SpoolFolder(tmp_path)
     with watched(tmp_path) as end:
@@ -174,7 +174,7 @@ def test_messages_of_another_namespace_come_after_another_opening(tmp_path: Path
 
 
 def test_two_processes_do_not_read_one_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.connectors.spool.port_source._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("isthmus.connectors.spool.port.thread.LOCK_SECONDS", 0.05)
     write(tmp_path, 0)
     with watched(tmp_path) as end:
         end.wait_for(SourceOpened)
@@ -206,7 +206,7 @@ def test_a_message_that_cannot_be_set_aside_now_comes_again(tmp_path: Path, monk
             raise failures.pop()
         set_aside(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(port_source, "set_aside", full)
+    monkeypatch.setattr(thread_module, "set_aside", full)
     with watched(tmp_path) as opened:
         opened.source.grant(10)
         opened.wait(lambda: len(opened.arrived) == 3)

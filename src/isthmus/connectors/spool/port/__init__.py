@@ -1,0 +1,1 @@
+"""A spool as a source on the port of the bridge."""
