@@ -261,14 +261,14 @@ def test_the_last_commit_waits_for_an_answer_and_is_repeated(rig: Rig) -> None:
     rig.poll()
     rig.source.settle(0, 2)
     rig.thread._commits._due = 1.0
-    rig.thread._commit()
-    rig.thread._commit()
+    rig.thread._committer.commit(rig.consumer)
+    rig.thread._committer.commit(rig.consumer)
     assert rig.consumer.commits == [{0: 3}]
     rig.source.settle(3, 4)
 
     def answer() -> None:
         assert rig.consumer.commits == [{0: 3}]
-        rig.thread._committed(KafkaError(KafkaError._TRANSPORT), [TopicPartition("t", 0, 3)])
+        rig.thread._committer.answered(KafkaError(KafkaError._TRANSPORT), [TopicPartition("t", 0, 3)])
         rig.consumer.on_poll = None
 
     rig.consumer.on_poll = answer

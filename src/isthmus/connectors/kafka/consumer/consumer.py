@@ -2,7 +2,7 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
 reads no more than was granted. What it is not: the port (`source`), what was read and is not settled (`delivered`), the decision when to
-commit what (`commit`). A little over 400 lines: whatever calls the consumer is here, since it belongs to one thread.
+commit what (`commit`), or a commit's call (`committer`), which this thread makes.
 Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
@@ -33,6 +33,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.kafka.cluster import LOOK_SECONDS, KafkaFailureError, consumer_settings, error_of, look_at
 from isthmus.connectors.kafka.consumer.commit import Commits
+from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
@@ -49,7 +50,6 @@ BATCH_BYTES = 4 << 20
 STALE_SECONDS = 2.0
 # A pool waits a little longer for its threads.
 CLOSE_SECONDS = 4.0
-_AGAIN_SECONDS = 0.1
 # After these a consumer of librdkafka does nothing any more. Its error callback tells a fatal error by this code, without `fatal()`.
 _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError._FATAL}
 
@@ -72,6 +72,7 @@ class ConsumerThread(threading.Thread):
         self._is_due = threading.Condition()  # guards all that follows up to the consumer
         self._delivered = Delivered(options, only_present=only_present)
         self._commits = Commits(self._delivered.account)
+        self._committer = Committer(options.topic, self._commits, self._is_due)
         self._told: deque[Told] = deque()
         self._wants_open = self._stops = False
         self._consumer: Any = None
@@ -160,7 +161,8 @@ class ConsumerThread(threading.Thread):
             if wants_open:
                 self._connect()
             self._read()
-            self._commit()
+            if self._consumer is not None:
+                self._committer.commit(self._consumer)
             self._serve_dead()
         except KafkaException as error:
             self._lose(error_of(error.args[0], self._options.topic))
@@ -199,7 +201,7 @@ class ConsumerThread(threading.Thread):
             self._consumer = Consumer(
                 {
                     **consumer_settings(options, tells_ends=present is not None),
-                    "on_commit": self._committed,
+                    "on_commit": self._committer.answered,
                     "error_cb": self._heard,
                 }
             )
@@ -287,7 +289,7 @@ class ConsumerThread(threading.Thread):
             self._commits.forget(starts)
             commits = {**self._commits.unconfirmed(), **starts}
         with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
-            self._commit_now(self._consumer, commits)
+            self._committer.commit_now(self._consumer, commits)
         self._is_spent = True
         partition, offset = next(iter(starts.items()))
         self._lose(
@@ -318,7 +320,7 @@ class ConsumerThread(threading.Thread):
             commits = self._commits.unconfirmed(numbers)
         if commits:
             with contextlib.suppress(KafkaException):  # they come again to their new reader
-                self._commit_now(consumer, commits)
+                self._committer.commit_now(consumer, commits)
         self._pause.leave(consumer, numbers)
         self._forget(numbers)
 
@@ -335,44 +337,6 @@ class ConsumerThread(threading.Thread):
             self._delivered.forget(numbers)
             self._commits.forget(numbers)
             self._pause.forget(numbers)
-
-    # ---- committing
-
-    def _offsets(self, commits: dict[int, int]) -> list[TopicPartition]:
-        return [TopicPartition(self._options.topic, number, offset) for number, offset in commits.items()]
-
-    def _commit(self) -> None:
-        if self._consumer is None:
-            return
-        with self._is_due:
-            commits = self._commits.begin(time.monotonic())
-        if not commits:
-            return
-        try:
-            self._consumer.commit(offsets=self._offsets(commits), asynchronous=True)
-        except KafkaException:
-            with self._is_due:
-                self._commits.failed(time.monotonic())
-            raise
-
-    def _commit_now(self, consumer: Any, commits: dict[int, int]) -> None:
-        """Commits, and waits for the answer.
-
-        Raises:
-            KafkaException: there is none, or it is a refusal.
-        """
-        answers = consumer.commit(offsets=self._offsets(commits), asynchronous=False)
-        self._committed(None, answers)
-        refused = next((each.error for each in answers if each.error is not None), None)
-        if refused is not None:
-            raise KafkaException(refused)
-
-    def _committed(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
-        """The answer to a commit, asynchronous or not."""
-        offsets = {each.partition: each.offset for each in partitions}
-        failed = [each.partition for each in partitions if error is not None or each.error is not None]
-        with self._is_due:
-            self._commits.answered(offsets, failed, time.monotonic())
 
     def _serve_dead(self) -> None:
         if self._delivered.dead is not None:
@@ -391,22 +355,6 @@ class ConsumerThread(threading.Thread):
         if consumer is None:
             return
         with contextlib.suppress(KafkaException, RuntimeError):
-            self._commit_last(consumer, deadline)
+            self._committer.commit_last(consumer, deadline, lambda: self._is_spent)
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()
-
-    def _commit_last(self, consumer: Any, deadline: float) -> None:
-        """Commits what is settled, behind a commit that has no answer yet (I5)."""
-        while self._commits.is_outstanding and time.monotonic() < deadline:
-            consumer.poll(_AGAIN_SECONDS)  # records that come are not delivered any more
-        while not self._is_spent:
-            with self._is_due:
-                commits = self._commits.unconfirmed()
-            if not commits:
-                return
-            try:
-                self._commit_now(consumer, commits)
-            except KafkaException:
-                if time.monotonic() > deadline:
-                    raise
-                consumer.poll(_AGAIN_SECONDS)

@@ -1,0 +1,102 @@
+"""The calls that commit a consumer's offsets, and their answers.
+
+What it is: what the thread of the consumer calls. What it is not: the decision when to commit what (`commit`).
+Specification: librdkafka documentation ("At-least-once processing").
+
+Invariants:
+    I1. The last commit is repeated until the cluster has confirmed it, or the time is over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from isthmus.connectors.kafka.consumer.commit import Commits
+
+__all__ = ["Committer"]
+
+_AGAIN_SECONDS = 0.1
+
+
+class Committer:
+    """Commits offsets of one topic.
+
+    Args:
+        topic: its name.
+        commits: the decisions.
+        lock: guards them.
+    """
+
+    def __init__(self, topic: str, commits: Commits, lock: threading.Condition) -> None:
+        self._topic = topic
+        self._commits = commits
+        self._lock = lock
+
+    def commit(self, consumer: Any) -> None:
+        """Commits what is due, without waiting for the answer.
+
+        Raises:
+            KafkaException: the commit cannot be made.
+        """
+        with self._lock:
+            commits = self._commits.begin(time.monotonic())
+        if not commits:
+            return
+        try:
+            consumer.commit(offsets=self._offsets(commits), asynchronous=True)
+        except KafkaException:
+            with self._lock:
+                self._commits.failed(time.monotonic())
+            raise
+
+    def commit_now(self, consumer: Any, commits: Mapping[int, int]) -> None:
+        """Commits, and waits for the answer.
+
+        Raises:
+            KafkaException: there is none, or it is a refusal.
+        """
+        answers = consumer.commit(offsets=self._offsets(commits), asynchronous=False)
+        self.answered(None, answers)
+        refused = next((each.error for each in answers if each.error is not None), None)
+        if refused is not None:
+            raise KafkaException(refused)
+
+    def commit_last(self, consumer: Any, deadline: float, is_spent: Callable[[], bool]) -> None:
+        """Commits what is settled, behind a commit that has no answer yet (I1).
+
+        Args:
+            consumer: which is closed afterwards.
+            deadline: by the monotonic clock.
+            is_spent: whether the consumer does nothing any more.
+
+        Raises:
+            KafkaException: the time is over.
+        """
+        while self._commits.is_outstanding and time.monotonic() < deadline:
+            consumer.poll(_AGAIN_SECONDS)  # records that come are not delivered any more
+        while not is_spent():
+            with self._lock:
+                commits = self._commits.unconfirmed()
+            if not commits:
+                return
+            try:
+                self.commit_now(consumer, commits)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                consumer.poll(_AGAIN_SECONDS)
+
+    def answered(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        """The answer to a commit, asynchronous or not."""
+        offsets = {each.partition: each.offset for each in partitions}
+        failed = [each.partition for each in partitions if error is not None or each.error is not None]
+        with self._lock:
+            self._commits.answered(offsets, failed, time.monotonic())
+
+    def _offsets(self, commits: Mapping[int, int]) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, number, offset) for number, offset in commits.items()]
