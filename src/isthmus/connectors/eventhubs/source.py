@@ -1,8 +1,7 @@
 """An event hub as a source on the port.
 
 What it is: the links to the hub's partitions over one connection, and what they give as events, within the credit. What it is not: the
-account of what was read (`reading`), where reading begins (`opening`), or checkpoints (`checkpoint.thread`). docs/how-to/use-eventhubs.md.
-A little over 400 lines: all that an opening goes through is here, in its order.
+account of what was read (`reading`), where reading begins (`opening`), what was lost unread (`loss`), or checkpoints (`checkpoint.thread`). docs/how-to/use-eventhubs.md.
 
 An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, `SourceOpened`.
 
@@ -21,7 +20,6 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -36,9 +34,12 @@ from isthmus.connectors.eventhubs.option import SourceOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
 from isthmus.connectors.eventhubs.partition.look import HubLook
+from isthmus.connectors.eventhubs.partition.loss import Losses
 from isthmus.connectors.eventhubs.partition.opening import Opening, opening
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
+from isthmus.connectors.eventhubs.reader_choice import reader_of
+from isthmus.connectors.eventhubs.refused import RefusedEvents
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
@@ -48,7 +49,6 @@ __all__ = ["EventHubsSource"]
 
 # Of one connection; a hub of the highest tier has more partitions, whose links share it all the same.
 SESSIONS = 36
-SETTLE_SECONDS = 5.0
 _STOLEN = "amqp:link:stolen"
 
 
@@ -90,15 +90,14 @@ class EventHubsSource(End):
         )
         self._links: dict[int, PartitionLink] = {}
         self._look: HubLook | None = None
-        self._gap_look: HubLook | None = None
         self._checkpoints: dict[int, Checkpoint] | None = None
         self._group: GroupKey | None = None
         self._identity = ""
         self._loads = 0
-        self._told: set[tuple[int, int]] = set()  # losses that were told: partition, last sequence number
+        self._losses = Losses(self.path, self._reading, self.mark)
         self._made_again: set[int] = set()  # partitions of which that was seen while they were read
         self._is_draining = self._is_closed = False
-        self._refused = _Refused()
+        self._refused = RefusedEvents()
 
     def _wake(self) -> None:
         """The thread has an answer; called by it."""
@@ -247,7 +246,7 @@ class EventHubsSource(End):
             events.append(SourceOpened(self._identity))
         if self.step is Step.ATTACHED:
             self._serve_dead(client)
-            self._look_at_gaps(client)
+            self._losses.look(client)
             for partition in sorted(self._reading.rewind):
                 self._link(client, partition, Begin(self._reading.next_of(partition)))
             self._reading.rewind.clear()
@@ -262,7 +261,7 @@ class EventHubsSource(End):
             else opening(view, checkpoints.get(number), self._reading.next_of(number), self.settings.start)
             for number, view in look.views.items()
         }
-        self._tell_losses(openings)
+        self._losses.check_openings(openings)
         self._made_again.clear()
         first = {number: each.checkpoint for number, each in openings.items() if each.checkpoint is not None}
         if first and self._group is not None:
@@ -274,22 +273,6 @@ class EventHubsSource(End):
                 present.reached(number, view.last + 1 if view.is_empty else max(0, each.begin.sequence))
             self._link(client, number, each.begin)
         self._reading.rewind.clear()
-
-    def _tell_losses(self, openings: dict[int, Opening]) -> None:
-        """Fails the opening once for what is lost (I4); the next one goes on behind it."""
-        texts = []
-        for number, each in openings.items():
-            if each.lost is not None and (number, each.lost[1]) not in self._told:
-                self._told.add((number, each.lost[1]))
-                texts.append(_lost_text(number, *each.lost))
-            elif each.begins_again and (number, -1) not in self._told:
-                self._told.add((number, -1))
-                texts.append(
-                    f"partition {number}: the checkpoint is behind the last event; the event hub was made again, and is read from its "
-                    "beginning"
-                )
-        if texts:
-            raise ConnectionLostError(f"event hub '{self.path}': {'; '.join(texts)}")
 
     def _link(self, client: Client, partition: int, begin: Begin) -> None:
         old = self._links.pop(partition, None)
@@ -309,7 +292,7 @@ class EventHubsSource(End):
         if self._reading.begun_again:
             partition, sequence = next(iter(self._reading.begun_again.items()))
             for number in self._reading.begun_again:
-                self._told.add((number, -1))
+                self._losses.knows_of_remake(number)
                 self._made_again.add(number)
             self._reading.forget(list(self._reading.begun_again))
             raise ConnectionLostError(
@@ -331,30 +314,6 @@ class EventHubsSource(End):
                 and wanted != link.credit
             ):
                 link.grant(wanted)
-
-    def _look_at_gaps(self, client: Client) -> None:
-        """Sequence numbers that did not come were compacted away, or removed by the retention before they were read."""
-        look = self._gap_look
-        if look is None:
-            if self._reading.gaps:
-                self._gap_look = HubLook(client, self.path, self.mark, set(self._reading.gaps))
-            return
-        look.advance()
-        if not look.is_done:
-            return
-        self._gap_look = None
-        look.close()
-        lost = []
-        for number, view in look.views.items():
-            first, stop = self._reading.gaps.pop(number, (0, 0))
-            last = min(stop, view.begin) - 1
-            if first <= last and (number, last) not in self._told:
-                self._told.add((number, last))
-                lost.append(_lost_text(number, first, last))
-        if look.error is not None:
-            raise look.error
-        if lost:
-            raise ConnectionLostError(f"event hub '{self.path}': {'; '.join(lost)}")
 
     # ---- settling
 
@@ -385,7 +344,7 @@ class EventHubsSource(End):
     def _check_refused(self, now: float, events: list[SourceEvent]) -> None:
         refused = self._refused
         if refused.text and (now >= refused.due(now) or self._reading.outstanding <= refused.events):
-            self._refused = _Refused()
+            self._refused = RefusedEvents()
             self._end_links()
             self.disconnect(now)
             events.append(SourceLost(refused.text, is_fatal=True))
@@ -406,50 +365,12 @@ class EventHubsSource(End):
         events.append(SourceLost(str(error), not may_pass(error)))
 
     def _end_links(self) -> None:
-        for look in (self._look, self._gap_look):
-            if look is not None:
-                look.close()
-        self._look = self._gap_look = None
+        if self._look is not None:
+            self._look.close()
+            self._look = None
+        self._losses.close()
         for link in self._links.values():
             link.close()
         self._links.clear()
         if self._dead is not None:
             self._dead.link_lost()
-
-
-def reader_of(options: SourceOptions, shown: tuple[str, ...] = ()) -> EventReader:
-    """Reads events as a source's options want it; annotations whose names begin as `shown` says become application properties."""
-    return EventReader(
-        options.topic.strip("/"),
-        gives_ids=options.message_ids == "offset",
-        names_partition=options.keyless == "partition",
-        tells_system=options.system_properties,
-        shown=shown,
-    )
-
-
-def _lost_text(partition: int, first: int, last: int) -> str:
-    return (
-        f"partition {partition}: events {first} to {last} were removed by the retention before they were read, and are lost; reading goes on "
-        f"at {last + 1}"
-    )
-
-
-class _Refused:
-    """Events that would need a disposition that there is none for.
-
-    Attributes:
-        text: what is told of the first; empty: there is none.
-        events: how many.
-    """
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.events = 0
-        self._due = math.inf
-
-    def due(self, now: float) -> float:
-        """When the source is lost, whatever is under way."""
-        if self.text and self._due == math.inf:
-            self._due = now + SETTLE_SECONDS
-        return self._due

@@ -8,7 +8,8 @@ Specification: Microsoft Learn, "Create and read IoT Hub messages" and "Message 
 from __future__ import annotations
 
 from isthmus.connectors.eventhubs.option import SourceOptions
-from isthmus.connectors.eventhubs.source import EventHubsSource, reader_of
+from isthmus.connectors.eventhubs.reader_choice import reader_of
+from isthmus.connectors.eventhubs.source import EventHubsSource
 from isthmus.connectors.iothub.pool import EventsClient, EventsPool
 from isthmus.transport import Client
 

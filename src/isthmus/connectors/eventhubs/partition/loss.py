@@ -1,0 +1,104 @@
+"""What an event hub has lost unread: each loss is told once, with its range.
+
+What it is: what was told, and the look that tells whether sequence numbers that did not come were removed. What it is not: the opening
+(`isthmus.connectors.eventhubs.source`), or the account of what was read (`reading`).
+
+Invariants:
+    I1. A range is told once, before anything behind it is given: each method that finds one raises, and finds it known the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from isthmus.connectors.eventhubs.partition.look import HubLook
+from isthmus.connectors.eventhubs.partition.opening import Opening
+from isthmus.connectors.eventhubs.partition.reading import Reading
+from isthmus.errors import ConnectionLostError
+from isthmus.transport import Client
+
+__all__ = ["Losses"]
+
+
+class Losses:
+    """The losses of one source.
+
+    Args:
+        path: of the event hub.
+        reading: its gaps are looked at.
+        mark: called when the look has an answer.
+    """
+
+    def __init__(self, path: str, reading: Reading, mark: Callable[[], None]) -> None:
+        self._path = path
+        self._reading = reading
+        self._mark = mark
+        self._told: set[tuple[int, int]] = set()  # partition, and last sequence number; -1: it was made again
+        self._look: HubLook | None = None
+
+    def knows_of_remake(self, number: int) -> None:
+        """That a partition was made again has been told."""
+        self._told.add((number, -1))
+
+    def check_openings(self, openings: Mapping[int, Opening]) -> None:
+        """Fails an opening once for what is lost; the next one continues behind it.
+
+        Raises:
+            ConnectionLostError: something is lost that was not told.
+        """
+        texts = []
+        for number, each in openings.items():
+            if each.lost is not None and self._is_news(number, each.lost[1]):
+                texts.append(_text(number, *each.lost))
+            elif each.begins_again and self._is_news(number, -1):
+                texts.append(
+                    f"partition {number}: the checkpoint is behind the last event; the event hub was made again, and is read from its "
+                    "beginning"
+                )
+        if texts:
+            raise ConnectionLostError(f"event hub '{self._path}': {'; '.join(texts)}")
+
+    def look(self, client: Client) -> None:
+        """Sequence numbers that did not come were compacted away, or removed by the retention before they were read.
+
+        Raises:
+            ConnectionLostError: they were removed, and it was not told.
+            IsthmusError: the namespace refuses the look.
+        """
+        look = self._look
+        if look is None:
+            if self._reading.gaps:
+                self._look = HubLook(client, self._path, self._mark, set(self._reading.gaps))
+            return
+        look.advance()
+        if not look.is_done:
+            return
+        self.close()
+        lost = []
+        for number, view in look.views.items():
+            first, stop = self._reading.gaps.pop(number, (0, 0))
+            last = min(stop, view.begin) - 1
+            if first <= last and self._is_news(number, last):
+                lost.append(_text(number, first, last))
+        if look.error is not None:
+            raise look.error
+        if lost:
+            raise ConnectionLostError(f"event hub '{self._path}': {'; '.join(lost)}")
+
+    def close(self) -> None:
+        """Ends a look that is under way."""
+        if self._look is not None:
+            self._look.close()
+            self._look = None
+
+    def _is_news(self, number: int, last: int) -> bool:
+        known = (number, last) in self._told
+        self._told.add((number, last))
+        return not known
+
+
+def _text(partition: int, first: int, last: int) -> str:
+    return (
+        f"partition {partition}: events {first} to {last} were removed by the retention before they were read, and are lost; reading "
+        f"continues at {last + 1}"
+    )
