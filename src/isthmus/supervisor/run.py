@@ -32,7 +32,8 @@ from isthmus.replication.ledger.ledger import LedgerWatch, check_ledgers, noted
 from isthmus.replication.query.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
-from isthmus.replication.shuffle.start import SpoolStarter, check_spools, route_specs, spool_folder, stranded
+from isthmus.replication.shuffle.place import note_places
+from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder, stranded
 from isthmus.replication.spark.checkpoint_check import check_checkpoints
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
@@ -154,6 +155,7 @@ def run_federation(
         _check(federation, chosen, options.folder)
         _decide(claims, stop)
         holds.enter_context(held_folder(options.folder))
+        note_places(places_of(chosen, options.folder), options.folder)
         watch.start()
         fill.start()
         drops.start()

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.shared_route import SharedRoute
 from isthmus.replication.query.sighting import Seldom, SpoolView
 from isthmus.replication.shuffle.note import last_note
+from isthmus.replication.shuffle.place import SpoolPlace, known_places
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
 from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.topology.model import Route
@@ -30,6 +32,7 @@ __all__ = [
     "SpoolStarter",
     "check_spools",
     "is_spooled",
+    "places_of",
     "route_specs",
     "spool_folder",
     "spool_view",
@@ -110,21 +113,43 @@ def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
             check_folder(spool_folder(route, state_folder), route.task)
 
 
+def places_of(routes: Iterable[Route], state_folder: Path) -> Iterator[SpoolPlace]:
+    """The spools of routes that are not in the state folder."""
+    for route in routes:
+        if route.options.table is not None:
+            yield SpoolPlace(route.options.table.spool, route.target.entity)
+        if is_spooled(route) and state_folder.absolute() not in (folder := spool_folder(route, state_folder)).parents:
+            yield SpoolPlace(str(folder / "in"))
+            if legs(route.options.steps).shuffle:
+                yield SpoolPlace(str(folder / "out"))
+
+
 def stranded(routes: Iterable[Route], state_folder: Path) -> Iterator[tuple[Path, int]]:
-    """Spools in the state folder that hold messages which no route sends on, and how many.
+    """Spools of this and of earlier runs that hold messages which no route sends on, and how many.
 
     Args:
         routes: all of the file.
         state_folder: of the run.
+
+    Raises:
+        InvalidArgumentError: what earlier runs noted cannot be read.
     """
+    every = list(routes)
     sent: set[Path] = set()
-    for route in routes:
+    for route in every:
         if is_spooled(route):
             folder = spool_folder(route, state_folder)
             sent |= {folder / "in", folder / "out"} if legs(route.options.steps).shuffle else {folder / "in"}
     for path in sorted((state_folder.absolute() / SPOOLS).glob("*/*")):
         messages = spool_backlog(path).messages
         if path not in sent and messages:
+            yield path, messages
+    named = set(places_of(every, state_folder))
+    for place in known_places(state_folder):
+        path = Path(place.spool)
+        taken = ArchiveFolder(Path(place.table), {}).watermark(SpoolFolder(path).identity()) if place.table else None
+        messages = spool_backlog(path, taken).messages
+        if place not in named and path not in sent and messages:
             yield path, messages
 
 

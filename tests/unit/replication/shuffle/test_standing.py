@@ -12,10 +12,13 @@ from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.reader import SpoolMissingError, SpoolReader
 from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
+from isthmus.errors import InvalidArgumentError
+from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.sighting import Seldom, SpoolView
 from isthmus.replication.shuffle.note import BatchNote
+from isthmus.replication.shuffle.place import note_places
 from isthmus.replication.shuffle.standing import SpoolsStanding
-from isthmus.replication.shuffle.start import spool_folder, spool_view, stranded
+from isthmus.replication.shuffle.start import places_of, spool_folder, spool_view, stranded
 from isthmus.topology import read
 from isthmus.topology.model import Route
 from isthmus.topology.route import routes
@@ -92,6 +95,44 @@ def test_what_no_route_sends_on_any_more_is_named(tmp_path: Path) -> None:
     assert list(stranded([route("mailbox: true")], tmp_path)) == [(folder / "in", 1), (folder / "out", 2)]
     SpoolReader(folder / "in").take(1)
     assert list(stranded([], tmp_path)) == [(folder / "out", 2)]
+
+
+def test_a_spool_elsewhere_that_the_file_names_no_more_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    was, now = (
+        route(f"steps: [{{deduplicate: {{window: 10m, spool: {tmp_path / name}}}}}]") for name in ("was", "now")
+    )
+    note_places(places_of([was], state), state)
+    note_places(places_of([now], state), state)
+    write(spool_folder(was, state) / "in", b"a")
+    assert list(stranded([was], state)) == []
+    assert list(stranded([now], state)) == [(tmp_path / "was" / was.name / "in", 1)]
+
+
+def test_a_spool_of_an_archive_that_the_file_names_no_more_is_named_for_what_its_table_has_not(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+
+    def archive(spool: str) -> Route:
+        task = f"{{pattern: archive, source: ewr, queue: a, table: {tmp_path}/t, spool: {tmp_path}/{spool}}}"
+        (found,) = routes(read(f"{HEAD}  t: {task}\n"))
+        return found
+
+    note_places(places_of([archive("was")], state), state)
+    write(tmp_path / "was", b"a", b"b")
+    assert list(stranded([archive("was")], state)) == []
+    assert list(stranded([archive("now")], state)) == [(tmp_path / "was", 2)]
+    table = ArchiveFolder(tmp_path / "t", {}).open()
+    table.staging().mkdir()
+    table.commit(SpoolReader(tmp_path / "was").identity, 0, 2, 2)
+    assert list(stranded([archive("now")], state)) == []
+
+
+def test_a_list_of_spools_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "spool-places.json").write_text("[")
+    with pytest.raises(InvalidArgumentError, match=r"spool-places\.json"):
+        list(stranded([], tmp_path))
 
 
 def test_a_spool_that_was_never_made_is_empty(tmp_path: Path) -> None:

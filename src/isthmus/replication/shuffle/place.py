@@ -1,0 +1,61 @@
+"""Where the runs of a state folder have had their spools, so that one that the file no longer names is not forgotten.
+
+What it is: a list in the state folder of the spools that lie elsewhere, as tasks name them. A spool holds messages that were settled at their
+source: where the setting is changed, or the task is renamed, no route sends on what is left in it, and nothing but this list knows of it.
+What it is not: the spools in the state folder itself, which are found there.
+
+Invariants:
+    I1. A spool is on the list before a run writes into it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.whole_file import write_file
+
+__all__ = ["SpoolPlace", "known_places", "note_places"]
+
+_FILE = "spool-places.json"
+
+
+class SpoolPlace(NamedTuple):
+    """A spool: its folder, and the table that it is put into; empty where a route sends it on."""
+
+    spool: str
+    table: str = ""
+
+
+def known_places(state_folder: Path) -> list[SpoolPlace]:
+    """The spools that runs have had.
+
+    Raises:
+        InvalidArgumentError: the list cannot be read.
+    """
+    path = state_folder / _FILE
+    try:
+        return [SpoolPlace(*map(str, each)) for each in json.loads(path.read_bytes())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{path}, which names the spools of earlier runs, cannot be read ({error}); repair it, or remove it after you have seen that no "
+            "spool of an earlier run holds messages"
+        ) from None
+
+
+def note_places(places: Iterable[SpoolPlace], state_folder: Path) -> None:
+    """Add spools to the list.
+
+    Raises:
+        InvalidArgumentError: the list cannot be read.
+        OSError: it cannot be written.
+    """
+    known = known_places(state_folder)
+    every = list(dict.fromkeys([*known, *places]))
+    if every != known:
+        write_file(state_folder / _FILE, json.dumps(every).encode())
