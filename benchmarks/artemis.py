@@ -143,6 +143,7 @@ def watch(broker: ArtemisBroker, queue: str, messages: int, tool: str) -> dict[s
 def drive(source: str, queue: str, target: str, name: str) -> None:
     """Moves messages until standard input closes."""
     from isthmus.replication.spark_session import create_spark_session
+    from isthmus.replication.step.chain import Chain
 
     folder = Path(tempfile.mkdtemp(prefix="isthmus-artemis-spark-"))
     write = {"url": target, "entity": name, "entity_type": "queue", "origin": f"a/{queue}", "target": "b"}
@@ -154,7 +155,7 @@ def drive(source: str, queue: str, target: str, name: str) -> None:
     spark = create_spark_session("isthmus bench", routes=1, work_directory=folder)
     query = (
         spark.readStream.format("isthmus")
-        .options(routes=json.dumps([route.to_json()]))
+        .options(routes=json.dumps([route.to_json()]), **Chain(()).read_options())
         .load()
         .writeStream.format("isthmus")
         .option("checkpointLocation", str(folder / "checkpoint"))

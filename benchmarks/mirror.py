@@ -205,6 +205,7 @@ def _end_of(consumer: Any, topic: str) -> int:
 def drive(source: str, target: str, topic: str) -> None:
     """Moves records until standard input closes."""
     from isthmus.replication.spark_session import create_spark_session
+    from isthmus.replication.step.chain import Chain
 
     folder = Path(tempfile.mkdtemp(prefix="isthmus-mirror-spark-"))
     route = RouteSpec(
@@ -225,7 +226,7 @@ def drive(source: str, target: str, topic: str) -> None:
     spark = create_spark_session("isthmus bench", routes=1, work_directory=folder)
     query = (
         spark.readStream.format("isthmus")
-        .options(routes=json.dumps([route.to_json()]))
+        .options(routes=json.dumps([route.to_json()]), **Chain(()).read_options())
         .load()
         .writeStream.format("isthmus")
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -186,6 +186,7 @@ def _count(client: RabbitClient, queue: str) -> int:
 def drive(source: str, target: str, queue: str) -> None:
     """Moves messages until standard input closes."""
     from isthmus.replication.spark_session import create_spark_session
+    from isthmus.replication.step.chain import Chain
 
     os.environ["BENCH_RABBITMQ"] = PASSWORD
     folder = Path(tempfile.mkdtemp(prefix="isthmus-rabbitmq-spark-"))
@@ -207,7 +208,7 @@ def drive(source: str, target: str, queue: str) -> None:
     spark = create_spark_session("isthmus bench", routes=1, work_directory=folder)
     query = (
         spark.readStream.format("isthmus")
-        .options(routes=json.dumps([route.to_json()]))
+        .options(routes=json.dumps([route.to_json()]), **Chain(()).read_options())
         .load()
         .writeStream.format("isthmus")
         .option("checkpointLocation", str(folder / "checkpoint"))

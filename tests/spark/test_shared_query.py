@@ -125,7 +125,7 @@ def test_twelve_routes_cross_in_order_and_a_failing_one_holds_up_nobody(
     routes = [route(name, where).to_json() for name in [*names, LOST]]
     query = (
         spark.readStream.format("isthmus")
-        .options(routes=json.dumps(routes), lease_seconds=str(LEASE_SECONDS))
+        .options(routes=json.dumps(routes), lease_seconds=str(LEASE_SECONDS), blocks="true")  # as `isthmus run` has it
         .load()
         .writeStream.format("isthmus")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.replication.spark_session import create_spark_session
+from isthmus.replication.step.chain import Chain
 
 __all__ = ["queue_name", "route_of", "run", "split"]
 
@@ -55,7 +56,7 @@ def run(folder: Path, routes: int, options: Sequence[str]) -> None:
     carried = [route_of(queue_name(number)).to_json() for number in range(routes)]
     query = (
         spark.readStream.format("isthmus")
-        .options(routes=json.dumps(carried), **source_settings)
+        .options(routes=json.dumps(carried), **{**Chain(()).read_options(), **source_settings})
         .load()
         .writeStream.format("isthmus")
         .option("checkpointLocation", str(folder / CHECKPOINT))

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.spark.row import FEW_ROWS, FILLER_ROUTE, FLUSH_ROUTE
+from isthmus.bridge.spark.block import runs_of
+from isthmus.bridge.spark.row import BLOCK_ROUTE, FEW_ROWS, FILLER_ROUTE, FLUSH_ROUTE, NO_FLUSH
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["DISPOSITIONS", "Inflow", "RowSink"]
@@ -71,10 +72,20 @@ class Inflow:
             elif route == FLUSH_ROUTE:
                 for number in rows.positions[start:stop].tolist():
                     self._sink.flush(number)
+            elif route == BLOCK_ROUTE:
+                for row in range(start, stop):
+                    self._take_block(rows.cell(row), int(rows.positions[row]))
             elif route != FILLER_ROUTE:
                 raise InvalidArgumentError(
                     f"column 'route' holds {route}, which is no route's handle; a step has to pass the column on as it is"
                 )
+
+    def _take_block(self, cell: pa.Buffer, flush: int) -> None:
+        runs = list(runs_of(cell))
+        for number, (handle, positions, data, offsets) in enumerate(runs, 1):
+            self._sink.hand_over(handle, positions, data, offsets, is_last=number == len(runs) and flush == NO_FLUSH)
+        if flush != NO_FLUSH:
+            self._sink.flush(flush)
 
 
 class _Rows:
@@ -126,6 +137,10 @@ class _Rows:
         self._check_messages(start, stop)
         offsets = self._offsets[start : stop + 1]
         return positions, self._bytes(offsets), (offsets - offsets[0]).tolist(), disposed
+
+    def cell(self, row: int) -> pa.Buffer:
+        """The message of one row, where it stands."""
+        return self._data[int(self._offsets[row]) : int(self._offsets[row + 1])]
 
     def _bytes(self, offsets: np.ndarray[Any, Any]) -> bytes:
         if self._data is None:

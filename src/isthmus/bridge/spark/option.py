@@ -78,6 +78,12 @@ READ = Spec(
             minimum=0.1,
         ),
         Setting(
+            name="blocks",
+            kind=Kind.BOOLEAN,
+            description="Whether a row may hold many messages, for a query whose rows go to the sink as they are.",
+            default=False,
+        ),
+        Setting(
             name="steps",
             kind=Kind.TEXT,
             description="JSON list of the steps that messages go through before they enter the query.",
@@ -122,6 +128,7 @@ class ReadOptions:
     slots: int = 1
     flush_ms: float = 3.0
     lease_seconds: float = 3600.0
+    blocks: bool = False
     steps: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 

@@ -22,7 +22,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from isthmus.bridge.host.reader.item import LeaseEnd, Rows
-from isthmus.bridge.spark.row import Run, batch_of, flush_batch
+from isthmus.bridge.spark.block import BLOCK_BYTES, MOST_BYTES, block_of
+from isthmus.bridge.spark.row import Run, batch_of, block_batch, flush_batch
 
 __all__ = ["Outflow", "RowSource"]
 
@@ -55,6 +56,7 @@ class Outflow:
         flush_ms: the least time between two flushes.
         padding_bytes: how large a flush row is (`arrow_batch.padding_bytes`).
         file: the worker's output file (`worker.output_file`); None where there is none to flush: more flush rows push then.
+        packs: whether all messages of a batch go as one row, since nothing looks at rows before the sink.
         clock: monotonic seconds.
     """
 
@@ -65,12 +67,15 @@ class Outflow:
         flush_ms: float,
         padding_bytes: int,
         file: Any = None,
+        packs: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._spacing = flush_ms / 1000
         self._padding = bytes(padding_bytes)
         self._file = file
+        self._packs = packs
+        self._full_bytes = max(padding_bytes, BLOCK_BYTES) if packs else padding_bytes
         self._clock = clock
         self._yielded: dict[int, int] = {}
         self._flushes = 0
@@ -95,8 +100,8 @@ class Outflow:
                 # Many rows push each other on, so that flushing them may wait longer.
                 delay = min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
                 due = flushed_at + self._spacing + delay
-                if held.rows >= MAX_BATCH_ROWS or held.nbytes >= len(self._padding):
-                    yield from self._push(batch_of(self._counted()))
+                if held.rows >= MAX_BATCH_ROWS or held.nbytes >= self._full_bytes:
+                    yield from self._push(self._batch())
                 continue
             if isinstance(item, LeaseEnd) and item.error is not None:
                 raise item.error
@@ -106,6 +111,14 @@ class Outflow:
             if isinstance(item, LeaseEnd):
                 return
 
+    def _batch(self, flush: int | None = None) -> pa.RecordBatch:
+        """What is held, with flush rows behind it if there is a flush to number."""
+        packs = self._packs and self._held.nbytes <= MOST_BYTES
+        runs = self._counted()
+        if packs:
+            return block_batch(block_of(runs, self._padding), flush)
+        return batch_of(runs, flush, self._padding)
+
     def _counted(self) -> Sequence[Run]:
         """What is held, as yielded."""
         runs = self._held.take()
@@ -114,11 +127,11 @@ class Outflow:
         return runs
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
-        runs = self._counted()
         number = self._flushes
         self._flushes += 1
+        batch = self._batch(number)
         self._source.note_flush(number, self._yielded)
-        yield from self._push(batch_of(runs, number, self._padding))
+        yield from self._push(batch)
         if self._file is None:
             for _ in range(_UNAIDED_FLUSHES - 1):
                 yield flush_batch(number, self._padding)

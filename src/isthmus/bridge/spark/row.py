@@ -13,7 +13,8 @@ A step may add these, null where a row goes on to its target:
 
 A flush row carries no message: its `route` is -1, its `position` the number of the flush, and its `message` zeros, enough to
 close the batch that Spark is filling. A second row with route 0 follows it: it shows Spark that more rows are there, so that
-Spark looks at the size of the first at once instead of waiting for more. Steps pass both on.
+Spark looks at the size of the first at once instead of waiting for more. Steps pass both on. Where there are no steps, a row
+with route -2 holds all messages of a batch and the number of a flush (`block`).
 
 Invariants:
     I1. A flush row is never taken for a message, nor a message for a flush row: handles are positive.
@@ -30,11 +31,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["FILLER_ROUTE", "FLUSH_ROUTE", "SCHEMA", "Run", "batch_of", "flush_batch"]
+__all__ = [
+    "BLOCK_ROUTE",
+    "FEW_ROWS",
+    "FILLER_ROUTE",
+    "FLUSH_ROUTE",
+    "SCHEMA",
+    "Run",
+    "batch_of",
+    "block_batch",
+    "flush_batch",
+]
 
 SCHEMA = pa.schema([("message", pa.binary()), ("route", pa.int32()), ("position", pa.int64())])
 FLUSH_ROUTE = -1
 FILLER_ROUTE = 0
+BLOCK_ROUTE = -2
+NO_FLUSH = -1
 
 Run = tuple[int, Sequence[int], Sequence[bytes]]
 """Messages of one handle, in their order: handle, positions, payloads."""
@@ -59,19 +72,34 @@ def batch_of(runs: Sequence[Run], flush: int | None = None, padding: bytes = b""
     count = len(payloads)
     make = _few if count <= FEW_ROWS else _many
     offsets, routes, positions = make(runs, payloads)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(payloads))]),
-            pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(routes)]),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(positions)]),
-        ],
-        schema=SCHEMA,
-    )
+    return _batch(count, offsets, b"".join(payloads), routes, positions)
 
 
 def flush_batch(number: int, padding: bytes) -> pa.RecordBatch:
     """Flush rows alone."""
     return batch_of((), number, padding)
+
+
+def block_batch(cell: bytes, flush: int | None) -> pa.RecordBatch:
+    """A block row (`block`), with a filler behind it.
+
+    Args:
+        cell: its message.
+        flush: number of the flush; None where none follows it.
+    """
+    offsets, routes = array("i", (0, len(cell), len(cell))), array("i", (BLOCK_ROUTE, FILLER_ROUTE))
+    return _batch(2, offsets, cell, routes, array("q", (NO_FLUSH if flush is None else flush, 0)))
+
+
+def _batch(count: int, offsets: Any, messages: bytes, routes: Any, positions: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(messages)]),
+            pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(routes)]),
+            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(positions)]),
+        ],
+        schema=SCHEMA,
+    )
 
 
 def _few(runs: Sequence[Run], payloads: Sequence[bytes]) -> tuple[Any, Any, Any]:

@@ -151,7 +151,8 @@ def _read(options: ReadOptions, partition: SlotPartition) -> Iterator[pa.RecordB
         routes=partition.routes,
         lease_seconds=options.lease_seconds,
     )
-    out = Outflow(host, flush_ms=options.flush_ms, padding_bytes=padding_bytes, file=output_file())
+    packs = options.blocks and stage is None
+    out = Outflow(host, flush_ms=options.flush_ms, padding_bytes=padding_bytes, file=output_file(), packs=packs)
     host.start()
     try:
         if stage is None:

@@ -11,7 +11,7 @@ What it is not: the steps.
 Invariants:
     I1. Steps are applied in the order in which they are declared.
     I2. What a step needs is looked at before anything starts (`check`).
-    I3. Rows are raw but for the columns that DataFrame steps need.
+    I3. Rows are raw but for the columns that DataFrame steps need. Only without any steps may one hold many messages.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Chain:
 
     def read_options(self) -> dict[str, str]:
         """What to tell the reader."""
+        if not (self._before or self._frames or self._behind):
+            return {"blocks": "true"}
         return _options(self._before, self._columns)
 
     def apply(self, rows: DataFrame) -> DataFrame:

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.spark.block import block_of
 from isthmus.bridge.spark.inflow import Inflow
-from isthmus.bridge.spark.row import FEW_ROWS, batch_of
+from isthmus.bridge.spark.row import BLOCK_ROUTE, FEW_ROWS, NO_FLUSH, batch_of
 from isthmus.errors import InvalidArgumentError
 
 
@@ -68,6 +69,21 @@ def test_runs_of_routes_and_flush_rows_come_in_their_places_i1(count: int) -> No
         (2, [9, 4, 11], [b"x", b"", b"z"]),
         ("flush", 8),
     ]
+
+
+def test_a_block_is_handed_over_run_by_run_in_its_place_i1() -> None:
+    cell = block_of([(5, range(3, 6), [b"a", b"", b"c"]), (2, [9, 4], [b"x", b"y"])])
+    sink = Sink()
+    Inflow(sink).take(table([1, BLOCK_ROUTE, 0, BLOCK_ROUTE, 0], [1, NO_FLUSH, 0, 7, 0], [b"m1", cell, b"", cell, b""]))
+    assert sink.calls == [
+        (1, range(1, 2), [b"m1"]),
+        (5, range(3, 6), [b"a", b"", b"c"]),
+        (2, [9, 4], [b"x", b"y"]),
+        (5, range(3, 6), [b"a", b"", b"c"]),
+        (2, [9, 4], [b"x", b"y"]),
+        ("flush", 7),
+    ]
+    assert sink.woken == 1
 
 
 def test_what_stands_behind_a_flush_row_comes_behind_it_i1() -> None:
@@ -160,6 +176,7 @@ def test_rows_are_made_and_taken_apart_without_pandas() -> None:
     moved = """
 import sys
 import isthmus.replication.spark.worker_daemon
+from isthmus.bridge.spark.block import block_of
 from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.row import batch_of
 

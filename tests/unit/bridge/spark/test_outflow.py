@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from isthmus.bridge.host.reader.item import LeaseEnd, LeaseFailedError, Rows
+from isthmus.bridge.spark.block import BLOCK_BYTES, MOST_BYTES
+from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.outflow import MAX_BATCH_ROWS, Outflow
+from isthmus.bridge.spark.row import BLOCK_ROUTE, FILLER_ROUTE
 
 TIME = "nothing came until the time given"
 PADDING_BYTES = 4096
@@ -57,6 +60,19 @@ def batches(script: Script, file: Any = None, flush_ms: float = 3.0) -> list[lis
         pairs = zip(batch.column("route").to_pylist(), batch.column("position").to_pylist(), strict=True)
         made.append([("flush" if route < 0 else route, position) for route, position in pairs if route])
     return made
+
+
+class Taken:
+    """What the sink was handed."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def hand_over(self, handle: int, positions: Any, *_: Any, **__: Any) -> None:
+        self.calls.append((handle, positions))
+
+    def flush(self, number: int) -> None:
+        self.calls.append(("flush", number))
 
 
 END = LeaseEnd(None)
@@ -137,3 +153,48 @@ def test_where_there_is_no_such_file_more_flush_rows_push_with_the_same_number()
     out = Outflow(script, flush_ms=3.0, padding_bytes=PADDING_BYTES, file=None, clock=lambda: script.now)
     routes = [(batch.column("route").to_pylist(), batch.column("position").to_pylist()) for batch in out.batches()]
     assert routes == [([-1, 0], [0, 0])] * 2 + [([1, -1, 0], [1, 1, 0]), ([-1, 0], [1, 0])]
+
+
+def packed(script: Script) -> tuple[list[Any], list[list[int]]]:
+    """What the sink is handed where batches are blocks, and the routes of the rows."""
+    sink, routes = Taken(), []
+    out = Outflow(script, flush_ms=3.0, padding_bytes=PADDING_BYTES, file=File(), packs=True, clock=lambda: script.now)
+    for batch in out.batches():
+        routes.append(batch.column("route").to_pylist())
+        if routes[-1] == BLOCK:
+            assert len(batch.column("message")[0].as_buffer()) >= PADDING_BYTES
+        Inflow(sink).take(batch)
+    return sink.calls, routes
+
+
+BLOCK = [BLOCK_ROUTE, FILLER_ROUTE]
+
+
+def test_all_messages_of_a_batch_and_its_flush_are_one_row_where_nothing_looks_at_rows_i3_i4() -> None:
+    script = Script(rows(1, 1, 9), rows(2, 5), rows(1, 10), TIME, rows(1, 50), TIME, END)
+    calls, routes = packed(script)
+    assert routes == [BLOCK] * 3
+    assert calls == [
+        ("flush", 0),
+        (1, range(1, 10)),
+        (1, range(10, 11)),
+        (2, range(5, 6)),
+        ("flush", 1),
+        (1, range(50, 51)),
+        ("flush", 2),
+    ]
+    assert script.flushes[1:] == [(1, {1: 10, 2: 1}), (2, {1: 11, 2: 1})]
+
+
+def test_a_full_block_goes_at_once_and_is_flushed_in_its_time_i4() -> None:
+    script = Script(rows(1, 1, 4, BLOCK_BYTES // 4), TIME, END)
+    calls, routes = packed(script)
+    assert routes == [BLOCK] * 3
+    assert calls == [("flush", 0), (1, range(1, 5)), ("flush", 1)]
+
+
+def test_what_is_too_large_for_a_block_goes_as_rows() -> None:
+    script = Script(rows(1, 1, 2, MOST_BYTES), TIME, END)
+    calls, routes = packed(script)
+    assert routes == [BLOCK, [1, 1], BLOCK]
+    assert calls == [("flush", 0), (1, range(1, 3)), ("flush", 1)]
