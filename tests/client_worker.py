@@ -39,6 +39,20 @@ def in_threads(seen: str, log: int, queue: str, primary: str, secondary: str, se
             note(log, "done", message)
 
 
+def failing_over(seen: str, log: int, queue: str, primary: str, secondary: str, session: str | None) -> None:
+    from isthmus.client import FailoverReceiver
+
+    second = timedelta(seconds=1)
+    with FailoverReceiver(
+        primary, secondary, queue, state=f"{seen}.state", fail_over_after=second, fail_back_after=2 * second,
+        drain_for=second, probe_interval=second / 2, probe_timeout=2 * second, **options(seen, session),
+    ) as receiver:  # fmt: skip
+        for message in receiver:
+            note(log, "begin", message)
+            receiver.complete_message(message)
+            note(log, "done", message)
+
+
 async def in_asyncio(seen: str, log: int, queue: str, primary: str, secondary: str, session: str | None) -> None:
     from isthmus.client.aio import ReplicatedReceiver
 
@@ -55,6 +69,8 @@ def main() -> None:
     chosen = session[0] if session else None
     if kind == "asyncio":
         asyncio.run(in_asyncio(seen, file, queue, primary, secondary, chosen))
+    elif kind == "failover":
+        failing_over(seen, file, queue, primary, secondary, chosen)
     else:
         in_threads(seen, file, queue, primary, secondary, chosen)
 

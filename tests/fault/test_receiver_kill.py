@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -228,6 +229,40 @@ def test_two_receivers_while_namespaces_are_killed_frozen_and_cut_off(
     faults = faults_of(running[0].log, count, disturbed)
     assert not faults, (faults[:10], running[0].errors.read_text()[-2000:])
     assert most < 400 << 20
+
+
+def test_a_failover_receiver_while_namespaces_are_killed_frozen_and_cut_off(
+    both: tuple[Region, ...],
+    tmp_path: Path,
+    counted: Callable[[str, str], None],
+    request: pytest.FixtureRequest,
+) -> None:
+    """R1 to R3: it goes over and back by itself; what it leaves at the secondary are copies of what it has handled."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    count = MESSAGES if request.config.getoption("--soak") else 500
+    troubles: Counter[str] = Counter()
+    with Publisher(both, count), ExitStack() as stack:
+        worker = Worker("failover", tmp_path, *both)
+        stack.callback(worker.close)
+        limit = time.monotonic() + 120 + count / 20
+        while done_count(worker.log) < count - troubles.total() - BATCH:
+            assert time.monotonic() < limit, f"{done_count(worker.log)} of {count} are handled"
+            trouble = chance.choice(["outage", "frozen", "crash", "stalled", "kill", "none"])
+            seconds = chance.uniform(0.2, 6.0)
+            troubles[trouble] += 1
+            if trouble == "kill":
+                worker.kill()
+                worker.start()
+            elif trouble != "none":
+                with getattr(chance.choice(both), trouble)():
+                    time.sleep(seconds)
+            time.sleep(chance.uniform(0.5, 4.0))
+        wait_for_done(worker, count, troubles["kill"])
+    counted(f"{count} messages, a failover receiver", f"troubles {dict(troubles)}, seed {seed}")
+    faults = faults_of(worker.log, count, worker.unsettled)
+    assert not faults, (faults[:10], worker.errors.read_text()[-2000:])
 
 
 def test_a_session_stays_in_order_though_its_receiver_is_killed(
