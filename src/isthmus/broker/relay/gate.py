@@ -39,7 +39,7 @@ from isthmus.broker.relay.address import find_name, is_below, rendezvous_address
 from isthmus.broker.relay.exchange import Rendezvous
 from isthmus.broker.relay.listener import Listener
 from isthmus.broker.relay.relay import Place, Rejection, Relay
-from isthmus.broker.relay.request import origin_of, relay_request, remote_of
+from isthmus.broker.relay.request import host_of, origin_of, relay_request, remote_of
 from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
 from isthmus.broker.security.keyring import Grant, Right
 from isthmus.broker.security.sas import canonical_path
@@ -265,7 +265,7 @@ class _Gate:
             found = await self._find_partner(http, name)
             if isinstance(found, Rejection):
                 self._relay.refuse(name)
-                return refused(RelayRefusedError(found.status, found.reason), message.with_via({}, http.host))
+                return refused(RelayRefusedError(found.status, found.reason), message.with_via({}, host_of(http)))
             partner, subprotocol = found
             offered = [each.strip() for each in http.headers.get("Sec-WebSocket-Protocol", "").split(",")]
             headers = {"Sec-WebSocket-Protocol": subprotocol} if subprotocol and subprotocol in offered else {}

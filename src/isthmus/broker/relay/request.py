@@ -31,7 +31,7 @@ from isthmus.broker.relay.listener import Listener
 from isthmus.broker.relay.relay import Place, Relay
 from isthmus.broker.relay.socket import GOING_AWAY, NORMAL, RelaySocket
 
-__all__ = ["CONTROL_BYTES", "HEAD_BYTES", "origin_of", "relay_request", "remote_of"]
+__all__ = ["CONTROL_BYTES", "HEAD_BYTES", "host_of", "origin_of", "relay_request", "remote_of"]
 
 CONTROL_BYTES = 64 << 10
 HEAD_BYTES = 32 << 10
@@ -86,7 +86,7 @@ class _Carrying:
         self._path, query = split_target(http.raw_path)
         self._query = without_own(query)
         self._headers = message.request_headers(
-            http.headers.items(), http.host, strip_authorization=strip_authorization
+            http.headers.items(), host_of(http), strip_authorization=strip_authorization
         )
         self._seconds = relay.limits.relay_response_timeout_ms / 1000
         self._accept_seconds = relay.limits.relay_accept_timeout_ms / 1000
@@ -184,7 +184,7 @@ class _Carrying:
         answer = web.StreamResponse(status=head.status, reason=head.reason or None)
         for key, value in head.headers:
             answer.headers.add(key, value)
-        via = message.with_via({key: value for key, value in head.headers if key.lower() == "via"}, self._http.host)
+        via = message.with_via({key: value for key, value in head.headers if key.lower() == "via"}, host_of(self._http))
         for key, value in via.items():
             answer.headers[key] = value
         if not head.has_body and head.status not in _BODILESS and self._http.method != "HEAD":
@@ -217,6 +217,11 @@ def origin_of(http: web.Request) -> str:
     host = told.get("host") or _first(http.headers.get("X-Forwarded-Host"))
     is_secure = http.secure or scheme.lower() in ("https", "wss")
     return f"{'wss' if is_secure else 'ws'}://{host if _HOST.fullmatch(host) else http.host}"
+
+
+def host_of(http: web.Request) -> str:
+    """The host by which a client reached the relay; by it the client knows the answers of listeners from the relay's own."""
+    return origin_of(http).partition("://")[2]
 
 
 def _first(header: str | None) -> str:

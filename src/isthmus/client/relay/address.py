@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from isthmus.client.endpoint import Endpoint, EndpointError, EndpointLike, EndpointUnavailableError
-from isthmus.transport.credential import SharedKeyCredential, SignatureCredential, Token
+from isthmus.transport.credential import SharedKeyCredential, SignatureCredential, Token, TokenError
 
 __all__ = ["RelayAddress", "RelayPlace"]
 
@@ -64,14 +64,21 @@ class RelayPlace:
         return quote(self.entity) + ("" if target == "/" else target)
 
     async def token(self) -> Token:
-        """A token for the hybrid connection."""
+        """A token for the hybrid connection.
+
+        Raises:
+            TokenError: the token service gives none, or is gone.
+        """
         credential = self._credential
         if isinstance(credential, SharedKeyCredential | SignatureCredential):
             return credential.token(f"http://{self.host}/{self.entity}", time.time())
-        if inspect.iscoroutinefunction(credential.get_token):
-            made = await credential.get_token(SCOPE)
-        else:
-            made = await asyncio.to_thread(credential.get_token, SCOPE)
+        try:
+            if inspect.iscoroutinefunction(credential.get_token):
+                made = await credential.get_token(SCOPE)
+            else:
+                made = await asyncio.to_thread(credential.get_token, SCOPE)
+        except Exception as error:  # each kind of credential has errors of its own
+            raise TokenError(str(error) or type(error).__name__) from error
         return Token(f"Bearer {made.token}", "jwt", float(made.expires_on))
 
 

@@ -126,6 +126,9 @@ class Channel:
                     self.state.error = "the relay closed the control channel"
                 except (aiohttp.ClientError, IsthmusError, TimeoutError, OSError, ValueError) as error:
                     self.state.error = _told(error)
+                except Exception as error:  # noqa: BLE001  # a listener that ends is missed by nobody until a request is
+                    self.state.error = _told(error)
+                    _log.exception("the control channel failed: side=%s", self.side)
                 _log.info("not listening: side=%s reason=%s", self.side, self.state.error)
                 if time.monotonic() - began > _GOOD_SECONDS:
                     self._backoff.reset()

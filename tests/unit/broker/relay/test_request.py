@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from isthmus.broker.relay.request import origin_of
+from isthmus.broker.relay.request import host_of, origin_of
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,6 @@ from isthmus.broker.relay.request import origin_of
     ],
 )
 def test_behind_a_proxy_that_ends_tls_it_is_the_proxys(headers: dict[str, str], origin: str) -> None:
-    assert origin_of(make_mocked_request("GET", "/$hc/orders", headers={"Host": "relay:5672", **headers})) == origin
+    http = make_mocked_request("GET", "/$hc/orders", headers={"Host": "relay:5672", **headers})
+    assert origin_of(http) == origin
+    assert host_of(http) == origin.partition("://")[2]

@@ -1,11 +1,19 @@
-"""What a listener makes of an address that a relay tells it."""
+"""What a listener makes of an address that a relay tells it, and of a token service that is gone."""
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from typing import Any
 
+import pytest
+from azure.core.exceptions import ServiceRequestError
+
+from isthmus.client import RelayUnavailableError
+from isthmus.client.aio import RelayRequester
+from isthmus.client.relay import channel as channel_module
 from isthmus.client.relay.address import RelayAddress
-from isthmus.client.relay.channel import _secured
+from isthmus.client.relay.channel import Channel, Handlers, _secured
+from isthmus.transport.credential import TokenError
 
 KEY = "SharedAccessKeyName=k;SharedAccessKey=v"
 
@@ -21,3 +29,60 @@ KEY = "SharedAccessKeyName=k;SharedAccessKey=v"
 def test_a_listener_that_came_by_tls_never_goes_on_without(more: str, told: str, wanted: str) -> None:
     place = RelayAddress(f"Endpoint=sb://relay.example.org/;{KEY}{more}", "orders").resolve()
     assert _secured(told, place) == wanted
+
+
+class Gone:
+    """A credential whose token service cannot be reached."""
+
+    def get_token(self, *scopes: str) -> Any:
+        raise ServiceRequestError("no connection")
+
+
+class GoneAsync:
+    async def get_token(self, *scopes: str) -> Any:
+        raise ServiceRequestError("no connection")
+
+
+@pytest.mark.parametrize("credential", [Gone(), GoneAsync()])
+async def test_a_token_service_that_is_gone_is_no_end_of_the_other_relay(credential: Any) -> None:
+    address = RelayAddress(("127.0.0.1", credential), "orders")
+    with pytest.raises(TokenError, match="no connection"):
+        await address.resolve().token()
+    second = f"Endpoint=sb://127.0.0.1:1/;{KEY};UseDevelopmentEmulator=true"
+    async with RelayRequester(("127.0.0.1", credential), second, "orders", timeout=1.0) as requester:
+        with pytest.raises(RelayUnavailableError) as raised:
+            await requester.request("GET")
+    assert set(raised.value.attributes["failures"]) == {"primary", "secondary"}
+
+
+async def test_no_error_ends_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: asyncio.Queue[None] = asyncio.Queue()
+
+    class Address:
+        def resolve(self) -> Any:
+            tries.put_nowait(None)
+            raise RuntimeError("what nobody expects")
+
+    class Backoff:
+        def __init__(self, *_: float) -> None:
+            pass
+
+        def next_seconds(self) -> float:
+            return 0.0
+
+        def reset(self) -> None:
+            pass
+
+    monkeypatch.setattr(channel_module, "Backoff", Backoff)
+    nothing: Any = None
+    channel = Channel(
+        "primary", Address(), Handlers(nothing, nothing), nothing, asyncio.Semaphore(), heartbeat=1.0, max_body_bytes=1,  # type: ignore[arg-type]
+        on_change=lambda: None,
+    )  # fmt: skip
+    running = asyncio.create_task(channel.run())
+    for _ in range(3):
+        await asyncio.wait_for(tries.get(), 10)
+    assert channel.state.error == "what nobody expects"
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
