@@ -32,6 +32,7 @@ queues:
   spread: {enable_partitioning: true}
 """
 LONG_SECONDS = 180.0
+STORES = 1 + 4  # of a zone: that of the namespace, and those of fragments
 
 
 class Traffic:
@@ -126,8 +127,13 @@ def metric(ns: NamespaceProcess, name: str, zone: int) -> float:
     raise AssertionError(f"no such line: {name}")
 
 
-def back(ns: NamespaceProcess, zone: int) -> None:
-    until(lambda: metric(ns, "resilvers_total", zone) >= 1 and not down(ns))
+def back(ns: NamespaceProcess, zone: int, *, whole: bool = False) -> None:
+    """Wait until a zone is back; a whole one with all stores and the bodies of large messages: what nobody uses is looked at once a second."""
+    log = ns.data / "log.txt"
+    bodies = f"zone {zone} takes bodies of large messages again"
+    stores = STORES if whole else 1
+    until(lambda: metric(ns, "resilvers_total", zone) >= stores and not down(ns))
+    until(lambda: not whole or bodies in log.read_text())
 
 
 @contextmanager
@@ -186,10 +192,10 @@ def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(tmp_
                 traffic.more()
                 overwrite(zones[0])
                 traffic.more()
-                back(ns, 1)
+                back(ns, 1, whole=True)
                 remove(zones[1])
                 traffic.more()
-                back(ns, 2)
+                back(ns, 2, whole=True)
                 filler = fill(small)
                 if filler is not None:
                     until(lambda: traffic.failures or metric(ns, "in_service", 3) == 0)

@@ -119,16 +119,26 @@ class ZonedBlobs:
             self._write_marks()
             self._woken.set()
 
-    def _write_marks(self) -> None:
-        """I3."""
+    def _write_marks(self, back: BodyFolder | None = None) -> bool:
+        """I3; whether all could be written.
+
+        Args:
+            back: a folder that is to serve again, once this has succeeded.
+
+        Raises:
+            OSError, StoreError: that folder refuses its mark.
+        """
         self._version += 1
-        stale = [each.index for each in self._folders if each.reason]
+        stale = [each.index for each in self._folders if each.reason and each is not back]
+        if back is not None:
+            back.write_mark(self._version, stale)
         for each in self._serving:
             try:
                 each.write_mark(self._version, stale)
             except (OSError, StoreError) as error:
                 self._drop(each, str(error))
-                return  # which has written the others
+                return False  # it has written the others
+        return True
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -150,9 +160,11 @@ class ZonedBlobs:
                 self._begun = set(self._writing)
             self._fill(folder, set())
             with self._lock:
+                # On disk before it is told: who reads that three are whole may lose one.
+                if not self._write_marks(folder):
+                    raise StoreError("another copy of the bodies failed meanwhile")
                 folder.reason = ""
                 under_way = set(self._begun)
-                self._write_marks()
             # What had begun without this folder is copied when it is whole; until then two others have it.
             while under_way & self._writing and not self._closed.is_set():
                 time.sleep(0.05)

@@ -186,6 +186,27 @@ def test_a_body_that_comes_while_a_folder_is_brought_back_is_in_it(
     assert files(folders[2]) == files(folders[0])
 
 
+def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in between, it would not count, and whoever was told so had lost another one."""
+    told: list[list[str]] = []
+    write_mark = BodyFolder.write_mark
+
+    def write(folder: BodyFolder, version: int, stale: list[int]) -> None:
+        if not stale:
+            told.append(blobs.reasons())
+        write_mark(folder, version, stale)
+
+    store(blobs, 1)
+    monkeypatch.setattr(BodyFolder, "write_mark", write)
+    shutil.rmtree(folders[2])
+    until(lambda: blobs.reasons()[2])
+    until(lambda: not any(blobs.reasons()))
+    assert len(told) == 3
+    assert all(reasons[2] for reasons in told)
+
+
 def test_one_folder_alone_is_refused(folders: list[Path]) -> None:
     """It may be the one that missed bodies; the others would be made as it is."""
     blobs = ZonedBlobs(folders)
