@@ -2,9 +2,7 @@
 
 What it is: the two schemas, messages to batches, batches to messages. In raw mode a batch is built from joined bytes and
 offsets, without a Python object per cell. In decoded mode every field of a message has its column, and application
-properties keep their AMQP types: the struct of each names it, so that what is read can be written again as it was. What it
-is not: Spark; the schemas are given as Spark's DDL text beside Arrow's. Barely over 400 lines: what is read and how it is
-written again are side by side.
+properties keep their AMQP types (`isthmus.connectors.servicebus.message.property_struct`). What it is not: Spark; the schemas are given as Spark's DDL text beside Arrow's.
 
 Invariants:
     I1. `decode` then `encode` gives a message with equal sections, types of application properties included.
@@ -12,9 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
-import uuid
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -24,6 +21,7 @@ import pyarrow as pa
 from isthmus.amqp import codec, section, types
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.section import Header
+from isthmus.connectors.servicebus.message.property_struct import describe, is_moment, milliseconds, restore
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE
 
 __all__ = [
@@ -68,10 +66,7 @@ _COLUMNS: dict[str, str] = {
     "dead_letter_source": "string",
     "size_bytes": "long",
 }
-_KINDS = ("boolean", "long", "double", "string", "datetime", "timespan_microseconds", "uuid", "binary")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-# The years 1 to 9999, which are all that Spark's and Python's times have in common.
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _ARROW = {"string": pa.string(), "long": pa.int64(), "int": pa.int32(), "timestamp": _TIMESTAMP}
 _PROPERTY = pa.struct(
     [
@@ -180,13 +175,8 @@ def _unreadable(payload: bytes, sequence: int) -> dict[str, Any]:
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     if kind == _TIMESTAMP:
-        return pa.array([value * 1000 if _is_moment(value) else None for value in values], pa.int64()).cast(_TIMESTAMP)
+        return pa.array([value * 1000 if is_moment(value) else None for value in values], pa.int64()).cast(_TIMESTAMP)
     return pa.array(values, kind)
-
-
-def _is_moment(value: Any) -> bool:
-    """Whether milliseconds since the epoch are a time that Spark and Python can tell."""
-    return isinstance(value, int) and _FIRST_MS <= value <= _LAST_MS
 
 
 def decode(message: bytes) -> dict[str, Any]:
@@ -255,106 +245,6 @@ def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else None
 
 
-# AMQP types of application properties by the name in the field `type`, and the field that holds their value.
-_TYPES: dict[type, tuple[str, str]] = {
-    bool: ("boolean", "boolean"),
-    types.UByte: ("ubyte", "long"),
-    types.UShort: ("ushort", "long"),
-    types.UInt: ("uint", "long"),
-    types.ULong: ("ulong", "long"),
-    types.Byte: ("byte", "long"),
-    types.Short: ("short", "long"),
-    types.Int: ("int", "long"),
-    types.Long: ("long", "long"),
-    int: ("long", "long"),
-    types.Float: ("float", "double"),
-    float: ("double", "double"),
-    str: ("string", "string"),
-    types.Symbol: ("symbol", "string"),
-    types.Char: ("char", "string"),
-    types.Timestamp: ("timestamp", "datetime"),
-    uuid.UUID: ("uuid", "uuid"),
-    bytes: ("binary", "binary"),
-}
-_MAKERS: dict[str, Callable[[Any], Any]] = {
-    "boolean": bool,
-    "ubyte": types.UByte,
-    "ushort": types.UShort,
-    "uint": types.UInt,
-    "ulong": types.ULong,
-    "byte": types.Byte,
-    "short": types.Short,
-    "int": types.Int,
-    "long": types.Long,
-    "float": types.Float,
-    "double": float,
-    "string": str,
-    "symbol": types.Symbol,
-    "char": types.Char,
-    "timestamp": lambda value: types.Timestamp(_milliseconds(value)),
-    "uuid": uuid.UUID,
-    "binary": bytes,
-}
-# The type of a property whose row does not say it, by the field that is set.
-_DEFAULTS = {
-    "boolean": "boolean",
-    "long": "long",
-    "double": "double",
-    "string": "string",
-    "datetime": "timestamp",
-    "uuid": "uuid",
-    "binary": "binary",
-}
-_FIELD_OF = dict(_TYPES.values())
-_TIMESPAN = types.Symbol("com.microsoft:timespan")
-_TICKS_PER_MICROSECOND = 10
-
-
-def describe(value: Any) -> dict[str, Any] | None:
-    """An application property as the struct of its column; types without a field of their own are kept encoded."""
-    if value is None:
-        return None
-    name, field = _TYPES.get(type(value), ("", ""))
-    if field == "long" and not -(1 << 63) <= value < 1 << 63:
-        field = ""
-    if field == "datetime" and not _is_moment(value):
-        field = ""
-    if field == "datetime":
-        return {field: int(value) * 1000, "type": name}
-    if field == "uuid":
-        return {field: str(value), "type": name}
-    if field:
-        return {field: value, "type": name}
-    encoded: dict[str, Any] = {"binary": codec.encode(value), "type": "amqp"}
-    if isinstance(value, types.Described) and value.descriptor == _TIMESPAN and isinstance(value.value, int):
-        encoded["timespan_microseconds"] = int(value.value) // _TICKS_PER_MICROSECOND
-    return encoded
-
-
-def restore(struct: dict[str, Any] | None) -> Any:
-    """The application property that a struct describes; without a `type`, that of the field that is set.
-
-    Raises:
-        ValueError: the type is unknown, or the value is none of that type.
-    """
-    if struct is None:
-        return None
-    name = struct.get("type")
-    if name == "amqp":
-        return codec.decode(struct["binary"])[0]
-    if name is None:
-        field = next((kind for kind in _KINDS if struct.get(kind) is not None), None)
-        if field is None:
-            return None
-        if field == "timespan_microseconds":
-            return types.Described(_TIMESPAN, types.Long(struct[field] * _TICKS_PER_MICROSECOND))
-        name = _DEFAULTS[field]
-    maker = _MAKERS.get(name)
-    if maker is None:
-        raise ValueError(f"application_properties: unknown type '{name}'; known are {', '.join(_MAKERS)}, amqp")
-    return maker(struct[_FIELD_OF[name]])
-
-
 def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
     """An encoded message from columns of the decoded schema; columns that are absent or null are left out.
 
@@ -373,7 +263,7 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
     if row.get("partition_key") is not None:
         annotations["x-opt-partition-key"] = row["partition_key"]
     if row.get("scheduled_enqueue_time") is not None:
-        annotations["x-opt-scheduled-enqueue-time"] = types.Timestamp(_milliseconds(row["scheduled_enqueue_time"]))
+        annotations["x-opt-scheduled-enqueue-time"] = types.Timestamp(milliseconds(row["scheduled_enqueue_time"]))
     if with_place:
         annotations |= _place(row)
     fields = {field: row[column] for column, field in _FIELDS.items() if row.get(column) is not None}
@@ -403,13 +293,9 @@ def _place(row: dict[str, Any]) -> dict[Any, Any]:
     }
     found: dict[Any, Any] = {types.Symbol(name): types.Long(number) for name, number in numbers.items() if number}
     if row.get("enqueued_time") is not None:
-        found[types.Symbol("x-opt-enqueued-time")] = types.Timestamp(_milliseconds(row["enqueued_time"]))
+        found[types.Symbol("x-opt-enqueued-time")] = types.Timestamp(milliseconds(row["enqueued_time"]))
     return found
 
 
 def _restored(value: Any) -> Any:
     return restore(value) if isinstance(value, dict) else value
-
-
-def _milliseconds(value: Any) -> int:
-    return int(value) if isinstance(value, int) else round(value.timestamp() * 1000)

@@ -1,5 +1,4 @@
 import uuid
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from isthmus.connectors.servicebus.row import (
     decoded_batch,
     encode,
     raw_batch,
-    restore,
 )
 
 values = st.one_of(
@@ -142,16 +140,6 @@ def test_a_timespan_that_is_no_number_passes_encoded() -> None:
     own = {"span": types.Described(types.Symbol("com.microsoft:timespan"), "1 h")}
     row = decoded_batch([section.encode_message(b"x", application_properties=own)], [b"t"], [1]).to_pylist()[0]
     assert section.decode_map(encode(row), locate(encode(row)).application_properties) == own
-
-
-def test_a_row_without_types_gets_those_of_its_fields() -> None:
-    assert restore({"long": 5}) == types.Long(5)
-    assert restore({"string": "x"}) == "x"
-    assert restore({"boolean": False}) is False
-    assert restore({}) is None
-    assert restore({"timespan_microseconds": 2}).value == 20
-    with pytest.raises(ValueError, match="unknown type 'decimal'"):
-        restore({"type": "decimal", "string": str(Decimal(1))})
 
 
 @pytest.mark.parametrize("count", [3, 100])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from isthmus.amqp import section
-from isthmus.connectors.servicebus.row import describe, restore
+from isthmus.connectors.servicebus.message.property_struct import describe, restore
 from isthmus.replication.step.message.amqp_value import rule_text
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import MISSING, REMOVED

@@ -1,0 +1,130 @@
+"""Application properties as structs of one column, which keep their AMQP types.
+
+What it is: a value to its struct and back; the struct names the type, so that what is read can be written again as it was. What it is
+not: a message, or a row (`isthmus.connectors.servicebus.row`).
+
+Invariants:
+    I1. `describe` then `restore` gives an equal value of the same type.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from isthmus.amqp import codec, types
+
+__all__ = ["describe", "is_moment", "milliseconds", "restore"]
+
+_KINDS = ("boolean", "long", "double", "string", "datetime", "timespan_microseconds", "uuid", "binary")
+# The years 1 to 9999, which are all that Spark's and Python's times have in common.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+# AMQP types of application properties by the name in the field `type`, and the field that holds their value.
+_TYPES: dict[type, tuple[str, str]] = {
+    bool: ("boolean", "boolean"),
+    types.UByte: ("ubyte", "long"),
+    types.UShort: ("ushort", "long"),
+    types.UInt: ("uint", "long"),
+    types.ULong: ("ulong", "long"),
+    types.Byte: ("byte", "long"),
+    types.Short: ("short", "long"),
+    types.Int: ("int", "long"),
+    types.Long: ("long", "long"),
+    int: ("long", "long"),
+    types.Float: ("float", "double"),
+    float: ("double", "double"),
+    str: ("string", "string"),
+    types.Symbol: ("symbol", "string"),
+    types.Char: ("char", "string"),
+    types.Timestamp: ("timestamp", "datetime"),
+    uuid.UUID: ("uuid", "uuid"),
+    bytes: ("binary", "binary"),
+}
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "boolean": bool,
+    "ubyte": types.UByte,
+    "ushort": types.UShort,
+    "uint": types.UInt,
+    "ulong": types.ULong,
+    "byte": types.Byte,
+    "short": types.Short,
+    "int": types.Int,
+    "long": types.Long,
+    "float": types.Float,
+    "double": float,
+    "string": str,
+    "symbol": types.Symbol,
+    "char": types.Char,
+    "timestamp": lambda value: types.Timestamp(milliseconds(value)),
+    "uuid": uuid.UUID,
+    "binary": bytes,
+}
+# The type of a property whose row does not say it, by the field that is set.
+_DEFAULTS = {
+    "boolean": "boolean",
+    "long": "long",
+    "double": "double",
+    "string": "string",
+    "datetime": "timestamp",
+    "uuid": "uuid",
+    "binary": "binary",
+}
+_FIELD_OF = dict(_TYPES.values())
+_TIMESPAN = types.Symbol("com.microsoft:timespan")
+_TICKS_PER_MICROSECOND = 10
+
+
+def describe(value: Any) -> dict[str, Any] | None:
+    """An application property as the struct of its column; types without a field of their own are kept encoded."""
+    if value is None:
+        return None
+    name, field = _TYPES.get(type(value), ("", ""))
+    if field == "long" and not -(1 << 63) <= value < 1 << 63:
+        field = ""
+    if field == "datetime" and not is_moment(value):
+        field = ""
+    if field == "datetime":
+        return {field: int(value) * 1000, "type": name}
+    if field == "uuid":
+        return {field: str(value), "type": name}
+    if field:
+        return {field: value, "type": name}
+    encoded: dict[str, Any] = {"binary": codec.encode(value), "type": "amqp"}
+    if isinstance(value, types.Described) and value.descriptor == _TIMESPAN and isinstance(value.value, int):
+        encoded["timespan_microseconds"] = int(value.value) // _TICKS_PER_MICROSECOND
+    return encoded
+
+
+def restore(struct: dict[str, Any] | None) -> Any:
+    """The application property that a struct describes; without a `type`, that of the field that is set.
+
+    Raises:
+        ValueError: the type is unknown, or the value is none of that type.
+    """
+    if struct is None:
+        return None
+    name = struct.get("type")
+    if name == "amqp":
+        return codec.decode(struct["binary"])[0]
+    if name is None:
+        field = next((kind for kind in _KINDS if struct.get(kind) is not None), None)
+        if field is None:
+            return None
+        if field == "timespan_microseconds":
+            return types.Described(_TIMESPAN, types.Long(struct[field] * _TICKS_PER_MICROSECOND))
+        name = _DEFAULTS[field]
+    maker = _MAKERS.get(name)
+    if maker is None:
+        raise ValueError(f"application_properties: unknown type '{name}'; known are {', '.join(_MAKERS)}, amqp")
+    return maker(struct[_FIELD_OF[name]])
+
+
+def is_moment(value: Any) -> bool:
+    """Whether milliseconds since the epoch are a time that Spark and Python can tell."""
+    return isinstance(value, int) and _FIRST_MS <= value <= _LAST_MS
+
+
+def milliseconds(value: Any) -> int:
+    """Milliseconds since the epoch, of such or of a datetime."""
+    return int(value) if isinstance(value, int) else round(value.timestamp() * 1000)
