@@ -120,24 +120,31 @@ class ZonedBlobs:
             self._woken.set()
 
     def _write_marks(self, back: BodyFolder | None = None) -> bool:
-        """I3; whether all could be written.
+        """I3.
 
         Args:
-            back: a folder that is to serve again, once this has succeeded.
+            back: a folder that is stale up to now and is not from here on.
 
-        Raises:
-            OSError, StoreError: that folder refuses its mark.
+        Returns:
+            Whether every folder that is not stale has its mark. The one that comes back gets its own last: until then it has an
+            older version than the others, and a start takes nothing from it.
         """
         self._version += 1
         stale = [each.index for each in self._folders if each.reason and each is not back]
-        if back is not None:
-            back.write_mark(self._version, stale)
         for each in self._serving:
             try:
                 each.write_mark(self._version, stale)
             except (OSError, StoreError) as error:
-                self._drop(each, str(error))
-                return False  # it has written the others
+                self._drop(each, str(error))  # which has written the others
+                return False
+        if back is None:
+            return True
+        try:
+            back.write_mark(self._version, stale)
+        except (OSError, StoreError) as error:
+            back.reason = str(error)
+            self._write_marks()
+            return False
         return True
 
     def _run(self) -> None:
@@ -160,11 +167,10 @@ class ZonedBlobs:
                 self._begun = set(self._writing)
             self._fill(folder, set())
             with self._lock:
-                # On disk before it is told: who reads that three are whole may lose one.
-                if not self._write_marks(folder):
-                    raise StoreError("another copy of the bodies failed meanwhile")
-                folder.reason = ""
                 under_way = set(self._begun)
+                if not self._write_marks(folder):
+                    return
+                folder.reason = ""  # told only now: killed before, it would not count
             # What had begun without this folder is copied when it is whole; until then two others have it.
             while under_way & self._writing and not self._closed.is_set():
                 time.sleep(0.05)

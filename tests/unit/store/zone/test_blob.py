@@ -207,6 +207,53 @@ def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(
     assert all(reasons[2] for reasons in told)
 
 
+def test_i3_a_folder_is_back_only_when_a_start_would_take_it(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    shutil.rmtree(folders[2])
+    blobs._folders[2].reason = "it failed"
+    told: list[tuple[int, str]] = []
+    write_mark = BodyFolder.write_mark
+
+    def watched(self: BodyFolder, version: int, stale: list[int]) -> None:
+        told.append((self.index, blobs.reasons()[2]))
+        write_mark(self, version, stale)
+
+    monkeypatch.setattr(BodyFolder, "write_mark", watched)
+    blobs._try_back(blobs._folders[2])
+    assert told == [(0, "it failed"), (1, "it failed"), (2, "it failed")]
+    assert blobs.reasons() == [""] * 3
+    assert [folder.read_mark() for folder in blobs._folders] == [blobs._folders[0].read_mark()] * 3
+
+
+def test_i3_a_folder_that_refuses_its_mark_stays_stale_in_the_others(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._folders[2].reason = "it failed"
+    write_mark = BodyFolder.write_mark
+
+    def refusing(self: BodyFolder, version: int, stale: list[int]) -> None:
+        write_mark(self, version, stale)
+        if self.index == 2:
+            raise OSError("the mark was written, and its sync refused")
+
+    monkeypatch.setattr(BodyFolder, "write_mark", refusing)
+    blobs._try_back(blobs._folders[2])
+    assert blobs.reasons() == ["", "", "the mark was written, and its sync refused"]
+    marks = [folder.read_mark() for folder in blobs._folders]
+    assert marks[0] == marks[1]
+    assert marks[0] is not None
+    assert marks[2] is not None
+    assert marks[0][0] > marks[2][0]
+    assert marks[0][1] == [2]
+
+
 def test_one_folder_alone_is_refused(folders: list[Path]) -> None:
     """It may be the one that missed bodies; the others would be made as it is."""
     blobs = ZonedBlobs(folders)
