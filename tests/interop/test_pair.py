@@ -355,24 +355,30 @@ def test_only_who_may_manage_puts_messages_into_a_dead_letter_queue(pair: Paired
 
 def test_what_is_moved_again_after_a_kill_stands_once(pair: Paired) -> None:
     """Killed between the acknowledgement of the copies and the removal of the messages; there, back, and there again."""
-    pair.verb("create")
-    with pair.client("ewr") as client, client.get_queue_sender("later") as sender:
+    queue = "solo"  # open at both, whichever member is fenced
+    for alias in ("ewr", "jfk"):
+        with pair.administration(alias) as client:
+            client.create_queue(queue)
+    with pair.client("ewr") as client, client.get_queue_sender(queue) as sender:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
     for old, new in (("ewr", "jfk"), ("jfk", "ewr"), ("ewr", "jfk")):
-        source, target = pair.connected(old, "later"), pair.connected(new, "later")
+        source, target = pair.connected(old, queue), pair.connected(new, queue)
         try:
-            killed = mover._Pass(source, target, "later")
-            assert killed._send(list(messages(source, "later"))) == [True] * 5
+            killed = mover._Pass(source, target, queue)
+            assert killed._send(list(messages(source, queue))) == [True] * 5
             killed.close()
-            assert mover.move(source, target, "later", in_sessions=False) == (5, "")
+            assert mover.move(source, target, queue, in_sessions=False) == (5, "")
         finally:
             source.close(1.0)
             target.close(1.0)
     with (
         pair.client("jfk") as client,
-        client.get_queue_receiver("later", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
+        client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
     ):
         assert bodies(receiver.receive_messages(max_message_count=50, max_wait_time=3)) == [str(n) for n in range(5)]
+    for alias in ("ewr", "jfk"):
+        with pair.administration(alias) as client:
+            client.delete_queue(queue)
 
 
 def test_what_stands_in_a_subscription_brings_a_planned_one_back(pair: Paired) -> None:

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from isthmus.connectors.servicebus.administration.pair_member import Counts
 from isthmus.errors import IsthmusError
-from isthmus.pairing.mover import Moved
+from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.topology.pair.description import CLOSED, Description, Key, kept
 

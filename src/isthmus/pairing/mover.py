@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
@@ -33,6 +32,7 @@ from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
 from isthmus.operations.purge import remove
 from isthmus.operations.sweep import Taken, sweep
+from isthmus.pairing.moved import Moved
 from isthmus.transport import Client, Sender
 
 __all__ = ["DEAD_LETTERS", "Moved", "as_copy", "move", "move_dead_letters"]
@@ -43,18 +43,6 @@ _AT_ONCE = 200
 _NO_TTL = 0xFFFFFFFF
 _QUIET_SECONDS = 0.5
 _ACTIVE, _SCHEDULED = 0, 2
-
-
-class Moved(NamedTuple):
-    """What was done.
-
-    Attributes:
-        moved: messages that the new member has acknowledged and the old one has removed.
-        first_refusal: why the new member took a message not; empty where it took all.
-    """
-
-    moved: int
-    first_refusal: str = ""
 
 
 def move(source: Client, target: Client, path: str, *, in_sessions: bool) -> Moved:

@@ -1,7 +1,7 @@
 """One declared pair with its members, its state file and everything that works on them.
 
 What it is: what the verbs of `isthmus pair` do, without options and tables. What it is not: a decision; those are in
-`isthmus.topology.pair` and `isthmus.pairing.state`.
+`isthmus.topology.pair` and `isthmus.pairing.state`. What only some verbs need is imported by them: a forced fail-over is in a hurry.
 
 Invariants:
     I1. A forced fail-over is on disk before any member is asked anything.
@@ -14,24 +14,25 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.pairing.alias_proxy import Lead
 from isthmus.pairing.failover import Failover
 from isthmus.pairing.keeper import Comparison, Consent, Keeper, Round
-from isthmus.pairing.mover import Moved, move, move_dead_letters
+from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, StateFile
-from isthmus.replication.reach import Reach
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pair.declaration import Pair, address_of
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
-from isthmus.transport import Client
+
+if TYPE_CHECKING:
+    from isthmus.pairing.alias_proxy import Lead
+    from isthmus.transport import Client
 
 __all__ = ["NotInStepError", "PairSession", "find_pair"]
 
@@ -257,14 +258,20 @@ class PairSession:
         return Failover(self.file.save, self.members, self._move, self.pair.exclude, note, move_dead=self._move_dead)
 
     def _move(self, state: PairState, entity: Description) -> Moved:
+        from isthmus.pairing.mover import move
+
         in_sessions = bool(entity.settings.get("requires_session"))
         return self._between(state, entity, partial(move, in_sessions=in_sessions))
 
     def _move_dead(self, state: PairState, entity: Description) -> Moved:
+        from isthmus.pairing.mover import move_dead_letters
+
         return self._between(state, entity, move_dead_letters)
 
     def _between(self, state: PairState, entity: Description, work: Callable[[Client, Client, str], Moved]) -> Moved:
         """What a mover does, with a connection to each member."""
+        from isthmus.replication.reach import Reach
+
         with Reach(self._federation, "isthmus-pair") as reach:
             source = reach.open(Endpoint(state.active, entity.path))
             try:
@@ -309,6 +316,8 @@ class PairSession:
 
     def look(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
         """Where the alias leads, by the state file; reads it only when it has changed."""
+        from isthmus.pairing.alias_proxy import Lead
+
         known: list[tuple[tuple[int, int], Lead]] = []
 
         def lead() -> Lead:

@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.connectors.servicebus.administration.pair_member import Counts
 from isthmus.pairing.failover import Failover, NotEmptyError, is_movable, stop_layers
-from isthmus.pairing.mover import Moved
+from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import PairState, Phase
 from isthmus.topology.pair.description import Description, Key, kept
 

@@ -1,0 +1,22 @@
+"""What a mover did with an entity.
+
+What it is: a value. It is a module of its own so that a forced fail-over, which moves nothing, does not load what moves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Moved"]
+
+
+class Moved(NamedTuple):
+    """What was done.
+
+    Attributes:
+        moved: messages that the new member has acknowledged and the old one has removed.
+        first_refusal: why the new member took a message not; empty where it took all.
+    """
+
+    moved: int
+    first_refusal: str = ""
