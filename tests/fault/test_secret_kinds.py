@@ -237,7 +237,9 @@ class Systems:
             "art": self.artemis.count("flights"),
             "stq": int(self.queues["flights"].get_queue_properties().approximate_message_count or 0),
         }
-        with ServiceBusAdministrationClient.from_connection_string(self.ewr.admin_connection_string) as admin:
+        with ServiceBusAdministrationClient.from_connection_string(
+            self.ewr.admin_connection_string, connection_verify=str(self.ewr.ca_file)
+        ) as admin:
             for name in ("from-jfk", "from-lga", "from-art", "from-stq"):
                 found[name] = int(admin.get_queue_runtime_properties(name).active_message_count or 0)
         return found

@@ -19,6 +19,8 @@ MESSAGES = 2_000
 KILL_MESSAGES = 600
 QUICK = ("servicebus", "eventhubs", "eventgrid", "http")
 QUICK_MESSAGES = 100
+# To so many targets at once: Azurite looks through all messages that it has at each request.
+AT_ONCE = {"queuestorage": 2}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,10 @@ def test_messages_come_whole_to_every_target(quick: AnyToAny, source: str) -> No
 @pytest.mark.soak
 @pytest.mark.parametrize("source", KINDS)
 def test_every_source_reaches_every_target(everything: AnyToAny, source: str) -> None:
-    cells = everything.move(source, KINDS, MESSAGES)
+    cells: dict[str, Cell] = {}
+    width = AT_ONCE.get(source, len(KINDS))
+    for at in range(0, len(KINDS), width):
+        cells |= everything.move(source, KINDS[at : at + width], MESSAGES)
     any_record.write(source, "calm", cells)
     check(cells, MESSAGES, may_double=True)  # a request that nobody answers in time is made again
 
