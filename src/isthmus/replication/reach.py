@@ -159,7 +159,7 @@ class Reach:
             namespace = self._federation.namespaces[alias]
             if not namespace.is_service_bus:
                 identity = system_of(namespace.kind).identity(namespace_options(namespace))
-                found |= {alias: alias, identity: alias}
+                found |= {alias: alias, **({identity: alias} if identity else {})}
                 continue
             options = SourceOptions.read(namespace_options(namespace) | {"entity": "$cbs"})
             client = Client(endpoint_of(options), name=self._name).open(CONNECT_TIMEOUT_SECONDS)

@@ -91,7 +91,9 @@ class _Examination:
         except (IsthmusError, OSError) as error:
             yield self._failed("connect", error)
             return
-        yield self._ok("connect", f"{identity} answered in {(time.monotonic() - began) * 1000:.0f} ms")
+        # RabbitMQ, for one, calls itself nothing.
+        name = identity or next(iter(system.places(options)), self._namespace.kind)
+        yield self._ok("connect", f"{name} answered in {(time.monotonic() - began) * 1000:.0f} ms")
         for reads, entities in ((True, self._needed.listen), (False, self._needed.send)):
             for entity in entities:
                 right = "listen" if reads else "send"

@@ -116,7 +116,7 @@ def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any
     """Field, value that existed, value wanted, for every field that is wanted and differs; rules apart."""
     for each in fields(after):
         value = getattr(after, each.name)
-        if each.name in {"name", "rules", "subscriptions", "groups", "is_topic"} or value is None:
+        if each.name in _NOT_SET or value is None:
             continue
         if before is not None and each.name.startswith("initial_"):
             continue
@@ -150,6 +150,8 @@ def _details(before: Entity | None, after: Entity | None) -> Iterator[str]:
             yield f"rule {rule.name}: {rule.filter}" + (f"; {rule.action}" if rule.action else "")
 
 
+# What a field of a state tells beside what is set.
+_NOT_SET = frozenset({"name", "rules", "subscriptions", "groups", "is_topic", "is_read", "remarks"})
 _LABELS = {
     "lock_duration_ms": "LockDuration",
     "max_delivery_count": "MaxDeliveryCount",

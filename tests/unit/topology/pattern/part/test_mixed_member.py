@@ -7,11 +7,11 @@ import json
 import pytest
 
 from isthmus.replication.route_spec import route_spec
-from isthmus.topology import lint, read, routes
+from isthmus.topology import lint, plan, read, routes
 from isthmus.topology.linter import warnings
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.state import LogState, PlainState, TopicState
+from isthmus.topology.state import LogState, NamespaceState, PlainState, TopicState
 
 HEAD = """isthmus: 1
 namespaces:
@@ -150,3 +150,10 @@ def test_routes_are_claimed_where_one_end_can_hold_a_claim() -> None:
 def test_routes_without_a_claim_are_warned_of(members: str, is_warned: bool) -> None:
     found = [each.message for each in warnings(task(members=members)) if "have no claim" in each.message]
     assert len(found) == is_warned
+
+
+def test_the_plan_tells_of_an_exchange_only_what_is_set() -> None:
+    federation = read(task(members="lga, ewr"))
+    stands = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("ewr", "lga")}
+    made = {each.path: each.details for each in plan(federation, stands).changes if each.alias == "lga"}
+    assert made == {"flights": (), "flights/Subscriptions/isthmus.flights.ewr": ()}
