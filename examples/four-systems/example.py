@@ -1,48 +1,17 @@
-"""Kafka, RabbitMQ and Event Hubs for the example, started by the tests' kit, and the board that receives at RabbitMQ."""
+"""Kafka, RabbitMQ and Event Hubs for the example, started by the tests' kit."""
 
 import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import quote
 
-from isthmus.connectors.rabbitmq.mapping.mapping import to_message
-from isthmus.demo.example import Example
 from isthmus.errors import ConfigError, Fault
 from isthmus.testing.namespace import NamespaceProcess
-from isthmus.topology.model import Endpoint, NamespaceRef
+from isthmus.topology.model import NamespaceRef
 
 TESTS = Path(__file__).parents[2] / "tests"
-QUEUE = "boards"
-
-
-class Board:
-    """An application at RabbitMQ: a queue of its own, bound to the exchange, from which it takes all that comes, and keeps it."""
-
-    def __init__(self, server: object) -> None:
-        self._server = server
-        self._received: list[bytes] = []
-
-    def bind(self) -> None:
-        self._server.queue(QUEUE)
-        binding = f"bindings/%2F/e/{quote('flights')}/q/{QUEUE}"
-        self._server.call("POST", binding, {"routing_key": "#", "arguments": {}})
-
-    def peek(self, from_sequence: int, count: int) -> Sequence[bytes]:
-        """What it has received, by number from 1."""
-        from rabbitmq_client import RabbitClient
-
-        with RabbitClient(self._server.port) as client:
-            for record in client.take(QUEUE, 1_000_000):
-                self._received.append(to_message(record, len(self._received) + 1))
-        start = max(from_sequence - 1, 0)
-        return self._received[start : start + count]
-
-
-_board: Board | None = None
 
 
 def connect(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
@@ -50,17 +19,6 @@ def connect(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
     _use_kit(stack)
     (folder / alias).mkdir()
     return {"jfk": _kafka, "lga": _rabbitmq, "hub": _event_hubs}[alias](alias, folder, stack)
-
-
-def before(example: Example) -> None:
-    """The exchange stands now."""
-    assert _board is not None
-    _board.bind()
-
-
-def arrived(endpoint: Endpoint) -> object:
-    """RabbitMQ lets nobody look into a queue without taking from it: what stands there is what the board received."""
-    return _board.peek if endpoint.alias == "lga" and _board is not None else None
 
 
 def _use_kit(stack: ExitStack) -> None:
@@ -82,11 +40,9 @@ def _kafka(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
 
 
 def _rabbitmq(alias: str, folder: Path, stack: ExitStack) -> NamespaceRef:
-    global _board
     from rabbitmq_server import PASSWORD, USER, rabbit_server
 
     server = stack.enter_context(rabbit_server(folder / alias))
-    _board = Board(server)
     settings = {
         "host": f"127.0.0.1:{server.port}",
         "username": USER,

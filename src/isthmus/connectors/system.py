@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isthmus.connectors.administration import Administration
     from isthmus.topology.model import NamespaceRef
 
-__all__ = ["SYSTEMS", "LogSystem", "Peek", "System", "Waits", "system_of"]
+__all__ = ["SYSTEMS", "CountingSystem", "LogSystem", "Peek", "System", "Waits", "system_of"]
 
 Peek = Callable[[int, int], Sequence[bytes]]
 """Encoded messages from a position on, so many at most, without taking them; empty where none follows."""
@@ -108,6 +108,18 @@ class LogSystem(Protocol):
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The same browsing from where a group is.
+
+        Raises:
+            IsthmusError: it cannot be told.
+        """
+        ...
+
+
+class CountingSystem(Protocol):
+    """What a kind can tell beyond `System` whose queues let nobody look, and whose topics can be recorded (`NamespaceKind.audits_by`)."""
+
+    def unsettled(self, options: Mapping[str, str], entity: str, group: str) -> int:
+        """How many messages of a queue are ready or with a consumer, as the system counted them some seconds ago.
 
         Raises:
             IsthmusError: it cannot be told.

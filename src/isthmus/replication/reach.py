@@ -19,7 +19,7 @@ from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.system import LogSystem, Waits, system_of
+from isthmus.connectors.system import CountingSystem, LogSystem, Waits, system_of
 from isthmus.errors import IsthmusError
 from isthmus.replication.browse_retry import BrowseRetry
 from isthmus.replication.verification.audit import Peek
@@ -97,6 +97,16 @@ class Reach:
         """
         namespace = self._federation.namespaces[endpoint.alias]
         return system_of(namespace.kind).waiting(namespace_options(namespace), endpoint.entity, group)
+
+    def unsettled(self, endpoint: Endpoint, group: str) -> int:
+        """How many messages of a queue that nobody can look into are ready or with a consumer, as the system counted them last.
+
+        Raises:
+            IsthmusError: the system cannot be reached, or refuses.
+        """
+        namespace = self._federation.namespaces[endpoint.alias]
+        system = cast(CountingSystem, system_of(namespace.kind))
+        return system.unsettled(namespace_options(namespace), endpoint.entity, group)
 
     def check(self, endpoint: Endpoint, *, reads: bool) -> None:
         """Tries what a route needs of an entity of a system that is not Service Bus.

@@ -108,6 +108,12 @@ class NamespaceRef:
         return kind.dead_letters or dict(self.settings).get(kind.dead_letters_by, "").lower() == "true"
 
     @property
+    def keeps_audit(self) -> bool:
+        """Whether a topic of it can keep what passes for verification."""
+        kind = KINDS[self.kind]
+        return bool(kind.audits_by and dict(self.settings).get(kind.audits_by))
+
+    @property
     def is_service_bus(self) -> bool:
         """Whether it has subscriptions with rules, dead-letter queues and claims."""
         return self.kind == SERVICE_BUS.name
@@ -336,6 +342,8 @@ class Flow:
         audit_ms: the time to live that witness and target give their messages, where no application consumes them; 0: none.
         detection_ms: the history window of the target's duplicate detection by MessageId; 0: it is off.
         consumers: name of the one subscription that all consumers share, where the entities model a queue; else empty.
+        origin_is_recorded: whether the witness records what passes a topic that keeps and numbers nothing itself.
+        target_is_recorded: the same of the target.
     """
 
     origin: Endpoint
@@ -351,6 +359,8 @@ class Flow:
     audit_ms: int = 0
     detection_ms: int = 0
     consumers: str = ""
+    origin_is_recorded: bool = False
+    target_is_recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

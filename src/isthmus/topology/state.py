@@ -160,6 +160,10 @@ class LogState:
         return any(group.name == name for group in self.groups)
 
 
+AUDIT_SUFFIX = ".$audit"
+"""With this ends the name of what records a plain topic for verification (`PlainState.audit`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainState:
     """An entity of a system that is neither Service Bus nor a log: a queue, or a topic (an exchange, an address).
@@ -167,6 +171,8 @@ class PlainState:
     Attributes:
         is_topic: whether it hands each message to every subscription.
         subscriptions: of a topic: what keeps messages for routes; those that are wanted, or, of the ones asked for, those that exist.
+        audit: of a topic: which of the subscriptions records what passes it, for verification, and is read without taking anything.
+        audit_ms: how long that one keeps a message; 0: for ever; None: there is none.
         is_read: whether a route reads it.
         remarks: what is to be told of it as it stands, e.g. that it drops messages; each a sentence without its subject.
     """
@@ -174,6 +180,8 @@ class PlainState:
     name: str
     is_topic: bool = False
     subscriptions: tuple[str, ...] = ()
+    audit: str = field(default="", compare=False)
+    audit_ms: int | None = field(default=None, compare=False)
     is_read: bool = field(default=False, compare=False)
     remarks: tuple[str, ...] = field(default=(), compare=False)
 

@@ -39,6 +39,8 @@ from isthmus.topology.state import NamespaceState, PlainState, WantedState
 __all__ = ["RabbitAdministration"]
 
 TIMEOUT_SECONDS = 15.0
+# Age is looked at when a segment is full: small ones keep what an audit records closer to its time.
+_SEGMENT_BYTES = 50_000_000
 # Of each kind of exchange: the routing key and the arguments of a binding that gets everything.
 _EVERYTHING: Mapping[str, tuple[str, dict[str, str]]] = {
     "topic": ("#", {}),
@@ -118,12 +120,24 @@ class RabbitAdministration:
                     self._place, f"exchange '{change.topic}' is of type {kind}, of which no queue gets everything",
                     f"bind a queue '{change.subscription}' to it by the keys that the route is to have",
                 )  # fmt: skip
-            self._make_queue(change.subscription)
+            audit_ms = change.after.audit_ms if isinstance(change.after, PlainState) else None
+            if audit_ms is None:
+                self._make_queue(change.subscription)
+            else:
+                self._make_stream(change.subscription, audit_ms)
             self._bind(change.topic, change.subscription, *_EVERYTHING[kind])
 
     def size(self, entity: str) -> EntitySize | None:
         """A queue has no greatest size that a route could look at."""
         return None
+
+    def messages(self, queue: str) -> int:
+        """How many messages a queue has, ready or with a consumer, as it was counted last; 0 where there is no such queue.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        return int((self._queue(queue) or {}).get("messages", 0))
 
     # ---- what exists
 
@@ -137,7 +151,11 @@ class RabbitAdministration:
         bound = {each["destination"] for each in bindings if each.get("destination_type") == "queue"}
         stand = tuple(name for name in entity.subscriptions if name in bound)
         remarks = [
-            each for name in stand for each in self._remarks(replace(entity, name=name), self._queue(name) or {})
+            each
+            for name in stand
+            for each in self._remarks(
+                replace(entity, name=name), self._queue(name) or {}, is_audit=name == entity.audit
+            )
         ]
         return PlainState(name=entity.name, is_topic=True, subscriptions=stand, remarks=tuple(remarks))
 
@@ -145,7 +163,12 @@ class RabbitAdministration:
         found = self._call("GET", f"queues/{self._host}/{quote(name, '')}", is_optional=True)
         return found if isinstance(found, dict) else None
 
-    def _remarks(self, entity: PlainState, queue: Mapping[str, Any]) -> tuple[str, ...]:
+    def _remarks(self, entity: PlainState, queue: Mapping[str, Any], *, is_audit: bool = False) -> tuple[str, ...]:
+        if is_audit:
+            is_stream = queue.get("type") == "stream"
+            return (
+                () if is_stream else (f"queue {entity.name} is no stream: verify cannot read it; delete it and apply",)
+            )
         if not entity.is_read:
             return ()
         found = remarks_of(queue, self._version, is_rejected_to=self._options.dead_letter_exchange)
@@ -191,6 +214,14 @@ class RabbitAdministration:
         arguments: dict[str, Any] = {"x-queue-type": self._options.queue_type}
         if self._options.queue_type == "quorum" and has_default_limit(self._version):
             arguments[DELIVERY_LIMIT] = -1  # what comes back often is not lost
+        if self._queue(name) is None:
+            self._call("PUT", f"queues/{self._host}/{quote(name, '')}", {"durable": True, "arguments": arguments})
+
+    def _make_stream(self, name: str, keeps_ms: int) -> None:
+        """What keeps all that comes, for `isthmus verify`; a segment goes when all of it is older than `keeps_ms`, 0: never."""
+        arguments: dict[str, Any] = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": _SEGMENT_BYTES}
+        if keeps_ms:
+            arguments["x-max-age"] = f"{-(-keeps_ms // 1000)}s"
         if self._queue(name) is None:
             self._call("PUT", f"queues/{self._host}/{quote(name, '')}", {"durable": True, "arguments": arguments})
 

@@ -88,20 +88,27 @@ class Probe:
         connection = self._connection
         limit = time.monotonic() + ANSWER_SECONDS
         while True:
-            connection.flush()
             for found, arguments in self._answers:
                 if found == which:
                     self._answers.clear()
                     return arguments
-            if connection.error is not None:
-                raise connection.error
-            now = time.monotonic()
-            if now >= limit:
+            if not self._serve(limit):
                 raise OperationTimeoutError(f"{connection.place}: no answer within {ANSWER_SECONDS:g} s")
-            poll = select.poll()
-            poll.register(connection.fileno(), connection.interest())
-            is_ready = bool(poll.poll((limit - now) * 1000))
-            connection.service(time.monotonic(), is_ready=is_ready)
+
+    def _serve(self, limit: float) -> bool:
+        """Writes what waits and reads what comes, once; False at `limit`, monotonic seconds."""
+        connection = self._connection
+        connection.flush()
+        if connection.error is not None:
+            raise connection.error
+        now = time.monotonic()
+        if now >= limit:
+            return False
+        poll = select.poll()
+        poll.register(connection.fileno(), connection.interest())
+        is_ready = bool(poll.poll((limit - now) * 1000))
+        connection.service(time.monotonic(), is_ready=is_ready)
+        return True
 
     # ---- called by the connection
 

@@ -1,7 +1,7 @@
 """RabbitMQ as the driver sees it (`isthmus.connectors.system`).
 
-What it is: administration, looks at queues and exchanges, and what waits. What it is not: browsing: a message that is looked at over AMQP 0-9-1
-has been taken, and goes back as redelivered.
+What it is: administration, looks at queues and exchanges, what waits, and the browsing of streams. What it is not: the browsing of queues: a
+message that is looked at there has been taken, and goes back as redelivered.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from isthmus.connectors.rabbitmq.option import read_broker
 from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq.stream import StreamPeek
 from isthmus.connectors.system import Peek, Waits
 from isthmus.errors import EntityNotFoundError, NotAllowedError
+from isthmus.topology.state import AUDIT_SUFFIX
 
 if TYPE_CHECKING:
     from isthmus.connectors.administration import Administration
@@ -56,12 +58,22 @@ class RabbitSystem:
             return Waits(probe.queue(group or entity))
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
-        """Not possible.
+        """Opens a stream.
 
         Raises:
-            NotAllowedError: always.
+            NotAllowedError: it is a queue.
+            IsthmusError: the broker cannot be reached, or refuses.
         """
-        raise NotAllowedError(f"queue '{entity}': RabbitMQ lets nobody look into a queue without taking from it")
+        if not entity.endswith(AUDIT_SUFFIX):
+            raise NotAllowedError(f"queue '{entity}': RabbitMQ lets nobody look into a queue without taking from it")
+        return StreamPeek(options, entity)
+
+    def unsettled(self, options: Mapping[str, str], entity: str, group: str) -> int:
+        """How many messages of a queue are ready or with a consumer, as the management plugin counted them some seconds ago."""
+        from isthmus.connectors.rabbitmq.administration import RabbitAdministration
+
+        counted = RabbitAdministration(read_broker(options)).messages(group or entity)
+        return max(counted, self.waiting(options, entity, group).messages)
 
 
 SYSTEM = RabbitSystem()

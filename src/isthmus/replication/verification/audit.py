@@ -27,6 +27,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -48,8 +49,12 @@ from isthmus.replication.verification.passage import (
 )
 from isthmus.replication.verification.reading import Reading
 from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.replication.verification.recorded import Recorded
 from isthmus.replication.verification.unkept import doubt_unkept, entered_unkept
 from isthmus.topology.model import Endpoint, Route
+
+# So old may a count of RabbitMQ be, with a second more (its `collect_statistics_interval`).
+COUNTED_SECONDS = 6.0
 
 __all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "Selects", "audit"]
 
@@ -76,6 +81,8 @@ def audit(
     log_reader: LogReader | None = None,
     spools: SpoolsReader | None = None,
     delivered: Callable[[Passage], Mapping[int, int]] | None = None,
+    unsettled: Callable[[Route], int] | None = None,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -101,6 +108,8 @@ def audit(
         log_reader: reads what is before routes whose source is a log.
         spools: tells what is in the spools of routes.
         delivered: what ledgers tell of messages that went a way: sequence numbers at their origin, and when each was moved last.
+        unsettled: how many messages wait before a route whose queue nobody can look into, or are with its consumer.
+        pause: waits for seconds, where such a count is too old.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not exist.
@@ -115,6 +124,7 @@ def audit(
     ]
     kept = {each.origin for each in passages if each.is_witnessed} if passages else set(subscriptions)
     forwarded = {each.member: each.origin for each in followed if not each.routes or each.keeps_numbers}
+    recorded = {each.origin for each in followed if each.by_content}
     peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
     audited = {
         alias: Audited(
@@ -124,6 +134,8 @@ def audit(
             selects,
             is_origin=alias in kept,
             is_log=alias in (logs or {}),
+            recorded=frozenset(recorded),
+            is_record=alias in recorded,
             forwards=forwarded.get(alias, ""),
             is_table=endpoint.is_table,
             by_session=by_session,
@@ -137,10 +149,21 @@ def audit(
     met = {pair: set(each.waiting) for pair, each in rest.items()}
     for alias, each in audited.items():
         each.first_pass = False
-        _read_on(each, peeks[alias], read, ends[alias], on_message)
+        ends[alias] = _read_on(each, peeks[alias], read, ends[alias], on_message)
     sources.read_set_aside()
+    by_record = Recorded(followed, audited)
+    by_record.number()
+    count = partial(_counted, followed, unsettled)
+    counts = count() if recorded else {}
+    if by_record.exceeds(counts):
+        pause(COUNTED_SECONDS)
+        counts = count()
+        for alias, each in audited.items():
+            _read_on(each, peeks[alias], read, ends[alias], on_message)
+        by_record.number()
     for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
-        audited[alias].begin_with(_met(alias, audited, rest))
+        late = [by_record.met(each, counts[each.pair]) for each in followed if each.by_content and each.origin == alias]
+        audited[alias].begin_with(_met(alias, audited, rest).union(*late))
     readings = {
         alias: each.reading(
             shared=shared if isinstance(shared, bool) else alias in shared,
@@ -164,10 +187,13 @@ def audit(
     for alias in holdings.keys() - unkept.keys():
         during_ms = (began_ms - DRIFT_MS, clock.wall_ms() + DRIFT_MS)
         _leave_out(alias, holdings[alias], audited[alias], missing, during_ms)
+    by_record.explain(missing, rest, counts)
     if any(missing.values()):
         reads = {alias: partial(messages, peek, 0, read) for alias, peek in peeks.items()}
         originals = {alias: each.originals for alias, each in audited.items()}
-        sought = {pair: numbers for pair, numbers in missing.items() if pair[0] not in unkept}
+        sought = {
+            pair: numbers for pair, numbers in missing.items() if pair[0] not in unkept and pair[0] not in recorded
+        }
         for pair, numbers in dropped_by_detection(sought, reads, detection_ms or {}, originals, marks).items():
             rest[pair].dropped |= numbers
             missing[pair] -= numbers
@@ -185,6 +211,13 @@ def audit(
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
     )
+
+
+def _counted(passages: Sequence[Passage], unsettled: Callable[[Route], int] | None) -> dict[tuple[str, str], int]:
+    """By (origin, member), what waits before the routes that are known by a count alone."""
+    return {
+        each.pair: unsettled(each.routes[0]) if unsettled is not None else 0 for each in passages if each.by_content
+    }
 
 
 def _met(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:

@@ -98,6 +98,8 @@ class Audited:
         selects: which messages the task replicates; None: all.
         is_origin: whether messages enter the task here.
         is_log: whether it is a log, e.g. a topic of Kafka.
+        recorded: origins whose copies are numbered by their content, later (`Recorded`).
+        is_record: whether this is what records such an origin.
         forwards: the origin whose messages the namespace itself forwards here, under the numbers that they have there; else empty.
         is_table: whether it is a table, which has the origin's numbers and none of its own.
         by_session: whether messages keep their order within their session, and no other.
@@ -111,6 +113,8 @@ class Audited:
         first_numbers: by partition, the lowest sequence number that a publisher's message has here.
         last_numbers: by partition, the highest, also of the second reading.
         messages: how many were read.
+        contents: of a record, digest and number of all publishers' messages, also of the second reading.
+        perishable: of a record, those that had a time to live, of which nobody knows when it began.
     """
 
     alias: str
@@ -119,6 +123,8 @@ class Audited:
     selects: Selects | None = None
     is_origin: bool = True
     is_log: bool = False
+    recorded: Collection[str] = ()
+    is_record: bool = False
     forwards: str = ""
     is_table: bool = False
     by_session: bool = False
@@ -132,6 +138,8 @@ class Audited:
     first_numbers: dict[int, int] = field(default_factory=dict)
     last_numbers: dict[int, int] = field(default_factory=dict)
     messages: int = 0
+    contents: list[tuple[int, int]] = field(default_factory=list)
+    perishable: set[int] = field(default_factory=set)
     _first_enqueued_ms: int = 0
     _first_ttl_ms: int = 0
     _shortest_ttl_ms: int = 0
@@ -150,7 +158,7 @@ class Audited:
             self.numbering.add(identity.sequence)
         if identity.origin or self.forwards:
             arrivals = self.arrivals.setdefault(identity.origin or self.forwards, Arrivals())
-            arrivals.numbers.append(identity.number)
+            arrivals.numbers.append(-1 if identity.origin in self.recorded else identity.number)
             alias = identity.origin.partition("/")[0]
             made_id = f"{alias}/{identity.entity}/{identity.number}" if alias else ""
             arrivals.digests.append(content_digest(message, self.marks, made_id))
@@ -162,6 +170,8 @@ class Audited:
         number, fragment = identity.number, identity.number >> FRAGMENT_BITS
         self.first_numbers[fragment] = min(self.first_numbers.get(fragment, number), number)
         self.last_numbers[fragment] = max(self.last_numbers.get(fragment, number), number)
+        if self.is_record:
+            self.contents.append((content_digest(message, self.marks), number))
         if self.first_pass and self.is_origin:
             self._enter(message, identity)
 
@@ -176,8 +186,12 @@ class Audited:
             self._shortest_ttl_ms = min(self._shortest_ttl_ms or ttl_ms, ttl_ms)
         if identity.resent:
             self.resent[identity.resent] = identity.number
-        digest = content_digest(message, self.marks)
-        self.originals.add(identity.number, digest, found.enqueued_ms, found.expires_at_ms if ttl_ms else 0)
+        ends_ms = found.expires_at_ms if ttl_ms else 0
+        if self.is_record and ttl_ms:
+            self.perishable.add(identity.number)
+            ends_ms = 0
+        digest = self.contents[-1][0] if self.is_record else content_digest(message, self.marks)
+        self.originals.add(identity.number, digest, found.enqueued_ms, ends_ms)
         self.own.append(identity.number)
 
     def begin_with(self, known: Collection[int]) -> None:

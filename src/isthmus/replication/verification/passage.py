@@ -99,6 +99,7 @@ class Passage:
         expires_ms: copies live so long at the target at most; 0: as long as their originals.
         changes: whether contents change on the way.
         drops: whether steps may complete messages without passing them on.
+        by_content: whether the origin's record tells messages by what they hold (`Recorded`).
         keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
     """
 
@@ -111,6 +112,7 @@ class Passage:
     expires_ms: int = 0
     changes: bool = False
     drops: bool = False
+    by_content: bool = False
     keeps_numbers: bool = False
 
     @property
@@ -166,6 +168,8 @@ class SourceReader:
         """
         for depth, stage in enumerate(self._stages):
             for (source, group), passages in stage.items():
+                if passages[0].by_content:
+                    continue  # its queues let nobody look
                 is_log = bool(group)
                 peek = self._logs.waiting(passages[0].routes[depth]) if is_log and self._logs else self._open(source)
                 # From the source a message goes into the spools: those are read behind it.
@@ -205,6 +209,8 @@ class SourceReader:
     def _set_aside(self, source: Endpoint, route: Route) -> Iterator[Identity]:
         for message in self._spools.set_aside(route.name) if self._spools is not None else ():
             yield self._read(message)
+        if route.options.plain.reads:
+            return
         if route.options.log.group:
             yield from self._logs.set_aside(route) if self._logs is not None else ()
             return

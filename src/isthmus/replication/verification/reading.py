@@ -110,7 +110,8 @@ class Reading:
         """Whether a copy of a message that entered another member at this time may have been here and been taken out."""
         if self.shared or self.absent_between:
             return True
-        return self.absent_before > 0 and entered_ms <= self.first_enqueued_ms + drift_ms
+        is_unknown = not self.first_enqueued_ms
+        return self.absent_before > 0 and (is_unknown or entered_ms <= self.first_enqueued_ms + drift_ms)
 
     def to_dict(self) -> dict[str, Any]:
         """The reading as plain values."""

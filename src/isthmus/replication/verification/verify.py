@@ -161,11 +161,18 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
 def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation, chosen: Mapping[str, Route]) -> str:
     """Why a flow cannot be read; empty where it can."""
     origin, target = (federation.namespaces.get(each.alias) for each in (flow.origin, flow.target))
-    if origin is not None and origin.is_plain:
+    if flow.origin_is_recorded and flow.changes:
+        return (
+            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[origin.kind].title if origin else flow.origin} numbers no "
+            "messages, and steps change what they hold"
+        )
+    if origin is not None and origin.is_plain and not flow.origin_is_recorded:
         return (
             f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[origin.kind].title} numbers no messages, so that "
             "what has left the queue is not known"
         )
+    if flow.target_is_recorded:
+        return ""
     if target is not None and target.is_plain and not KINDS[target.kind].browses:
         return (
             f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[target.kind].title} cannot be read without taking "
@@ -208,6 +215,8 @@ def _audit(
     passed = [route for each in ground.passages for route in each.routes]
     options = passed[0].options if passed else RouteOptions()
     logs = LogAudit(reach, passed)
+    records = {flow.witness for flow in flows if flow.origin_is_recorded}
+    records |= {flow.target for flow in flows if flow.target_is_recorded}
     return audit(
         task,
         passed,
@@ -224,13 +233,18 @@ def _audit(
         shared=ground.shared,
         ttl_ms=ground.ttl_ms,
         logs={
-            label: any(route.source == end and route.options.start == "now" for route in passed)
+            label: any(
+                (route.source == end or (end in records and route.source.alias == end.alias))
+                and route.options.start == "now"
+                for route in passed
+            )
             for label, end in ground.places.items()
-            if not end.is_table and federation.namespaces[end.alias].is_log
+            if not end.is_table and (end in records or federation.namespaces[end.alias].is_log)
         },
         log_reader=logs,
         spools=spools,
         delivered=lambda passage: _delivered(passage, ground),
+        unsettled=lambda route: reach.unsettled(route.source, route.options.plain.subscription),
     )
 
 
@@ -292,6 +306,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 expires_ms=flow.expires_ms,
                 changes=flow.changes,
                 drops=flow.drops,
+                by_content=flow.origin_is_recorded,
                 keeps_numbers=flow.target.is_table,
             )
         )

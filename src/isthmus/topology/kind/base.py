@@ -56,6 +56,7 @@ class NamespaceKind:
         dead_letters_by: else the setting which says that the system keeps what is rejected; empty: there is none.
         takes_dead_letters: of a queue: whether its source can be told a queue for what is set aside (option `dead_letters`).
         browses: of a queue: whether what is in it can be read without taking it; verification needs it at a target.
+        audits_by: of a queue: the setting with which a topic can keep what passes it for verification (`PlainState.audit`); empty: none can.
         fans_out: whether each of several routes can read all that is written to an entity, also what other routes write to it.
         address: the settings that tell two systems apart, with spaces between them.
         granted_by: what grants the rights `listen`, `send` and `manage`, for people.
@@ -74,6 +75,7 @@ class NamespaceKind:
     dead_letters_by: str = ""
     takes_dead_letters: bool = False
     browses: bool = False
+    audits_by: str = ""
     fans_out: bool = True
     address: str = ""
     granted_by: Mapping[str, str] = field(default_factory=dict)

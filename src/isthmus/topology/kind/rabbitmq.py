@@ -93,6 +93,7 @@ RABBITMQ = NamespaceKind(
     dead_letters=False,
     dead_letters_by="dead_letter_exchange",
     takes_dead_letters=True,
+    audits_by="management",
     address="host virtual_host",
     faults=rabbitmq_faults,
     settings=(

@@ -29,6 +29,7 @@ from isthmus.topology.pattern.part.duplicate import (
 from isthmus.topology.pattern.part.entity import read_entity, read_members
 from isthmus.topology.pattern.part.mark import default_mark
 from isthmus.topology.pattern.part.mixed_member import (
+    audit_of,
     check_members,
     log_options,
     member_state,
@@ -123,6 +124,7 @@ class AllActiveTask(Task):
         logs: members that are logs, e.g. clusters of Kafka.
         plains: members that are neither logs nor Service Bus, e.g. RabbitMQ.
         blocking: members that keep nothing that is set aside: there refusals block.
+        recorded: of the plain members those whose topic can keep what passes for verification.
     """
 
     entity: str
@@ -142,6 +144,7 @@ class AllActiveTask(Task):
     logs: tuple[str, ...] = ()
     plains: tuple[str, ...] = ()
     blocking: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
 
     @property
     def claim_members(self) -> tuple[str, ...]:
@@ -197,6 +200,7 @@ class AllActive:
             task,
             logs=tuple(each for each in task.members if each in namespaces and namespaces[each].is_log),
             plains=tuple(each for each in task.members if each in namespaces and namespaces[each].is_plain),
+            recorded=tuple(each for each in task.members if each in namespaces and namespaces[each].keeps_audit),
             blocking=tuple(
                 each
                 for each in task.members
@@ -304,6 +308,8 @@ class AllActive:
                 filter=task.filter,
                 origin_is_consumed=not (has_audit or route.source.alias in task.logs),
                 target_is_consumed=not (has_audit or route.target.alias in task.logs),
+                origin_is_recorded=bool(audit_of(task, route.source.alias)),
+                target_is_recorded=bool(audit_of(task, route.target.alias)),
                 audit_ms=(task.audit_ms or 0) if has_audit else 0,
                 detection_ms=task.duplicate_detection_ms,
                 consumers=task.subscriptions[0].name if task.is_queue else "",
@@ -311,5 +317,5 @@ class AllActive:
 
 
 def _read_by_audit(task: AllActiveTask, alias: str, subscription: str) -> Endpoint:
-    """What verification reads at a member; of one that is not Service Bus the topic itself."""
-    return Endpoint(alias, subscription if alias in task.claim_members else task.entity)
+    """What verification reads at a member; of one that is not Service Bus its record, else the topic itself."""
+    return Endpoint(alias, subscription if alias in task.claim_members else audit_of(task, alias) or task.entity)

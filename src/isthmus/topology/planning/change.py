@@ -151,7 +151,7 @@ def _details(before: Entity | None, after: Entity | None) -> Iterator[str]:
 
 
 # What a field of a state tells beside what is set.
-_NOT_SET = frozenset({"name", "rules", "subscriptions", "groups", "is_topic", "is_read", "remarks"})
+_NOT_SET = frozenset({"name", "rules", "subscriptions", "groups", "is_topic", "is_read", "remarks", "audit"})
 _LABELS = {
     "lock_duration_ms": "LockDuration",
     "max_delivery_count": "MaxDeliveryCount",
@@ -169,6 +169,7 @@ _LABELS = {
     "initial_partitions": "partitions",
     "initial_replication": "replication factor",
     "start": "starts at",
+    "audit_ms": "keeps messages",
 }
 
 
@@ -183,6 +184,8 @@ def shown(name: str, value: Any) -> str:
         return "?"
     if value == "" and name.startswith("forward_"):
         return ""
+    if name == "audit_ms" and not value:
+        return "for ever"
     if name == "duplicate_detection_ms" and not value:
         return "off"
     if name.endswith("_ms"):

@@ -42,7 +42,14 @@ def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
                 at, key = found.setdefault(alias, {}), (entity.name, entity.is_topic)
                 stands = at.get(key, entity)
                 both = tuple(dict.fromkeys((*stands.subscriptions, *entity.subscriptions)))
-                at[key] = replace(entity, subscriptions=both, is_read=stands.is_read or entity.is_read)
+                audited = entity if entity.audit else stands
+                at[key] = replace(
+                    entity,
+                    subscriptions=both,
+                    is_read=stands.is_read or entity.is_read,
+                    audit=audited.audit,
+                    audit_ms=audited.audit_ms,
+                )
     return {alias: tuple(at.values()) for alias, at in found.items()}
 
 
@@ -69,7 +76,7 @@ def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: P
                 action="create",
                 kind="topic" if entity.is_topic else "queue",
                 topic=entity.name,
-                after=replace(entity, subscriptions=()),
+                after=replace(entity, subscriptions=(), audit="", audit_ms=None),
             )
         )
     else:
@@ -78,8 +85,9 @@ def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: P
         if stands is not None and name in stands.subscriptions:
             continue
         if stands is not None:
+            what = "verified" if name == entity.audit else "moved"
             found.notes.append(
-                f"topic {entity.name} at {alias} exists: what was published before `apply` makes {name} is not moved"
+                f"topic {entity.name} at {alias} exists: what was published before `apply` makes {name} is not {what}"
             )
         found.changes.append(
             Change(
@@ -88,6 +96,6 @@ def _compare(alias: str, entity: PlainState, namespace: NamespaceState, found: P
                 kind="subscription",
                 topic=entity.name,
                 subscription=name,
-                after=PlainState(name=name),
+                after=PlainState(name=name, audit_ms=entity.audit_ms if name == entity.audit else None),
             )
         )

@@ -162,6 +162,12 @@ def consume(channel: int, queue: str, tag: str, *, exclusive: bool) -> bytes:
     return method(channel, M.BASIC_CONSUME, b"\0\0" + short(queue) + short(tag) + bytes((flags,)) + fields)
 
 
+def consume_stream(channel: int, queue: str, tag: str, offset: int | str) -> bytes:
+    """Begins to read a stream from an offset on, or from its chunk `last`."""
+    fields = table.encode([("x-stream-offset", *table.field_of(offset))])
+    return method(channel, M.BASIC_CONSUME, b"\0\0" + short(queue) + short(tag) + b"\0" + fields)
+
+
 def cancel(channel: int, tag: str) -> bytes:
     """Ends consuming."""
     return method(channel, M.BASIC_CANCEL, short(tag) + b"\0")

@@ -16,18 +16,27 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from isthmus.topology.file.document import Document
+from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, LogOptions, PlainOptions, Route
 from isthmus.topology.pattern.part.log_end import STREAM_NAME
 from isthmus.topology.pattern.part.mark import mark_filter
 from isthmus.topology.pattern.part.replication import replication_subscription
-from isthmus.topology.state import GroupState, LogState, PlainState
+from isthmus.topology.state import AUDIT_SUFFIX, GroupState, LogState, PlainState
 from isthmus.topology.step import StepDeclaration
 
 if TYPE_CHECKING:
     from isthmus.topology.pattern.all_active import AllActiveTask
 
-__all__ = ["check_members", "log_options", "member_state", "plain_options", "read_at", "unmarked_only"]
+__all__ = [
+    "audit_of",
+    "check_members",
+    "log_options",
+    "member_state",
+    "plain_options",
+    "read_at",
+    "unmarked_only",
+]
 
 # What a member cannot honour that has no rules.
 _UNHONOURED: Mapping[str, tuple[str, str]] = {
@@ -46,11 +55,29 @@ def read_at(task: AllActiveTask, source: str, target: str) -> Endpoint:
     return Endpoint(source, f"{task.entity}/Subscriptions/{replication_subscription(task.name, target)}")
 
 
+def audit_of(task: AllActiveTask, alias: str) -> str:
+    """What records all that passes the topic at a plain member; empty where nothing does."""
+    return f"isthmus.{task.name}{AUDIT_SUFFIX}" if task.audit_ms is not None and alias in task.recorded else ""
+
+
+def _kept_ms(audit_ms: int) -> int:
+    return audit_ms if audit_ms < INFINITE_MS else 0
+
+
 def member_state(task: AllActiveTask, alias: str) -> LogState | PlainState:
     """What must be at a member that is not Service Bus."""
     feeds = [replication_subscription(task.name, target) for target in task.members if target != alias]
     if alias in task.plains:
-        return PlainState(name=task.entity, is_topic=True, subscriptions=tuple(feeds), is_read=True)
+        audit = audit_of(task, alias)
+        return PlainState(
+            name=task.entity,
+            is_topic=True,
+            # Behind the others: what it records has come to all of them.
+            subscriptions=(*feeds, *([audit] if audit else ())),
+            is_read=True,
+            audit=audit,
+            audit_ms=_kept_ms(task.audit_ms or 0) if audit else None,
+        )
     return LogState(name=task.entity, groups=tuple(GroupState(name=feed, start=task.start) for feed in feeds))
 
 

@@ -86,7 +86,7 @@ AUDIT_DURATION = Setting(
     maximum=INFINITE_MS,
     may_be_off=True,
     description="Keeps the subscription `audit` at every member, which holds every message so long and which no "
-    "application consumes: `isthmus verify` reads it. With `off`, `audit` among `subscriptions` keeps its messages "
+    "application consumes: `isthmus verify` reads it; at RabbitMQ with `management` a stream beside the exchange. With `off`, `audit` among `subscriptions` keeps its messages "
     "for ever. Without this setting, `audit` among `subscriptions` keeps them for a day, and a queue has none.",
     example="1d",
 )

@@ -11,6 +11,7 @@ from isthmus.topology import lint, plan, read, routes
 from isthmus.topology.linter import warnings
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.route import flows
 from isthmus.topology.state import LogState, NamespaceState, PlainState, TopicState
 
 HEAD = """isthmus: 1
@@ -157,3 +158,55 @@ def test_the_plan_tells_of_an_exchange_only_what_is_set() -> None:
     stands = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("ewr", "lga")}
     made = {each.path: each.details for each in plan(federation, stands).changes if each.alias == "lga"}
     assert made == {"flights": (), "flights/Subscriptions/isthmus.flights.ewr": ()}
+
+
+def test_an_exchange_is_recorded_for_verification() -> None:
+    federation = read(task(", audit: 1d"))
+    wanted = dict(PATTERNS["all-active"].wanted(federation.tasks["flights"]))
+    plain = wanted["lga"]
+    assert isinstance(plain, PlainState)
+    assert plain.subscriptions[-1] == plain.audit == "isthmus.flights.$audit"
+    assert plain.audit_ms == 86_400_000
+    ends = {
+        (each.origin.alias, each.target.alias): (each.witness.entity, each.target.entity)
+        for each in flows(federation.tasks["flights"])
+    }
+    assert ends["lga", "jfk"] == ("isthmus.flights.$audit", "flights")
+    assert ends["jfk", "lga"] == ("flights", "isthmus.flights.$audit")
+    recorded = [
+        (each.origin.alias, each.target.alias)
+        for each in flows(federation.tasks["flights"])
+        if each.origin_is_recorded or each.target_is_recorded
+    ]
+    assert len(recorded) == 6
+
+
+def test_an_exchange_without_administration_or_audit_is_not_recorded() -> None:
+    for text in (
+        task(),
+        task(", audit: 1d").replace(', management: "http://rabbit:15672"', ""),
+        task(", audit: 1d", "ewr, art"),
+    ):
+        federation = read(text)
+        assert not any(
+            each.origin_is_recorded or each.target_is_recorded for each in flows(federation.tasks["flights"])
+        )
+
+
+def test_a_record_is_kept_as_long_as_the_audit() -> None:
+    for written, kept_ms in (("off", 0), ("2h", 7_200_000)):
+        federation = read(task(f", audit: {written}, subscriptions: [boards, audit]"))
+        wanted = dict(PATTERNS["all-active"].wanted(federation.tasks["flights"]))
+        plain = wanted["lga"]
+        assert isinstance(plain, PlainState)
+        assert plain.audit_ms == kept_ms
+
+
+def test_the_plan_says_what_a_record_is() -> None:
+    federation = read(task(", audit: 1d", "lga, ewr"))
+    stands = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("ewr", "lga")}
+    made = {each.path: each for each in plan(federation, stands).changes if each.alias == "lga"}
+    record = made["flights/Subscriptions/isthmus.flights.$audit"]
+    assert record.details == ("keeps messages 1d",)
+    assert list(made)[-1] == record.path
+    assert made["flights"].details == made["flights/Subscriptions/isthmus.flights.ewr"].details == ()
