@@ -70,16 +70,21 @@ class DuplicateFilter:
     def fresh_moved(
         self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, *, is_fragment: bool
     ) -> tuple[Sequence[Parts], Sequence[int]]:
-        """Of messages that another entity forwards those that are no duplicates, with their origins."""
+        """Of messages that another entity forwards those that are no duplicates, with their origins.
+
+        One whose id a rule's action has removed is a duplicate of none.
+        """
         detection = self._by_id
         if detection is None:
             return messages, origins
-        ids = [message_id_of(parts) for parts in messages]
+        named = [(parts, message_id_of(parts)) for parts in messages]
+        ids = [message_id for _, message_id in named if message_id]
         if is_fragment:
-            named = zip(messages, ids, strict=True)
-            ids = [detection_id(parts._replace(message_id=message_id)) for parts, message_id in named]
-        flags = detection.fresh(ids, now_ms)
-        detection.remember([one for one, is_new in zip(ids, flags, strict=True) if is_new], now_ms)
+            ids = [detection_id(parts._replace(message_id=message_id)) for parts, message_id in named if message_id]
+        new = detection.fresh(ids, now_ms)
+        detection.remember([one for one, is_new in zip(ids, new, strict=True) if is_new], now_ms)
+        left = iter(new)
+        flags = [next(left) if message_id else True for _, message_id in named]
         return (
             [parts for parts, is_new in zip(messages, flags, strict=True) if is_new],
             [origin for origin, is_new in zip(origins, flags, strict=True) if is_new],

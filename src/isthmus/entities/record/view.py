@@ -168,6 +168,8 @@ def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
             parts = parts._replace(head=parts.head.replace(header=raw, ttl_ms=effective))
     if fields:
         rest = with_fields(rest, fields)
+        if "message_id" in fields:
+            parts = parts._replace(message_id=b"")  # of the message as it was; the copy's is read from its bytes
     return parts._replace(rest=rest)
 
 

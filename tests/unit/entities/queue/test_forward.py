@@ -671,3 +671,51 @@ def test_a_read_that_is_refused_while_messages_are_moved_leaves_none_in_nobodys_
     engine.update_queue("q", QueueDescription(forward_to="once"))
     settle(namespace)
     assert names(take(namespace, "once", read)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["at once", "from the store"])
+@pytest.mark.parametrize("action", ["SET sys.MessageId = one", "REMOVE sys.MessageId"])
+def test_ids_that_an_action_sets_are_those_that_the_target_compares(
+    namespace: Any, message: Any, read: Any, action: str, stays: bool
+) -> None:
+    """Messages that get an id of their own, or none, are no duplicates of each other."""
+    engine = namespace.engine
+    engine.create_queue("q", QueueDescription(requires_duplicate_detection=True))
+    engine.create_topic("t")
+    settings = SubscriptionDescription(forward_to=None if stays else "q")
+    engine.create_subscription(
+        "t", "s", settings, default_rule=RuleDescription("r", SqlFilter("1=1"), SqlAction(action))
+    )
+    namespace.commit()
+    namespace.send("t", *(message("same", user={"one": f"m{number}"}) for number in range(3)))
+    namespace.send("t", message("same", user={"one": "m3"}))
+    if stays:
+        engine.update_subscription("t", "s", SubscriptionDescription(forward_to="q"))
+        namespace.commit()
+    settle(namespace)
+    assert [one.user["one"] for one in take(namespace, "q", read)] == ["m0", "m1", "m2", "m3"]
+    namespace.send("t", message("other", user={"one": "m3"}))
+    settle(namespace)
+    assert len(take(namespace, "q", read)) == (0 if "SET" in action else 1)
+
+
+def test_ids_that_an_action_makes_equal_are_duplicates(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("q", QueueDescription(requires_duplicate_detection=True))
+    engine.create_topic("t")
+    rule = RuleDescription("r", SqlFilter("1=1"), SqlAction("SET sys.MessageId = 'one'"))
+    engine.create_subscription("t", "s", SubscriptionDescription(forward_to="q"), default_rule=rule)
+    namespace.commit()
+    namespace.send("t", message("a"), message("b"))
+    namespace.send("t", message("c"))
+    assert names(take(namespace, "q", read)) == ["one"]
+
+
+def test_messages_without_an_id_are_no_duplicates_where_they_go_on(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("q", QueueDescription(requires_duplicate_detection=True))
+    engine.create_queue("source", QueueDescription(forward_to="q"))
+    namespace.commit()
+    namespace.send("source", message(user={"n": 1}), message(user={"n": 2}))
+    namespace.send("source", message(user={"n": 3}))
+    assert [one.user["n"] for one in take(namespace, "q", read)] == [1, 2, 3]
