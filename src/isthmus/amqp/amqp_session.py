@@ -79,7 +79,7 @@ class AmqpSession:
         self._next_incoming_id = 0
         self._next_outgoing_id = 1
         self._unannounced = 0
-        self._waiting: deque[tuple[Link, bytes]] = deque()
+        self._waiting: deque[tuple[Link, bytes | Flow]] = deque()  # a flow stands behind what it counts
         self._sent = DeliveryRuns()
 
     # ---- for owners
@@ -178,6 +178,13 @@ class AmqpSession:
         self._unannounced = 0
         self.write(flow)
 
+    def write_flow_behind(self, link: Link, flow: Flow) -> None:
+        """Writes a sender's flow, once nothing of what its link has sent waits for the window."""
+        if any(waits is link for waits, _ in self._waiting):
+            self._waiting.append((link, flow))
+        else:
+            self.write_flow(flow)
+
     def sent_frames(self, count: int) -> None:
         """Notes that `count` transfer frames were written."""
         self._next_outgoing_id = (self._next_outgoing_id + count) & MASK32
@@ -189,10 +196,21 @@ class AmqpSession:
         self._flush_waiting()
 
     def _flush_waiting(self) -> None:
-        fit = min(self.send_window, len(self._waiting))
-        if fit > 0:
-            self.connection.write(b"".join(self._waiting.popleft()[1] for _ in range(fit)))
-            self.sent_frames(fit)
+        waiting = self._waiting
+        while waiting:
+            _, first = waiting[0]
+            if isinstance(first, Flow):
+                waiting.popleft()
+                self.write_flow(first)
+                continue
+            frames: list[bytes] = []
+            while waiting and len(frames) < self.send_window and isinstance(one := waiting[0][1], bytes):
+                frames.append(one)
+                waiting.popleft()
+            if not frames:
+                return
+            self.connection.write(b"".join(frames))
+            self.sent_frames(len(frames))
 
     def remember_sent(self, link: Link, first: int, count: int, settled: bool) -> None:
         """Notes which ids `link` used."""
@@ -208,6 +226,8 @@ class AmqpSession:
         """A link is about to be detached: nothing of it is sent any more, and nothing that was is settled here."""
         if self._waiting:
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
+            if not self.end_sent:
+                self._flush_waiting()
         self._sent.forget(link)
 
     def release(self) -> None:

@@ -282,7 +282,7 @@ class Connection:
 
     def _scan(self, link: Link, buffer: bytes, at: int, end: int, events: list[Event]) -> int:
         shape, session = link.shape, link.amqp_session
-        if shape is None or link.partial is not None or link.detached:
+        if shape is None or link.partial is not None or link.detached or session.ended:
             return at
         head = shape.head
         if end - at < shape.size or buffer[at + 4 : at + 4 + len(head)] != head:

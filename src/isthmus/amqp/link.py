@@ -8,6 +8,8 @@ Invariants:
     I2. A receiver hands over no delivery beyond the credit it granted; a peer that oversteps it is detached.
     I3. delivery_count follows the sender; credit is kept relative to it (spec 2.6.7).
     I4. A delivery that is sent in parts is whole before the link begins another.
+    I5. A flow of a sender's leaves behind the last frame of every delivery that it counts: they may wait for the session's
+        window, or for their own next part.
 """
 
 from __future__ import annotations
@@ -100,6 +102,7 @@ class Link:
         self.parts_above_bytes = 0
         self._writer = TransferWriter(amqp_session.channel, handle)
         self._sending: tuple[bytes, int, int, bool] | None = None
+        self._is_flow_due = False  # behind the delivery that is sent in parts
 
     # ---- attaching and detaching
 
@@ -250,8 +253,8 @@ class Link:
         )
 
     def stopped(self) -> None:
-        """The sender has told that it has no credit any more."""
-        self.credit = 0
+        """The sender has told that it has no credit any more; it may have counted the delivery whose end is still to come."""
+        self.credit = 0 if self.partial is None else 1
 
     def dispose(self, first: int, last: int, state: Any = None, settled: bool = True) -> None:
         """Disposes of incoming deliveries first to last (ids); state None is accepted."""
@@ -363,6 +366,9 @@ class Link:
         session.write_transfers(
             self, self._writer.split(payload, tag, delivery_id, message_format, settled, limit, more=more)
         )
+        if self._is_flow_due and not more:
+            self._is_flow_due = False
+            self._send_flow(False)
 
     def settle_sent(self, first: int, last: int, state: Any = None) -> None:
         """Settles deliveries that we sent, echoing the receiver's outcome (accepted where `state` is None)."""
@@ -392,16 +398,22 @@ class Link:
     # ---- both
 
     def _send_flow(self, echo: bool, available: int | None = None) -> None:
-        self.amqp_session.write_flow(
-            Flow(
-                handle=self.handle,
-                delivery_count=self.delivery_count,
-                link_credit=self.credit,
-                available=available if self.role is Role.RECEIVER else 0,
-                drain=self.drain,
-                echo=echo,
-            )
+        if self._sending is not None:
+            self._is_flow_due = True
+            return
+        is_receiver = self.role is Role.RECEIVER
+        flow = Flow(
+            handle=self.handle,
+            delivery_count=self.delivery_count,
+            link_credit=self.credit,
+            available=available if is_receiver else 0,
+            drain=self.drain,
+            echo=echo,
         )
+        if is_receiver:
+            self.amqp_session.write_flow(flow)
+        else:
+            self.amqp_session.write_flow_behind(self, flow)
 
     def on_flow(self, flow: Flow) -> None:
         """Takes over the peer's flow; called by the session."""
@@ -416,7 +428,9 @@ class Link:
         if flow.delivery_count is not None:
             advanced = (flow.delivery_count - self.delivery_count) & MASK32
             if advanced < 0x80000000:
-                self.delivery_count = int(flow.delivery_count)
+                # Some senders count a delivery when they begin it; here one counts when it is whole.
+                advanced -= 1 if advanced and self.partial is not None else 0
+                self.delivery_count = (self.delivery_count + advanced) & MASK32
                 self.credit = max(0, self.credit - advanced)
         self._answer(flow)
 

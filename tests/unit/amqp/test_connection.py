@@ -299,6 +299,87 @@ def test_drain_is_answered_and_uses_up_the_credit() -> None:
     assert not sender.drain
 
 
+@pytest.mark.parametrize("asked", ["drain", "echo"])
+@pytest.mark.parametrize("sizes", [[300_000], [10] * 20, [10, 200_000, 10]], ids=str)
+def test_i5_of_link_a_flow_leaves_behind_the_deliveries_that_it_counts(asked: str, sizes: list[int]) -> None:
+    """They wait for the session's window; their receiver would count them twice, and detach a link that gives none back."""
+    peers = Peers(incoming_window=4).open()
+    peers.credit = 0
+    session, link = with_sender(peers)
+    receiver = peers.seen(LinkAttaching)[0].link
+    receiver.grant(len(sizes) + (2 if asked == "drain" else 0))
+    peers.pump()
+    session.send_window = 2  # as where the receiver's flow has not come yet
+    payloads = [b"\0Su\xb0" + struct.pack(">I", size) + bytes(size) for size in sizes]
+    link.send_many(payloads, [tag(number) for number in range(len(sizes))])
+    if asked == "drain":
+        link.drain = True
+        link.drained()
+    else:
+        link.on_flow(Flow(handle=link.handle, delivery_count=0, link_credit=0, echo=True))
+    peers.pump()
+    receiver.amqp_session.write_flow(Flow())  # the window opens
+    peers.pump()
+    assert [payload for run in peers.seen(Transfers) for payload in run.payloads] == payloads
+    assert not peers.seen(LinkDetached)
+    assert (receiver.credit, receiver.delivery_count) == (0, link.delivery_count)
+
+
+def test_i5_of_link_a_flow_waits_for_the_end_of_a_delivery_in_parts() -> None:
+    peers = Peers().open()
+    peers.credit = 1
+    _, link = with_sender(peers)
+    receiver = peers.seen(LinkAttaching)[0].link
+    payload = b"\0Su\xb0" + struct.pack(">I", 9) + bytes(9)
+    link.begin_parts(tag(1))
+    link.send_part(payload[:7], more=True)
+    receiver.take_back()
+    peers.pump()
+    assert receiver.peer_credit is None
+    link.send_part(payload[7:], more=False)
+    peers.pump()
+    assert [run.payloads for run in peers.seen(Transfers)] == [[payload]]
+    assert not peers.seen(LinkDetached)
+    assert (receiver.credit, receiver.peer_credit) == (0, 0)
+
+
+@pytest.mark.parametrize("advanced", [0, 1, 3])
+def test_a_flow_amid_a_delivery_may_count_it_already(advanced: int) -> None:
+    """Some senders count a delivery when they begin it, others when it is whole: to both their credit is as they say."""
+    peers = Peers().open()
+    peers.credit = 3
+    _, link = with_sender(peers)
+    receiver = peers.seen(LinkAttaching)[0].link
+    payload = b"\0Su\xb0" + struct.pack(">I", 9) + bytes(9)
+    link.begin_parts(tag(1))
+    link.send_part(payload[:7], more=True)
+    link.amqp_session.write_flow(Flow(handle=link.handle, delivery_count=advanced, link_credit=3 - advanced))
+    peers.pump()
+    link.send_part(payload[7:], more=False)
+    peers.pump()
+    assert [run.payloads for run in peers.seen(Transfers)] == [[payload]]
+    assert not peers.seen(LinkDetached)
+    assert (receiver.credit, receiver.delivery_count) == (3 - max(advanced, 1), max(advanced, 1))
+
+
+@pytest.mark.parametrize("by", ["peer", "owner"])
+def test_transfers_behind_the_end_of_a_session_are_dropped_in_whatever_form(by: str) -> None:
+    """I1: what the fast path takes apart is dropped as what comes frame by frame."""
+    peers = Peers().open()
+    session, link = with_sender(peers)
+    link.send_many([b"\0Sw\x40"] * 3, [tag(number) for number in range(3)])
+    peers.pump()
+    assert len([payload for run in peers.seen(Transfers) for payload in run.payloads]) == 3
+    peers.at_server.clear()
+    if by == "peer":
+        session.write(Transfer(handle=9, delivery_id=3, delivery_tag=b"x"))
+    else:
+        next(iter(peers.server._by_remote.values())).end()
+    link.send_many([b"\0Sw\x40"] * 3, [tag(number) for number in range(3)])
+    peers.pump()
+    assert peers.seen(Transfers) == []
+
+
 def with_receiver(peers: Peers) -> tuple[AmqpSession, Link, Link]:
     """A session, and both ends of a link on which the client receives; the server's comes last."""
     session = peers.client.begin()
