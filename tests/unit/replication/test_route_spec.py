@@ -7,6 +7,7 @@ import pytest
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.topology import read
+from isthmus.topology.pattern.ordering import SESSIONS_AT_ONCE
 from isthmus.topology.route import routes
 
 TEXT = """
@@ -83,7 +84,7 @@ def test_an_unordered_route_is_spread_over_the_readers_unless_what_stands_is_to_
     ("ordering", "ordered", "is_strict", "sessions"),
     [
         ("ordered", True, False, None),
-        ("session", True, False, "32"),
+        ("session", True, False, str(SESSIONS_AT_ONCE)),
         ("strict", True, True, None),
         ("none", False, False, None),
     ],

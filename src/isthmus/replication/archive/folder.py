@@ -249,7 +249,8 @@ class ArchiveFolder:
         found = {file for file in files_of(self.path) if OWN not in file.relative_to(self.path).parts}
         if last is not None:
             # Behind the walk: what is moved meanwhile is at one of the two places.
-            found |= {self.moved(self._staging / str(last.number) / name) for name in last.files}
+            moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
+            found |= {file for file in moved if file.exists()}  # one that somebody removed is at neither place
         return sorted(found)
 
     def moved(self, file: Path) -> Path:

@@ -115,6 +115,15 @@ def test_a_batch_that_was_noted_and_not_moved_is_read(tmp_path: Path, monkeypatc
     assert len(ArchiveFolder(tmp_path, COLUMNS).files()) == 1
 
 
+def test_a_file_of_the_last_batch_that_was_removed_is_not_listed(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet", "date=d/hour=2/y.parquet")
+    folder.commit("s", 0, 10, 10)
+    removed, kept = sorted(tmp_path.glob("date=*/hour=*/*.parquet"))
+    removed.unlink()
+    assert folder.files() == [kept]
+
+
 def test_i4_an_archive_has_one_writer(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     with pytest.raises(ArchiveError, match="written by another run"):
