@@ -26,3 +26,11 @@ def test_the_command_tells_rates_times_and_ratios(tmp_path: Path) -> None:
     assert far["p50_ms"] >= 20  # half a round trip
     assert far["alone_p50_ms"] >= 20
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.soak  # another start of Spark
+def test_a_measurement_whose_query_fails_ends_and_says_why(tmp_path: Path) -> None:
+    words = ["bench", "bridge", "--messages", "1000", "--option", "window=5", "--data", str(tmp_path)]
+    done = CliRunner().invoke(create_app("bench"), words)
+    assert done.exit_code != 0
+    assert "no option 'window'" in str(done.exception)

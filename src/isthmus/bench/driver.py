@@ -3,13 +3,14 @@
 What it is: one query of the data source `isthmus` that carries all routes, as `isthmus run` starts it, but without a driver's
 control port: the routes are in its options. Run as `python -m isthmus.bench.driver FOLDER ROUTES [OPTION=VALUE …]` with the
 connection strings in BENCH_SOURCE and BENCH_TARGET; route n goes from the queue `bench-n` of the one to that of the other. It
-prints `started` and ends when its standard input closes.
+prints `started` and ends when its standard input closes, or with code 1 when the query fails.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from isthmus.replication.step.chain import Chain
 __all__ = ["queue_name", "route_of", "run", "split"]
 
 CHECKPOINT = "checkpoint"
+# How often it looks whether the query goes on: each look is a call into Java.
+_LOOK_SECONDS = 1.0
 
 
 def queue_name(route: int) -> str:
@@ -49,8 +52,8 @@ def route_of(queue: str) -> RouteSpec:
     )
 
 
-def run(folder: Path, routes: int, options: Sequence[str]) -> None:
-    """Move messages until standard input closes."""
+def run(folder: Path, routes: int, options: Sequence[str]) -> int:
+    """Move messages until standard input closes; the exit code tells whether the query failed."""
     spark_settings, source_settings = split(options)
     spark = create_spark_session("isthmus bench", routes=1, work_directory=folder, options=spark_settings)
     carried = [route_of(queue_name(number)).to_json() for number in range(routes)]
@@ -63,13 +66,22 @@ def run(folder: Path, routes: int, options: Sequence[str]) -> None:
         .start()
     )
     print("started", flush=True)
-    sys.stdin.read()
+    closed = threading.Event()
+    threading.Thread(target=_wait_closed, args=(closed,), daemon=True).start()
+    while query.isActive and not closed.wait(_LOOK_SECONDS):
+        pass
     error = query.exception()
     if error is not None:
         print(error, file=sys.stderr)
     query.stop()
     spark.stop()
+    return 0 if error is None else 1
+
+
+def _wait_closed(closed: threading.Event) -> None:
+    sys.stdin.read()
+    closed.set()
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    sys.exit(run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
