@@ -122,8 +122,10 @@ def _filled(folder: Path, messages: int) -> Iterator[tuple[NamespaceProcess, Nam
     with bench_namespaces(folder) as (source, target):
         fill(source.connection_string, queue_name(0), messages)
         counter = Counter(target.admin_connection_string, target.ports["http"], queue_name(0))
-        yield source, target, counter
-        counter.close()
+        try:
+            yield source, target, counter
+        finally:
+            counter.close()
 
 
 @contextmanager
