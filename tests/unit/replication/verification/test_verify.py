@@ -110,6 +110,21 @@ def test_the_audit_subscription_is_read_where_there_is_one(
         assert (flow.target.entity, flow.target_is_consumed) == expected[:2]
 
 
+@pytest.mark.parametrize(
+    ("task", "given"),
+    [
+        ("{pattern: copy, source: ewr, target: jfk, topic: f, target_queue: q}", "other"),
+        ("{pattern: spillover, queue: q, members: [ewr, jfk], deadline: 10m, audit: 1h}", "audit"),
+    ],
+)
+def test_a_queue_is_no_less_consumed_where_a_subscription_is_named(task: str, given: str) -> None:
+    """What its consumers have taken would be called lost."""
+    federation = read(FILE.partition("tasks:")[0] + f"tasks:\n  t: {task}\n")
+    for flow in flows_of(federation, "t", given):
+        assert (flow.witness.entity.rpartition("/")[2], flow.origin_is_consumed) == (given, False)
+        assert (flow.target.entity, flow.target_is_consumed) == ("q", True)
+
+
 def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> None:
     text = FILE.replace("subscriptions: [audit], ", "") % 'topic: f, subscriptions: {audit: {filter: "a = 1"}%s}'
     alone = read(text % "")
