@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
-from isthmus.errors import EntityNotFoundError
+from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.verification.identity import Identity
 from isthmus.replication.verification.reconcile import Undelivered
@@ -171,10 +172,12 @@ class SourceReader:
                 if passages[0].by_content:
                     continue  # its queues let nobody look
                 is_log = bool(group)
-                peek = self._logs.waiting(passages[0].routes[depth]) if is_log and self._logs else self._open(source)
-                # From the source a message goes into the spools: those are read behind it.
+                route = passages[0].routes[depth]
+                # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
+                in_feed = self._in_feed(source, route)
+                peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
                 in_spools = self._in_spools(passages, depth)
-                for message, identity in chain(messages(peek, 0, self._read), in_spools):
+                for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
                     # A copy that is before a first route was let through by a changed rule.
                     for each in passages:
@@ -198,6 +201,15 @@ class SourceReader:
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
 
+    def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
+        """What the subscription before a mailbox has not forwarded."""
+        if not route.options.feed:
+            return
+        try:
+            yield from messages(self._open(Endpoint(source.alias, route.options.feed)), 0, self._read)
+        except NotAllowedError:
+            return  # a service may let nobody look into what forwards
+
     def _in_spools(self, passages: Sequence[Passage], depth: int) -> Iterator[tuple[bytes, Identity]]:
         if self._spools is None:
             return
@@ -214,12 +226,12 @@ class SourceReader:
         if route.options.log.group:
             yield from self._logs.set_aside(route) if self._logs is not None else ()
             return
-        try:
-            peek = self._open(Endpoint(source.alias, source.entity + DEAD_LETTER))
-            for _, identity in messages(peek, 0, self._read):
-                yield identity
-        except EntityNotFoundError:
-            return
+        # What a mailbox did not take is behind the subscription before it.
+        for entity in (route.options.feed, source.entity):
+            with suppress(EntityNotFoundError):
+                peek = self._open(Endpoint(source.alias, entity + DEAD_LETTER)) if entity else None
+                for _, identity in messages(peek, 0, self._read) if peek is not None else ():
+                    yield identity
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:

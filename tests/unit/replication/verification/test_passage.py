@@ -77,3 +77,27 @@ def test_what_stands_in_the_spools_of_one_route_waits_for_no_other() -> None:
     spools = Spools({"t.hub.jfk": 1}, {"t.hub.jfk": 2})
     found = read({"isthmus.t.ewr": 5, "isthmus.t.jfk": 5}, spools)
     assert found == {"ewr": (set(), set()), "jfk": ({1}, {2})}
+
+
+def test_of_a_mailbox_what_is_before_and_beside_it_is_found() -> None:
+    """A mailbox that is full takes nothing: what it refuses is a dead letter of the subscription that forwards to it."""
+    feed, mailbox = "flights/Subscriptions/isthmus.t.jfk", "isthmus.t.jfk"
+    held = {feed: 1, mailbox: 2, f"{feed}/$DeadLetterQueue": 3, f"{mailbox}/$DeadLetterQueue": 4}
+
+    def open_peek(end: Endpoint) -> Peek:
+        number = held[end.entity]
+        return lambda start, count: [message(number)] if start <= number else []
+
+    reads = Route(
+        name="t.ewr.jfk",
+        task="t",
+        pattern="all-active",
+        source=Endpoint("ewr", mailbox),
+        targets=(Endpoint("jfk", "flights"),),
+        options=RouteOptions(feed=feed),
+    )
+    reader = SourceReader([Passage(origin="ewr", member="jfk", routes=(reads,))], open_peek, identify)
+    reader.read_waiting(0)
+    reader.read_set_aside()
+    found = reader.found["ewr", "jfk"]
+    assert (found.waiting, found.dead_lettered) == ({1, 2}, {3, 4})
