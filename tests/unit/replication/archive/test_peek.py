@@ -11,7 +11,9 @@ from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.block import Record
 from isthmus.errors import EntityNotFoundError
+from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.archive.peek import ArchivePeek, rows_of
+from isthmus.replication.archive.query import archive_columns
 from isthmus.replication.verification.identity import identify
 from isthmus.replication.verification.passage import messages
 
@@ -94,3 +96,18 @@ def test_rows_come_in_the_order_of_the_source_over_hours_and_batches(table: Path
     receive(spool, [record(4)])
     move(spool, table)
     assert [row["sequence_number"] for row in rows_of(table)] == [1, 2, 3, 4]
+
+
+def test_a_batch_that_is_moved_while_rows_are_read_is_read(
+    table: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(spool, [record(1)])
+    move(spool, table)
+    receive(spool, [record(2)])
+    with monkeypatch.context() as before:
+        before.setattr(ArchiveFolder, "_move", lambda self, commit: None)
+        move(spool, table)
+    rows = rows_of(table)
+    assert next(rows)["sequence_number"] == 1
+    ArchiveFolder(table, archive_columns()).open().close()
+    assert [row["sequence_number"] for row in rows] == [2]
