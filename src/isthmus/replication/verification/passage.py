@@ -79,6 +79,7 @@ class SpoolsReader(Protocol):
 
 
 DEAD_LETTER = "/$DeadLetterQueue"
+TRANSFER_DEAD_LETTER = "/$Transfer/$DeadLetterQueue"
 EXPIRED = "TTLExpiredException"
 # A page of 1 KiB messages stays well below the service's limit for one answer.
 PAGE_MESSAGES = 250
@@ -226,11 +227,12 @@ class SourceReader:
         if route.options.log.group:
             yield from self._logs.set_aside(route) if self._logs is not None else ()
             return
-        # What a mailbox did not take is behind the subscription before it.
-        for entity in (route.options.feed, source.entity):
+        # What a mailbox did not take, or could not because it was deleted, is behind the subscription before it.
+        feed = route.options.feed
+        behind_feed = (feed + DEAD_LETTER, feed + TRANSFER_DEAD_LETTER) if feed else ()
+        for entity in (*behind_feed, source.entity + DEAD_LETTER):
             with suppress(EntityNotFoundError):
-                peek = self._open(Endpoint(source.alias, entity + DEAD_LETTER)) if entity else None
-                for _, identity in messages(peek, 0, self._read) if peek is not None else ():
+                for _, identity in messages(self._open(Endpoint(source.alias, entity)), 0, self._read):
                     yield identity
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol
+from isthmus.errors import EntityNotFoundError
 from isthmus.replication.verification.identity import Identity, identify
 from isthmus.replication.verification.passage import Passage, Peek, SourceReader
 from isthmus.topology.model import Endpoint, LogOptions, Route, RouteOptions
@@ -82,11 +83,12 @@ def test_what_stands_in_the_spools_of_one_route_waits_for_no_other() -> None:
 def test_of_a_mailbox_what_is_before_and_beside_it_is_found() -> None:
     """A mailbox that is full takes nothing: what it refuses is a dead letter of the subscription that forwards to it."""
     feed, mailbox = "flights/Subscriptions/isthmus.t.jfk", "isthmus.t.jfk"
-    held = {feed: 1, mailbox: 2, f"{feed}/$DeadLetterQueue": 3, f"{mailbox}/$DeadLetterQueue": 4}
+    held = {feed: 1, mailbox: 2, f"{feed}/$DeadLetterQueue": 3, f"{feed}/$Transfer/$DeadLetterQueue": 4}
 
     def open_peek(end: Endpoint) -> Peek:
-        number = held[end.entity]
-        return lambda start, count: [message(number)] if start <= number else []
+        if end.entity not in held:
+            raise EntityNotFoundError(end.entity)
+        return lambda start, count: [message(held[end.entity])] if start <= held[end.entity] else []
 
     reads = Route(
         name="t.ewr.jfk",
