@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from isthmus.rules import RuleSyntaxError, parse_filter
-from isthmus.topology.canary import taking
+from isthmus.topology.canary import narrows, taking
 from isthmus.topology.file.duration import INFINITE_MS, format_ms
+from isthmus.topology.pattern.part.subscription import AUDIT
 from isthmus.topology.planning.change import Action, Change, differences
 from isthmus.topology.planning.finding import OWN, Findings, fitted, settled
 from isthmus.topology.rule_check import RULE_LIMIT
@@ -109,6 +110,11 @@ class _TopicPlanner:
             )
         if subscription.rules is not None:
             self._rules(subscription, stands)
+        elif subscription.name.lower() == AUDIT and all(narrows(rule) for rule in stands.rules or ()):
+            self._findings.notes.append(
+                f"{what} at {self._alias} has rules that the file does not know, and does not get every message: verify misses what it does "
+                "not get; delete its rules but one that selects everything"
+            )
 
     def _rules(self, subscription: SubscriptionState, stands: SubscriptionState) -> None:
         def made(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> Change:
