@@ -103,6 +103,7 @@ class Passage:
         drops: whether steps may complete messages without passing them on.
         by_content: whether the origin's record tells messages by what they hold (`Recorded`).
         keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
+        forwards: the queue that forwards to what the first route reads; None: that is where messages enter.
     """
 
     origin: str
@@ -116,6 +117,7 @@ class Passage:
     drops: bool = False
     by_content: bool = False
     keeps_numbers: bool = False
+    forwards: Endpoint | None = None
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -147,6 +149,7 @@ class SourceReader:
         spools: SpoolsReader | None = None,
     ) -> None:
         self._spools = spools
+        self._passages = passages
         self.found = {passage.pair: Undelivered() for passage in passages}
         self._open = open_peek
         self._logs = logs
@@ -201,6 +204,11 @@ class SourceReader:
                         if each.takes(depth, identity) or (depth == 0 and identity.origin not in known):
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
+        # What a queue could not forward is missing at all targets among which it is divided, and told once.
+        for end, each in {each.forwards: each for each in reversed(self._passages)}.items():
+            for identity in self._dead(end) if end is not None else ():
+                if each.takes(0, identity):
+                    self.found[each.pair].dead_lettered.add(identity.number)
 
     def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
         """What the subscription before a mailbox has not forwarded."""
@@ -228,11 +236,15 @@ class SourceReader:
             yield from self._logs.set_aside(route) if self._logs is not None else ()
             return
         # What a mailbox did not take, or could not because it was deleted, is behind the subscription before it.
-        feed = route.options.feed
-        behind_feed = (feed + DEAD_LETTER, feed + TRANSFER_DEAD_LETTER) if feed else ()
-        for entity in (*behind_feed, source.entity + DEAD_LETTER):
+        if route.options.feed:
+            yield from self._dead(Endpoint(source.alias, route.options.feed))
+        yield from self._dead(source, (DEAD_LETTER,))
+
+    def _dead(self, end: Endpoint, queues: Sequence[str] = (DEAD_LETTER, TRANSFER_DEAD_LETTER)) -> Iterator[Identity]:
+        """Dead letters of an entity; of one that forwards also those that it could not forward."""
+        for each in queues:
             with suppress(EntityNotFoundError):
-                for _, identity in messages(self._open(Endpoint(source.alias, entity)), 0, self._read):
+                for _, identity in messages(self._open(Endpoint(end.alias, end.entity + each)), 0, self._read):
                     yield identity
 
 

@@ -314,6 +314,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 drops=flow.drops,
                 by_content=flow.origin_is_recorded,
                 keeps_numbers=flow.target.is_table,
+                forwards=flow.origin if passed and flow.origin.entity != passed[0].entered else None,
             )
         )
         for source in (flow.origin, *(route.source for route in passed[:1])):

@@ -103,3 +103,37 @@ def test_of_a_mailbox_what_is_before_and_beside_it_is_found() -> None:
     reader.read_set_aside()
     found = reader.found["ewr", "jfk"]
     assert (found.waiting, found.dead_lettered) == ({1, 2}, {3, 4})
+
+
+def test_what_a_queue_could_not_forward_is_told_once() -> None:
+    """The topic between it and the routes was full, and its messages are divided among two targets."""
+
+    def open_peek(end: Endpoint) -> Peek:
+        if "$Transfer" in end.entity or (end.entity != "orders/$DeadLetterQueue" and "$" in end.entity):
+            raise EntityNotFoundError(end.entity)
+        return lambda start, count: [message(7)] if start <= 7 and "$" in end.entity else []
+
+    queue = Endpoint("ewr", "orders")
+    ways = [
+        Passage(
+            origin="ewr",
+            member=target,
+            routes=(
+                Route(
+                    name=f"t.ewr.{target}",
+                    task="t",
+                    pattern="split",
+                    source=Endpoint("ewr", f"isthmus.t/Subscriptions/isthmus.t.{target}"),
+                    targets=(Endpoint(target, "orders"),),
+                ),
+            ),
+            is_witnessed=False,
+            is_filtered=True,
+            forwards=queue,
+        )
+        for target in ("jfk", "lga")
+    ]
+    reader = SourceReader(ways, open_peek, identify)
+    reader.read_waiting(0)
+    reader.read_set_aside()
+    assert {member: each.dead_lettered for (_, member), each in reader.found.items()} == {"jfk": {7}, "lga": set()}
