@@ -156,10 +156,10 @@ def _present(found: Sequence[_Found]) -> list[_Numbers]:
     for each in found:
         for partition in np.unique(each.sequences >> FRAGMENT_BITS):
             own[int(partition)] = max(each.epoch, own.get(int(partition), 0))
-    is_last = [
-        np.asarray([own[int(number)] == each.epoch for number in each.sequences >> FRAGMENT_BITS], bool)
-        for each in found
-    ]
+    is_last: list[_Numbers] = []
+    for each in found:
+        partitions, of = np.unique(each.sequences >> FRAGMENT_BITS, return_inverse=True)
+        is_last.append(np.asarray([own[int(number)] == each.epoch for number in partitions], bool)[of])
     former = [each.enqueued_ms[~rows] for each, rows in zip(found, is_last, strict=True) if not rows.all()]
     ended_ms = max((int(each.max()) for each in former), default=0)
     began_ms = min(int(each.enqueued_ms.min()) for each in found if each.epoch == last)
