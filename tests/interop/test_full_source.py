@@ -14,13 +14,15 @@ from isthmus.connectors.administration import Administrations
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.errors import IsthmusError
+from isthmus.operations.redrive import Choice, look, redrive
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.supervisor.watch.drop_watch import DropWatch
 from isthmus.supervisor.watch.fill import Fill, FillWatch
 from isthmus.testing.federation import FederationProcess
-from isthmus.topology import plan
+from isthmus.topology import Change, QueueState, plan
 from isthmus.topology.model import Endpoint
+from isthmus.topology.redrive import redrives
 from isthmus.topology.route import routes
 
 TASKS = """\
@@ -88,6 +90,38 @@ def test_a_backlog_waits_in_the_mailbox_and_its_copies_come_from_the_topic(feder
     assert result.clean, result.to_dict()
     assert result.total("arrived") == COUNT + 50
     assert numbers(federation, "ewr", MAILBOX) == []
+
+
+def set_status(federation: FederationProcess, status: str) -> None:
+    """Of the mailbox; one that is disabled refuses as one that is full does."""
+    with Administrations(federation.federation) as administrations:
+        before = administrations.observe()["ewr"].queue(MAILBOX)
+        after = QueueState(name=MAILBOX, status=status)
+        change = Change(alias="ewr", action="update", kind="queue", topic=MAILBOX, after=after, before=before)
+        assert administrations.make([change], lambda _: None).error is None
+
+
+def test_what_a_mailbox_did_not_take_is_found_and_sent_on(federation: FederationProcess) -> None:
+    arrived = federation.verify().total("arrived")
+    set_status(federation, "SendDisabled")
+    federation.publish("ewr", 20)
+    dead = f"flights/Subscriptions/{MAILBOX}/$DeadLetterQueue"
+    wait(lambda: len(numbers(federation, "ewr", dead)) == 20, lambda: numbers(federation, "ewr", dead))
+    set_status(federation, "Active")
+    result = federation.verify()
+    assert (result.total("dead_lettered"), result.total("lost")) == (20, 0), result.to_dict()
+    sent = 0
+    with Reach(federation.federation, "test") as reach:
+        for each in redrives(federation.federation, ["flights"]):
+            client = reach.open(each.source)
+            found = look(client, each, Choice())
+            client.close(1.0)
+            if found.chosen:
+                sent += redrive(reach, federation.federation, each, found.chosen, Choice()).sent
+    assert sent == 20
+    result = federation.verify()
+    assert result.clean, result.to_dict()
+    assert result.total("arrived") == arrived + 20
 
 
 def test_the_oldest_messages_of_a_mailbox_that_is_nearly_full_are_deleted(federation: FederationProcess) -> None:

@@ -381,6 +381,39 @@ def test_what_is_moved_again_after_a_kill_stands_once(pair: Paired) -> None:
             client.delete_queue(queue)
 
 
+def test_scheduled_messages_that_come_due_while_they_are_moved_stand_once(pair: Paired) -> None:
+    queue = "due"  # open at both, whichever member is fenced
+    for alias in ("ewr", "jfk"):
+        with pair.administration(alias) as client:
+            client.create_queue(queue)
+    begin = datetime.now(UTC) + timedelta(seconds=2)
+    with pair.client("ewr") as client, client.get_queue_sender(queue) as sender:
+        for number in range(100):
+            # Between them others, so that each is removed by a request of its own.
+            sender.schedule_messages(ServiceBusMessage(f"due {number}"), begin + timedelta(milliseconds=20 * number))
+            sender.send_messages(ServiceBusMessage(f"sent {number}"))
+    time.sleep(max(0.0, (begin - datetime.now(UTC)).total_seconds()))
+    source, target = pair.connected("ewr", queue), pair.connected("jfk", queue)
+    try:
+        with pair.administration("ewr") as client:
+            while client.get_queue_runtime_properties(queue).total_message_count:
+                mover.move(source, target, queue, in_sessions=False)
+    finally:
+        source.close(1.0)
+        target.close(1.0)
+    found: list[str] = []
+    with (
+        pair.client("jfk") as client,
+        client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
+    ):
+        while page := receiver.receive_messages(max_message_count=500, max_wait_time=3):
+            found += bodies(page)
+    assert sorted(found) == sorted(f"{what} {number}" for what in ("due", "sent") for number in range(100))
+    for alias in ("ewr", "jfk"):
+        with pair.administration(alias) as client:
+            client.delete_queue(queue)
+
+
 def test_what_stands_in_a_subscription_brings_a_planned_one_back(pair: Paired) -> None:
     pair.verb("create")
     with pair.client("ewr") as client, client.get_topic_sender("flights") as sender:

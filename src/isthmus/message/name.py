@@ -29,6 +29,7 @@ __all__ = [
     "RESENT",
     "RESTORES",
     "RULE_NAME",
+    "SCHEDULED_TIME",
     "SEQUENCE",
     "SEQUENCE_NUMBER",
     "TIME",
@@ -41,6 +42,7 @@ SEQUENCE_NUMBER = "x-opt-sequence-number"
 ENQUEUE_SEQUENCE = "x-opt-enqueue-sequence-number"
 ENQUEUED_TIME = "x-opt-enqueued-time"
 LOCK_TOKEN = "x-opt-lock-token"
+SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY = "x-opt-partition-key"
 DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
 

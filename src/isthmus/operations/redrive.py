@@ -51,6 +51,8 @@ _RETRIED = frozenset(
         "StepFailed",
         "ValidationFailed",
         "DecryptionFailed",
+        "QuotaExceeded",
+        "MessagingEntityDisabled",
     }
 )
 

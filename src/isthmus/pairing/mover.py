@@ -12,6 +12,8 @@ Invariants:
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
     I3. A copy differs from its message in its TimeToLive only, which is what was left of it. A dead letter has none.
     I4. Dead letters are moved only to a namespace that puts them into the dead-letter queue.
+    I5. A scheduled message whose time may come between its copy and its removal stays where it is until it has come: as a message under
+        another number it would be moved a second time. Not so at a topic: what it hands on when its time comes can be moved no more.
 """
 
 from __future__ import annotations
@@ -40,19 +42,23 @@ __all__ = ["DEAD_LETTERS", "Moved", "as_copy", "move", "move_dead_letters"]
 DEAD_LETTERS = "/$DeadLetterQueue"
 
 _AT_ONCE = 200
+# Scheduled messages are removed one by one, each with an answer from a namespace that may be far away.
+_SCHEDULED_AT_ONCE = 50
+_SOON_MS = 5_000
 _NO_TTL = 0xFFFFFFFF
 _QUIET_SECONDS = 0.5
 _ACTIVE, _SCHEDULED = 0, 2
 
 
-def move(source: Client, target: Client, path: str, *, in_sessions: bool) -> Moved:
-    """Move what can be received now, and what is scheduled.
+def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_topic: bool = False) -> Moved:
+    """Move what can be received now, and what is scheduled for later than soon (I5).
 
     Args:
         source: connected to the old member, authorised for the entity.
         target: connected to the new one, likewise.
         path: queue, or topic (scheduled messages).
         in_sessions: whether the queue requires sessions.
+        is_topic: whether it is a topic.
 
     Raises:
         IsthmusError: a member is gone or refuses; what was not acknowledged stands as before.
@@ -71,7 +77,7 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool) -> Mov
     try:
         for session_id, wanted in active.items():
             pass_.carry(wanted, session_id if in_sessions else None)
-        pass_.carry_scheduled(scheduled)
+        pass_.carry_scheduled(scheduled, 0 if is_topic else _SOON_MS)
     finally:
         pass_.close()
     return Moved(pass_.count, pass_.first_refusal)
@@ -146,10 +152,14 @@ class _Pass:
         except LockLostError:  # somebody has the session still
             return
 
-    def carry_scheduled(self, payloads: Sequence[bytes]) -> None:
-        """Move scheduled messages; their times stay."""
-        for start in range(0, len(payloads), _AT_ONCE):
-            part = payloads[start : start + _AT_ONCE]
+    def carry_scheduled(self, payloads: Sequence[bytes], soon_ms: int) -> None:
+        """Move scheduled messages, the first that are due first; their times stay. Those that are due within `soon_ms` are left."""
+        ordered = sorted(payloads, key=_due_ms)
+        for start in range(0, len(ordered), _SCHEDULED_AT_ONCE):
+            now_ms = time.time_ns() // 1_000_000
+            part = [each for each in ordered[start : start + _SCHEDULED_AT_ONCE] if _due_ms(each) >= now_ms + soon_ms]
+            if not part:
+                continue
             gone = RunSet()
             for payload, is_accepted in zip(part, self._send(part), strict=True):
                 if is_accepted:
@@ -199,4 +209,9 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
 
 def _enqueued_ms(payload: bytes) -> int:
     told = section.decode_map(payload, section.locate(payload).message_annotations).get(names.ENQUEUED_TIME)
+    return told if isinstance(told, int) else 0
+
+
+def _due_ms(payload: bytes) -> int:
+    told = section.decode_map(payload, section.locate(payload).message_annotations).get(names.SCHEDULED_TIME)
     return told if isinstance(told, int) else 0

@@ -261,7 +261,7 @@ class PairSession:
         from isthmus.pairing.mover import move
 
         in_sessions = bool(entity.settings.get("requires_session"))
-        return self._between(state, entity, partial(move, in_sessions=in_sessions))
+        return self._between(state, entity, partial(move, in_sessions=in_sessions, is_topic=entity.kind == "topic"))
 
     def _move_dead(self, state: PairState, entity: Description) -> Moved:
         from isthmus.pairing.mover import move_dead_letters

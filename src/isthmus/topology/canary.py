@@ -28,7 +28,7 @@ from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import EntityState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.step.order import is_frame_step
 
-__all__ = ["MEMBER", "canary_subscription", "check_canaries", "taking", "with_canary"]
+__all__ = ["MEMBER", "canary_subscription", "check_canaries", "narrows", "taking", "with_canary"]
 
 MEMBER = "canary"
 """In the place of a member in the name of the subscription that takes arrivals."""
@@ -99,7 +99,7 @@ def taking(wanted: TopicState, stands: TopicState | None) -> Iterator[tuple[str,
     for present in stands.subscriptions if stands is not None else ():
         asked = wanted.subscription(present.name)
         own = asked is not None and asked.rules is not None and asked.rule(EXCLUSION) is not None
-        if own and any(_narrows(rule) for rule in present.rules or ()):
+        if own and any(narrows(rule) for rule in present.rules or ()):
             yield present.name, "has rules that the file does not know, which the canary's would replace"
         elif (asked is None or asked.rules is None) and any(_takes(rule) for rule in present.rules or ()):
             yield present.name, "would get canaries"
@@ -112,7 +112,7 @@ def _is_own(subscription: SubscriptionState) -> bool:
     return any(rule.name == RULE for rule in subscription.rules or ())
 
 
-def _narrows(rule: RuleState) -> bool:
+def narrows(rule: RuleState) -> bool:
     """Whether a rule leaves anything out beside canaries."""
     return "".join(rule.filter.split()) not in ("1=1", "TRUE", "".join(_NONE.split())) or bool(rule.action)
 

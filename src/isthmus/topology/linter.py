@@ -71,6 +71,8 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         PATTERNS[task.pattern].check(task, federation, document)
         check_sessions(task, federation, document)
     if not document.faults:
+        _check_taken(federation, document)
+    if not document.faults:
         document.faults += contradictions(federation)
     if not document.faults:
         check_canaries(federation, document)
@@ -101,6 +103,24 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
             if warned is not None:
                 document.warn(spark.place, *warned)
     return document, federation
+
+
+def _check_taken(federation: Federation, document: Document) -> None:
+    """Fault two tasks, of whatever patterns, that take their messages from one place."""
+    first: dict[tuple[str, ...], str] = {}
+    for route in routes(federation):
+        options = route.options
+        is_service_bus = federation.namespaces[route.source.alias].is_service_bus
+        # Only Service Bus compares names without case.
+        entity = route.source.entity.lower() if is_service_bus else route.source.entity
+        place = (route.source.alias, entity, options.log.group, options.plain.subscription)
+        other = first.setdefault(place, route.task)
+        if other != route.task:
+            document.fault(
+                federation.tasks[route.task].place,
+                f"task {other} takes the messages of {route.source} already: each would go to one of the two only",
+                "let publishers send to a topic, or write another group for a stream",
+            )
 
 
 def _check_kinds(task: Task, federation: Federation, document: Document) -> None:

@@ -7,7 +7,7 @@ member's own queue or topic again, with the mark, so that it is parked again and
 sending (`isthmus.operations.redrive`).
 
 Invariants:
-    I1. Each route has at most one queue here, and no queue is here twice.
+    I1. Each route has its source's queue here, and one that reads a mailbox that of the subscription before it, too; no queue is here twice.
     I2. Whatever is sent from a queue has an origin that names a sequence number which no other message has, so that a target that detects
         duplicates by origin takes it once, however often it is sent.
 """
@@ -85,10 +85,12 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
     if isinstance(federation.tasks[task], SpilloverTask):
         return  # the subscriptions of its routes forward their dead letters to the parking queue
     for route in routes(federation, task):
-        source = replace(route.source, entity=route.source.entity + DEAD_LETTER_SUFFIX)
+        # What a mailbox did not take, because it was full or disabled, is in the dead-letter queue of the subscription before it.
+        entities = [each + DEAD_LETTER_SUFFIX for each in (route.source.entity, route.options.feed) if each]
+        sources = [replace(route.source, entity=each) for each in entities]
         if route.target.is_table:
             hindrance = f"route {route.name} ends in a table: isthmus namespace resubmit puts its dead letters back into their source"
-            yield Redrive(source=source, route=route, hindrance=hindrance)
+            yield from (Redrive(source=source, route=route, hindrance=hindrance) for source in sources)
             continue
         if federation.namespaces[route.source.alias].is_log:
             log = route.options.log.dead_letters
@@ -103,11 +105,8 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
             continue
         policy = route.options.policy
         policy = replace(policy, removed=tuple(dict.fromkeys((*policy.removed, *_DEAD_LETTER_PROPERTIES))))
-        yield Redrive(
-            source=source,
-            route=replace(route, options=replace(route.options, policy=policy)),
-            hindrance=_hindrance(route),
-        )
+        sent = replace(route, options=replace(route.options, policy=policy))
+        yield from (Redrive(source=source, route=sent, hindrance=_hindrance(route)) for source in sources)
 
 
 def _hindrance(route: Route) -> str:

@@ -30,31 +30,33 @@ def routes(federation: Federation, task: str | None = None) -> list[Route]:
 def flows(task: Task) -> list[Flow]:
     """What verification of a task compares."""
     found = PATTERNS[task.pattern].audit(task)
-    if not task.steps:
-        return list(found)
-    conditions, others = _selection(task.steps)
-    return [
-        replace(
-            flow,
-            filter=" AND ".join(f"({each})" for each in dict.fromkeys((*filter(None, (flow.filter,)), *conditions)))
-            if conditions
-            else flow.filter,
-            changes=flow.changes or any(changes(step) for step in task.steps),
-            drops=any(may_drop(step) for step in others),
-        )
-        for flow in found
-    ]
+    return [_stepped(flow, task.steps) for flow in found] if task.steps else list(found)
+
+
+def _stepped(flow: Flow, steps: Sequence[StepDeclaration]) -> Flow:
+    # Where a rule's action changes messages before the steps see them, no step selects them as they were sent.
+    conditions, others = ([], list(steps)) if flow.changes else _selection(steps)
+    every = dict.fromkeys((*filter(None, (flow.filter,)), *conditions))
+    return replace(
+        flow,
+        filter=" AND ".join(f"({each})" for each in every) if conditions else flow.filter,
+        changes=flow.changes or any(changes(step) for step in steps),
+        drops=flow.drops or any(may_drop(step) for step in others),
+    )
 
 
 def _selection(steps: Sequence[StepDeclaration]) -> tuple[list[str], list[StepDeclaration]]:
     """The conditions of steps that select messages as they were sent, and the other steps."""
     conditions: list[str] = []
+    others: list[StepDeclaration] = []
     for at, step in enumerate(steps):
         if changes(step):
-            return conditions, list(steps[at:])
+            return conditions, [*others, *steps[at:]]
         if step.kind == "filter" and may_drop(step):
             conditions.append(str(step.settings["where"]))
-    return conditions, [step for step in steps if step.kind != "filter"]
+        else:
+            others.append(step)
+    return conditions, others
 
 
 def _routes(task: Task) -> Iterator[Route]:

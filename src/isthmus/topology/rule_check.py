@@ -14,7 +14,7 @@ from isthmus.rules.analysis.analysis import needs_property, never_matches
 from isthmus.rules.syntax.tree import Comparison, In, Like, Node, Not, Predicate, children
 from isthmus.topology.file.document import Document, Place
 
-__all__ = ["check_action", "check_filter", "check_joined"]
+__all__ = ["RULE_LIMIT", "check_action", "check_filter", "check_joined"]
 
 # Service Bus: filter and action take 1,024 characters each (quotas).
 RULE_LIMIT = 1024

@@ -16,7 +16,17 @@ from isthmus.operations.redrive import Choice
 from isthmus.operations.sweep import Taken
 
 
-@pytest.mark.parametrize("reason", ["RefusedByTarget", "MessageTooLarge", "MaxDeliveryCountExceeded", "StepFailed"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "RefusedByTarget",
+        "MessageTooLarge",
+        "MaxDeliveryCountExceeded",
+        "StepFailed",
+        "QuotaExceeded",
+        "MessagingEntityDisabled",
+    ],
+)
 def test_i2_what_may_pass_when_tried_again_is_sent_unasked(reason: str) -> None:
     assert Choice().takes(reason, is_parking=False)
 

@@ -83,3 +83,17 @@ def test_a_step_that_looks_at_several_messages_hinders(step: str) -> None:
     file = FILE.replace('[{sql: "SELECT * FROM rows"}]', f"[{step}]")
     (each,) = redrives(read(file), ["checked"])
     assert "which only a run carries out" in each.hindrance
+
+
+def test_what_a_mailbox_did_not_take_is_sent_on_too() -> None:
+    """It is a dead letter of the subscription that forwards to the mailbox, from which no route reads."""
+    mailboxes = FILE.replace("subscriptions: [all]}", "subscriptions: [all], mailbox: true}", 1)
+    found = redrives(read(mailboxes), ["flights"])
+    assert [str(each.source) for each in found] == [
+        "ewr/isthmus.flights.jfk/$DeadLetterQueue",
+        "ewr/flights/Subscriptions/isthmus.flights.jfk/$DeadLetterQueue",
+        "jfk/isthmus.flights.ewr/$DeadLetterQueue",
+        "jfk/flights/Subscriptions/isthmus.flights.ewr/$DeadLetterQueue",
+    ]
+    assert [each.route.name for each in found] == ["flights.ewr.jfk"] * 2 + ["flights.jfk.ewr"] * 2
+    assert all("DeadLetterReason" in each.route.options.policy.removed for each in found)

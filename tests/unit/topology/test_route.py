@@ -26,11 +26,25 @@ MIRROR = "{pattern: copy, source: hub, topic: f, target: lake%s, steps: [%s]}\n"
         ('{filter: "b = 2"}, {validate: {schema: s.json, on_failure: drop}}', "(a = 1) AND (b = 2)", True),
         ("{validate: {schema: s.json}}", "a = 1", False),
         ('{sql: "SELECT * FROM rows"}', "a = 1", True),
+        # What a step drops before another one changes messages.
+        ('{deduplicate: 10m}, {set: "SET b = 2"}', "a = 1", True),
+        (
+            '{validate: {schema: s.json, on_failure: drop}}, {filter: "c = 3"}, {set: "SET b = 2"}',
+            "(a = 1) AND (c = 3)",
+            True,
+        ),
     ],
 )
 def test_what_steps_leave_out_is_not_expected_or_cannot_be_told(steps: str, filter_text: str, drops: bool) -> None:
     (flow,) = flows(read(HEAD + COPY % steps).tasks["t"])
     assert (flow.filter, flow.drops) == (filter_text, drops)
+
+
+def test_behind_an_action_no_step_says_what_was_sent() -> None:
+    """The step selects what the rule's action has made of a message, which is not what its publisher sent."""
+    text = COPY.replace("steps:", 'action: "SET b = 2", steps:') % '{filter: "b = 2"}'
+    (flow,) = flows(read(HEAD + text).tasks["t"])
+    assert (flow.filter, flow.changes, flow.drops) == ("a = 1", True, True)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from isthmus.connectors.spool.block import Record, encode
@@ -86,7 +87,13 @@ class LedgerFile:
         # Under another name until it is locked: what has a name and no lock is taken for finished.
         hidden = path.with_suffix(".new")
         self._file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        hidden.rename(path)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            hidden.rename(path)
+        except OSError:
+            self.close()  # nobody would look for what is in a file without its name
+            with suppress(OSError):
+                hidden.unlink()
+            raise
         self._size = self._count = 0
         self._began = now

@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.row import restore
 from isthmus.errors import EntityNotFoundError
@@ -29,11 +30,25 @@ from isthmus.replication.archive.query import archive_columns
 
 __all__ = ["ArchivePeek", "rows_of"]
 
-_PLACE = ["spool", "spool_number", "sequence_number", "sequence_epoch", "source_namespace"]
+_PLACE = ["spool", "spool_number", "sequence_number", "sequence_epoch", "source_namespace", "enqueued_time"]
 _RESTORED = ["spool_number", "envelope", "body", "body_type", "digest"]
 _FILES_HELD = 8
 _HOUR = re.compile(r"date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d{1,2})/")
 _NONE = np.empty(0, np.int64)
+_MS = pa.timestamp("ms", tz="UTC")
+
+_Numbers = np.ndarray[Any, Any]
+
+
+class _Found(NamedTuple):
+    """Messages of one namespace and epoch: their numbers, enqueued times, files (-1 for the spool) and places there."""
+
+    namespace: str
+    epoch: int
+    sequences: _Numbers
+    enqueued_ms: _Numbers
+    places: _Numbers
+    at: _Numbers
 
 
 class ArchivePeek:
@@ -84,43 +99,74 @@ class ArchivePeek:
             if block.first + at >= mark and record.sequence >= 0
         ]
         taken = np.asarray([number for number, _ in waiting], np.int64)
-        found: list[tuple[str, int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        found: list[_Found] = []
         self._messages = [record.message for _, record in waiting]
         for number, (_, record) in enumerate(waiting):
-            one = np.asarray([record.sequence], np.int64)
+            one, ms = (np.asarray([each], np.int64) for each in (record.sequence, record.enqueued_ms))
             namespace = record.key.rpartition(" ")[2]
-            found.append((namespace, record.epoch, one, np.asarray([-1]), np.asarray([number])))
+            found.append(_Found(namespace, record.epoch, one, ms, np.asarray([-1]), np.asarray([number])))
         self._load.cache_clear()
         self._files = self._folder.files()
         for index, file in enumerate(self._files):
             table = pq.read_table(self._folder.moved(file), columns=_PLACE, partitioning=None)
             sequences = table.column("sequence_number").fill_null(-1).to_numpy()
             epochs = table.column("sequence_epoch").to_numpy()
+            times = table.column("enqueued_time").cast(_MS, safe=False).cast(pa.int64()).fill_null(0).to_numpy()
             is_own = np.asarray(table.column("spool").to_pylist(), object) == identity
             is_taken = is_own & np.isin(table.column("spool_number").to_numpy(), taken)
             namespaces = np.asarray(table.column("source_namespace").to_pylist(), object)
             for namespace in set(namespaces):
                 for epoch in np.unique(epochs[namespaces == namespace]):
                     rows = np.flatnonzero((namespaces == namespace) & (epochs == epoch) & (sequences >= 0) & ~is_taken)
-                    found.append((namespace, int(epoch), sequences[rows], np.full(len(rows), index), rows))
+                    if not len(rows):
+                        continue
+                    file_of = np.full(len(rows), index)
+                    found.append(_Found(namespace, int(epoch), sequences[rows], times[rows], file_of, rows))
         self._sort(found)
 
-    def _sort(
-        self, found: Sequence[tuple[str, int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]]
-    ) -> None:
-        """Keep the last epoch of each namespace: an entity that was made again knows only the numbers that it gave since."""
-        last: dict[str, int] = {}
-        for namespace, epoch, *_ in found:
-            last[namespace] = max(last.get(namespace, 0), epoch)
-        kept = [each[2:] for each in found if each[1] == last[each[0]]]
-        columns = [np.concatenate([each[column] for each in kept]) if kept else _NONE for column in range(3)]
-        order = np.argsort(columns[0], kind="stable")
-        self._sequences, self._places, self._at = (column[order] for column in columns)
+    def _sort(self, found: Sequence[_Found]) -> None:
+        """Keep what each namespace's entity has now: one that was made again knows only the numbers that it gave since."""
+        columns = {name: [_NONE] for name in ("sequences", "places", "at")}
+        for namespace in {each.namespace for each in found}:
+            mine = [each for each in found if each.namespace == namespace]
+            for each, rows in zip(mine, _present(mine), strict=True):
+                for name, column in columns.items():
+                    column.append(getattr(each, name)[rows])
+        sequences, places, at = (np.concatenate(column) for column in columns.values())
+        order = np.argsort(sequences, kind="stable")
+        self._sequences, self._places, self._at = sequences[order], places[order], at[order]
 
     def _load_file(self, index: int) -> list[dict[str, Any]]:
         file = self._folder.moved(self._files[index])
         rows: list[dict[str, Any]] = pq.read_table(file, columns=_RESTORED, partitioning=None).to_pylist()
         return rows
+
+
+def _present(found: Sequence[_Found]) -> list[_Numbers]:
+    """Which messages of a namespace are of its present entity, for each part.
+
+    Each partition has epochs of its own: one that had no message before begins with the first, and one that has none since begins again with
+    none. So what is not of the last epoch of all counts where it is of the last one of its partition, and is nearer in time to what is certainly
+    present than to what is certainly former.
+    """
+    last = max(each.epoch for each in found)
+    if all(each.epoch == last for each in found):
+        return [np.full(len(each.sequences), True) for each in found]
+    own: dict[int, int] = {}
+    for each in found:
+        for partition in np.unique(each.sequences >> FRAGMENT_BITS):
+            own[int(partition)] = max(each.epoch, own.get(int(partition), 0))
+    is_last: list[_Numbers] = []
+    for each in found:
+        partitions, of = np.unique(each.sequences >> FRAGMENT_BITS, return_inverse=True)
+        is_last.append(np.asarray([own[int(number)] == each.epoch for number in partitions], bool)[of])
+    former = [each.enqueued_ms[~rows] for each, rows in zip(found, is_last, strict=True) if not rows.all()]
+    ended_ms = max((int(each.max()) for each in former), default=0)
+    began_ms = min(int(each.enqueued_ms.min()) for each in found if each.epoch == last)
+    return [
+        rows & ((2 * each.enqueued_ms > ended_ms + began_ms) | (each.epoch == last))
+        for each, rows in zip(found, is_last, strict=True)
+    ]
 
 
 def rows_of(table: Path, after: datetime | None = None, before: datetime | None = None) -> Iterator[dict[str, Any]]:
@@ -131,12 +177,14 @@ def rows_of(table: Path, after: datetime | None = None, before: datetime | None 
         after: leave out hours that end before this time.
         before: leave out hours that begin at this time or behind it.
     """
+    folder = ArchiveFolder(table, archive_columns())
     batches: dict[str, list[Path]] = {}
-    for file in ArchiveFolder(table, archive_columns()).files():
+    for file in folder.files():
         if _overlaps(file, after, before):
             batches.setdefault(file.name.partition("-")[0], []).append(file)
     for _, files in sorted(batches.items()):
-        read = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        # Reading takes as long as whoever asks: a batch that was noted when it began is moved meanwhile.
+        read = pa.concat_tables([pq.read_table(folder.moved(file), partitioning=None) for file in files])
         for batch in read.sort_by("spool_number").to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
 

@@ -151,6 +151,10 @@ def audit(
         each.first_pass = False
         ends[alias] = _read_on(each, peeks[alias], read, ends[alias], on_message)
     sources.read_set_aside()
+    for label in {each.origin for each in followed if not each.is_witnessed}:
+        for each in audited.values():
+            if label in each.arrivals:
+                each.arrivals[label].leave_former()
     by_record = Recorded(followed, audited)
     by_record.number()
     count = partial(_counted, followed, unsettled)

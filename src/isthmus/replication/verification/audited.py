@@ -30,6 +30,8 @@ message belongs to: `filtered`, `held_back`, `stopped` or `incomparable`.
 
 # What a header can tell (OASIS AMQP 1.0, 3.2.1: 32 bits of milliseconds).
 _LONGEST_TTL_MS = 0xFFFFFFFF
+# By so much no clock of a namespace is set back.
+_APART_MS = 60_000
 
 
 class Arrivals:
@@ -53,6 +55,31 @@ class Arrivals:
         self.entered_ms: array[int] = array("q")
         self.lanes: array[int] = array("Q")
         self.first_pass = 0
+
+    def leave_former(self) -> None:
+        """Leaves out copies of messages that were in an entity which was deleted and made again since: no number is given later than a
+        higher one, unless numbers begin again.
+        """
+        lowest: dict[int, int] = {}  # by partition, of what entered so much later
+        timed = sorted((at for at, ms in enumerate(self.entered_ms) if ms), key=lambda at: self.entered_ms[at])
+        later = len(timed)
+        former: set[int] = set()
+        for at in reversed(timed):
+            while later and self.entered_ms[timed[later - 1]] >= self.entered_ms[at] + _APART_MS:
+                later -= 1
+                number = self.numbers[timed[later]]
+                lowest[number >> FRAGMENT_BITS] = min(number, lowest.get(number >> FRAGMENT_BITS, number))
+            number = self.numbers[at]
+            if number >= lowest.get(number >> FRAGMENT_BITS, number + 1):
+                former.add(at)
+        if not former:
+            return
+        kept = [at for at in range(len(self.numbers)) if at not in former]
+        self.first_pass = sum(at < self.first_pass for at in kept)
+        for name in self.__slots__:
+            values = getattr(self, name)
+            if isinstance(values, array):
+                setattr(self, name, array(values.typecode, [values[at] for at in kept]))
 
 
 class Originals:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
-from isthmus.errors import EntityNotFoundError
+from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.verification.identity import Identity
 from isthmus.replication.verification.reconcile import Undelivered
@@ -78,6 +79,7 @@ class SpoolsReader(Protocol):
 
 
 DEAD_LETTER = "/$DeadLetterQueue"
+TRANSFER_DEAD_LETTER = "/$Transfer/$DeadLetterQueue"
 EXPIRED = "TTLExpiredException"
 # A page of 1 KiB messages stays well below the service's limit for one answer.
 PAGE_MESSAGES = 250
@@ -101,6 +103,7 @@ class Passage:
         drops: whether steps may complete messages without passing them on.
         by_content: whether the origin's record tells messages by what they hold (`Recorded`).
         keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
+        forwards: the queue that forwards to what the first route reads; None: that is where messages enter.
     """
 
     origin: str
@@ -114,6 +117,7 @@ class Passage:
     drops: bool = False
     by_content: bool = False
     keeps_numbers: bool = False
+    forwards: Endpoint | None = None
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -145,6 +149,7 @@ class SourceReader:
         spools: SpoolsReader | None = None,
     ) -> None:
         self._spools = spools
+        self._passages = passages
         self.found = {passage.pair: Undelivered() for passage in passages}
         self._open = open_peek
         self._logs = logs
@@ -171,10 +176,12 @@ class SourceReader:
                 if passages[0].by_content:
                     continue  # its queues let nobody look
                 is_log = bool(group)
-                peek = self._logs.waiting(passages[0].routes[depth]) if is_log and self._logs else self._open(source)
-                # From the source a message goes into the spools: those are read behind it.
+                route = passages[0].routes[depth]
+                # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
+                in_feed = self._in_feed(source, route)
+                peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
                 in_spools = self._in_spools(passages, depth)
-                for message, identity in chain(messages(peek, 0, self._read), in_spools):
+                for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
                     # A copy that is before a first route was let through by a changed rule.
                     for each in passages:
@@ -197,6 +204,20 @@ class SourceReader:
                         if each.takes(depth, identity) or (depth == 0 and identity.origin not in known):
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
+        # What a queue could not forward is missing at all targets among which it is divided, and told once.
+        for end, each in {each.forwards: each for each in reversed(self._passages)}.items():
+            for identity in self._dead(end) if end is not None else ():
+                if each.takes(0, identity):
+                    self.found[each.pair].dead_lettered.add(identity.number)
+
+    def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
+        """What the subscription before a mailbox has not forwarded."""
+        if not route.options.feed:
+            return
+        try:
+            yield from messages(self._open(Endpoint(source.alias, route.options.feed)), 0, self._read)
+        except NotAllowedError:
+            return  # a service may let nobody look into what forwards
 
     def _in_spools(self, passages: Sequence[Passage], depth: int) -> Iterator[tuple[bytes, Identity]]:
         if self._spools is None:
@@ -214,12 +235,17 @@ class SourceReader:
         if route.options.log.group:
             yield from self._logs.set_aside(route) if self._logs is not None else ()
             return
-        try:
-            peek = self._open(Endpoint(source.alias, source.entity + DEAD_LETTER))
-            for _, identity in messages(peek, 0, self._read):
-                yield identity
-        except EntityNotFoundError:
-            return
+        # What a mailbox did not take, or could not because it was deleted, is behind the subscription before it.
+        if route.options.feed:
+            yield from self._dead(Endpoint(source.alias, route.options.feed))
+        yield from self._dead(source, (DEAD_LETTER,))
+
+    def _dead(self, end: Endpoint, queues: Sequence[str] = (DEAD_LETTER, TRANSFER_DEAD_LETTER)) -> Iterator[Identity]:
+        """Dead letters of an entity; of one that forwards also those that it could not forward."""
+        for each in queues:
+            with suppress(EntityNotFoundError):
+                for _, identity in messages(self._open(Endpoint(end.alias, end.entity + each)), 0, self._read):
+                    yield identity
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:

@@ -139,7 +139,9 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
     is_shared = subscription.lower() == flow.consumers.lower()
     route_topics = flow.origin, Endpoint(flow.target.alias, flow.origin.entity)
     ends = []
-    for end, topic in zip((flow.witness, flow.target), route_topics, strict=True):
+    for end, topic, is_consumed in zip(
+        (flow.witness, flow.target), route_topics, (flow.origin_is_consumed, flow.target_is_consumed), strict=True
+    ):
         name = (
             end.entity.partition(SUBSCRIPTIONS)[0]
             if SUBSCRIPTIONS in end.entity
@@ -147,13 +149,17 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
             if end.entity
             else topic.entity
         )
-        ends.append(Endpoint(end.alias, f"{name}{SUBSCRIPTIONS}{subscription}") if name else end)
+        # What is no topic is read as it was, whoever consumes it.
+        ends.append(
+            (Endpoint(end.alias, f"{name}{SUBSCRIPTIONS}{subscription}"), is_shared) if name else (end, is_consumed)
+        )
+    (witness, origin_is_consumed), (target, target_is_consumed) = ends
     return replace(
         flow,
-        witness=ends[0],
-        target=ends[1],
-        origin_is_consumed=is_shared,
-        target_is_consumed=is_shared,
+        witness=witness,
+        target=target,
+        origin_is_consumed=origin_is_consumed,
+        target_is_consumed=target_is_consumed,
         audit_ms=flow.audit_ms if subscription.lower() == AUDIT else 0,
     )
 
@@ -308,6 +314,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 drops=flow.drops,
                 by_content=flow.origin_is_recorded,
                 keeps_numbers=flow.target.is_table,
+                forwards=flow.origin if passed and flow.origin.entity != passed[0].entered else None,
             )
         )
         for source in (flow.origin, *(route.source for route in passed[:1])):

@@ -230,7 +230,11 @@ class QueueToStream:
             )
             yield source.alias, TopicState(name=source.entity, subscriptions=(own,))
         else:
-            yield source.alias, QueueState(name=source.entity, requires_session=in_sessions(task.ordering))
+            # From a queue that forwards nobody can receive.
+            yield (
+                source.alias,
+                QueueState(name=source.entity, requires_session=in_sessions(task.ordering), forward_to=""),
+            )
         yield (
             task.stream.alias,
             LogState(

@@ -9,9 +9,11 @@ Invariants:
     I2. Nothing of an application's is changed or deleted but what the file declares: settings of its queues that a task
         names, and rules of subscriptions that the file declares with a filter.
     I3. At no point between two changes does a replication subscription take in messages without its rule's mark: it is
-        created with its rule, and a wrong rule is first overwritten and only then deleted.
+        created with its rule, and a wrong rule is first overwritten and only then deleted. (Where a mark changes, see I5.)
     I4. A replication subscription is created after the topics and the ordinary subscriptions of all namespaces, and what
         forwards after what it forwards to (`planning.order`).
+    I5. Where subscriptions part the messages of a topic among them (`split`, `spillover`), their rules first take what either the former
+        or the new one takes, and are narrowed when all do: between two changes a message may go two ways, and never none.
 """
 
 from __future__ import annotations

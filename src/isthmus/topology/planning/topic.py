@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isthmus.topology.canary import taking
+from isthmus.rules import RuleSyntaxError, parse_filter
+from isthmus.topology.canary import narrows, taking
 from isthmus.topology.file.duration import INFINITE_MS, format_ms
+from isthmus.topology.pattern.part.subscription import AUDIT
 from isthmus.topology.planning.change import Action, Change, differences
 from isthmus.topology.planning.finding import OWN, Findings, fitted, settled
+from isthmus.topology.rule_check import RULE_LIMIT
 from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["plan_topic"]
+
+_PARTING = ("split", "spillover")
+"""Patterns whose subscriptions part the messages of a topic among them, so that what one does not take another has to."""
 
 
 def plan_topic(findings: Findings, namespace: NamespaceState, topic: TopicState) -> None:
@@ -24,6 +30,10 @@ class _TopicPlanner:
         self._namespace = namespace
         self._alias = namespace.alias
         self._topic = topic
+        tasks = findings.federation.tasks.items()
+        self._parting = tuple(f"{OWN}{name}.".lower() for name, task in tasks if task.pattern in _PARTING)
+        # Final updates of rules that part messages: behind all other changes of the topic.
+        self._narrowing: list[Change] = []
 
     def plan(self) -> None:
         topic, stands = self._topic, self._namespace.topic(self._topic.name)
@@ -50,6 +60,7 @@ class _TopicPlanner:
             )
         for subscription in topic.subscriptions:
             self._subscription(settled(subscription), stands.subscription(subscription.name) if stands else None)
+        self._findings.changes += self._narrowing
 
     def _check(self, stands: TopicState) -> None:
         topic, what = self._topic, f"topic {self._topic.name}"
@@ -99,21 +110,27 @@ class _TopicPlanner:
             )
         if subscription.rules is not None:
             self._rules(subscription, stands)
+        elif subscription.name.lower() == AUDIT and all(narrows(rule) for rule in stands.rules or ()):
+            self._findings.notes.append(
+                f"{what} at {self._alias} has rules that the file does not know, and does not get every message: verify misses what it does "
+                "not get; delete its rules but one that selects everything"
+            )
 
     def _rules(self, subscription: SubscriptionState, stands: SubscriptionState) -> None:
-        def change(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> None:
-            self._findings.changes.append(
-                Change(
-                    alias=self._alias,
-                    action=action,
-                    kind="rule",
-                    topic=self._topic.name,
-                    subscription=subscription.name,
-                    after=after,
-                    before=before,
-                    why=why,
-                )
+        def made(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> Change:
+            return Change(
+                alias=self._alias,
+                action=action,
+                kind="rule",
+                topic=self._topic.name,
+                subscription=subscription.name,
+                after=after,
+                before=before,
+                why=why,
             )
+
+        def change(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> None:
+            self._findings.changes.append(made(action, after, before, why))
 
         rules = subscription.rules or ()
         foreign = [rule for rule in stands.rules or () if subscription.rule(rule.name) is None]
@@ -124,6 +141,11 @@ class _TopicPlanner:
                     if not other.selects_as(rule):
                         change("update", replace(rule, name=other.name), other, "so that nothing passes it meanwhile")
                 change("create", rule, None)
+            elif not present.selects_as(rule) and subscription.name.lower().startswith(self._parting):
+                wide = _either(present, rule)
+                if wide is not None:
+                    change("update", wide, present, "so that no message falls between two rules meanwhile")
+                self._narrowing.append(made("update", rule, wide or present))
             elif not present.selects_as(rule):
                 change("update", rule, present)
         for other in foreign:
@@ -134,3 +156,15 @@ class _TopicPlanner:
                 replace(rules[0], name=other.name) if replaced else other,
                 "selects beside the task's rule",
             )
+
+
+def _either(present: RuleState, wanted: RuleState) -> RuleState | None:
+    """A rule that takes what either takes; None where the one that exists does so, or where it cannot be written."""
+    if present.filter.endswith(f" OR ({wanted.filter})"):
+        return None
+    both = f"({present.filter}) OR ({wanted.filter})"
+    try:
+        parse_filter(both)
+    except RuleSyntaxError:
+        return None  # e.g. a correlation filter
+    return replace(wanted, filter=both) if len(both) <= RULE_LIMIT else None

@@ -120,6 +120,24 @@ def test_i2_while_it_cannot_be_written_nothing_is_told(tmp_path: Path, monkeypat
     assert [row["outcome"] for row in rows(tmp_path)] == ["moved"]
 
 
+def test_what_is_noted_after_a_file_could_not_get_its_name_is_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LedgerFile(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "rename", refuse)
+        with pytest.raises(OSError, match="No space"):
+            file.append([Record("t.ewr.jfk\nmoved", -1, 0, message(1))])
+    file.append([Record("t.ewr.jfk\nmoved", -1, 0, message(1))])
+    file.close()
+    assert collect(tmp_path, bodies=False) == 1
+    assert not list((tmp_path / OPEN).iterdir())
+
+
+def refuse(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_what_is_not_sent_is_noted_with_what_becomes_of_it(tmp_path: Path) -> None:
     _, target = made(tmp_path)
     payload = message(1)

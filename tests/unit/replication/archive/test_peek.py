@@ -11,7 +11,9 @@ from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.block import Record
 from isthmus.errors import EntityNotFoundError
+from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.archive.peek import ArchivePeek, rows_of
+from isthmus.replication.archive.query import archive_columns
 from isthmus.replication.verification.identity import identify
 from isthmus.replication.verification.passage import messages
 
@@ -28,7 +30,7 @@ def record(number: int, *, ms: int = 0, body: bytes = b"x", key: str = "ewr/q 01
             "x-opt-enqueued-time": types.Timestamp(enqueued_ms),
         },
         properties={"message_id": f"m{number}", "group_id": f"s{number % 2}"},
-        application_properties={"n": types.UByte(number)},
+        application_properties={"n": types.ULong(number)},
     )
     return Record(key, number, enqueued_ms, message)
 
@@ -83,6 +85,21 @@ def test_of_an_entity_that_was_made_again_its_present_messages_are_found(table: 
     assert [standing(each).enqueued_ms - START_MS for each in ArchivePeek(table, spool)(0, 10)] == [500, 501]
 
 
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_of_a_stream_that_was_made_again_every_partition_shows_its_present_messages(
+    table: Path, spool: Path, is_moved: bool
+) -> None:
+    """A partition that had no record before does not begin again; nor does one that has none since."""
+    second, third = 1 << 48, 2 << 48
+    receive(spool, [record(0), record(1), record(third, ms=2), record(third + 1, ms=3)])
+    receive(spool, [record(second, ms=500), record(0, ms=501), record(second + 1, ms=502)])
+    if is_moved:
+        move(spool, table)
+    found = ArchivePeek(table, spool)(0, 10)
+    assert [standing(each).sequence for each in found] == [0, second, second + 1]
+    assert [standing(each).enqueued_ms - START_MS for each in found] == [501, 500, 502]
+
+
 def test_there_is_no_archive(table: Path, spool: Path) -> None:
     with pytest.raises(EntityNotFoundError):
         ArchivePeek(table, spool)
@@ -94,3 +111,18 @@ def test_rows_come_in_the_order_of_the_source_over_hours_and_batches(table: Path
     receive(spool, [record(4)])
     move(spool, table)
     assert [row["sequence_number"] for row in rows_of(table)] == [1, 2, 3, 4]
+
+
+def test_a_batch_that_is_moved_while_rows_are_read_is_read(
+    table: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(spool, [record(1)])
+    move(spool, table)
+    receive(spool, [record(2)])
+    with monkeypatch.context() as before:
+        before.setattr(ArchiveFolder, "_move", lambda self, commit: None)
+        move(spool, table)
+    rows = rows_of(table)
+    assert next(rows)["sequence_number"] == 1
+    ArchiveFolder(table, archive_columns()).open().close()
+    assert [row["sequence_number"] for row in rows] == [2]

@@ -501,3 +501,26 @@ def test_of_a_partitioned_topic_every_fragment_is_read_on() -> None:
 
     result = audit("flights", ROUTES, AUDIT, moving, ordered=False)
     assert (result.total("arrived"), result.total("lost"), result.total("duplicated")) == (3, 0, 0)
+
+
+def test_i5_of_a_queue_that_was_made_again_former_numbers_hide_no_loss_and_are_no_doubles() -> None:
+    """Nobody keeps what enters a queue: its numbers alone tell, and they begin again."""
+    entities = Entities()
+    for number, day in ((1, 1), (2, 1), (3, 1), (4, 1), (1, 9), (2, 9), (4, 9), (5, 9)):
+        told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-0{day}T00:00:00.00{number}Z"}
+        entities.put("jfk/flights/Subscriptions/audit", number, own=told)
+    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
+    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way])
+    counts = [result.total(kind) for kind in ("entered", "arrived", "lost", "duplicated", "out_of_order")]
+    assert counts == [5, 4, 1, 0, 0]
+
+
+def test_i5_numbers_that_come_out_of_order_are_of_one_queue() -> None:
+    entities = Entities()
+    for number, minute in ((1, 1), (3, 3), (2, 2), (3, 3)):
+        told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-01T00:0{minute}:00.000Z"}
+        entities.put("jfk/flights/Subscriptions/audit", number, own=told)
+    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False)
+    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way])
+    counts = [result.total(kind) for kind in ("entered", "arrived", "duplicated", "out_of_order")]
+    assert counts == [3, 3, 1, 1]

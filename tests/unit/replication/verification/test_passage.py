@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol
+from isthmus.errors import EntityNotFoundError
 from isthmus.replication.verification.identity import Identity, identify
 from isthmus.replication.verification.passage import Passage, Peek, SourceReader
 from isthmus.topology.model import Endpoint, LogOptions, Route, RouteOptions
@@ -77,3 +78,62 @@ def test_what_stands_in_the_spools_of_one_route_waits_for_no_other() -> None:
     spools = Spools({"t.hub.jfk": 1}, {"t.hub.jfk": 2})
     found = read({"isthmus.t.ewr": 5, "isthmus.t.jfk": 5}, spools)
     assert found == {"ewr": (set(), set()), "jfk": ({1}, {2})}
+
+
+def test_of_a_mailbox_what_is_before_and_beside_it_is_found() -> None:
+    """A mailbox that is full takes nothing: what it refuses is a dead letter of the subscription that forwards to it."""
+    feed, mailbox = "flights/Subscriptions/isthmus.t.jfk", "isthmus.t.jfk"
+    held = {feed: 1, mailbox: 2, f"{feed}/$DeadLetterQueue": 3, f"{feed}/$Transfer/$DeadLetterQueue": 4}
+
+    def open_peek(end: Endpoint) -> Peek:
+        if end.entity not in held:
+            raise EntityNotFoundError(end.entity)
+        return lambda start, count: [message(held[end.entity])] if start <= held[end.entity] else []
+
+    reads = Route(
+        name="t.ewr.jfk",
+        task="t",
+        pattern="all-active",
+        source=Endpoint("ewr", mailbox),
+        targets=(Endpoint("jfk", "flights"),),
+        options=RouteOptions(feed=feed),
+    )
+    reader = SourceReader([Passage(origin="ewr", member="jfk", routes=(reads,))], open_peek, identify)
+    reader.read_waiting(0)
+    reader.read_set_aside()
+    found = reader.found["ewr", "jfk"]
+    assert (found.waiting, found.dead_lettered) == ({1, 2}, {3, 4})
+
+
+def test_what_a_queue_could_not_forward_is_told_once() -> None:
+    """The topic between it and the routes was full, and its messages are divided among two targets."""
+
+    def open_peek(end: Endpoint) -> Peek:
+        if "$Transfer" in end.entity or (end.entity != "orders/$DeadLetterQueue" and "$" in end.entity):
+            raise EntityNotFoundError(end.entity)
+        return lambda start, count: [message(7)] if start <= 7 and "$" in end.entity else []
+
+    queue = Endpoint("ewr", "orders")
+    ways = [
+        Passage(
+            origin="ewr",
+            member=target,
+            routes=(
+                Route(
+                    name=f"t.ewr.{target}",
+                    task="t",
+                    pattern="split",
+                    source=Endpoint("ewr", f"isthmus.t/Subscriptions/isthmus.t.{target}"),
+                    targets=(Endpoint(target, "orders"),),
+                ),
+            ),
+            is_witnessed=False,
+            is_filtered=True,
+            forwards=queue,
+        )
+        for target in ("jfk", "lga")
+    ]
+    reader = SourceReader(ways, open_peek, identify)
+    reader.read_waiting(0)
+    reader.read_set_aside()
+    assert {member: each.dead_lettered for (_, member), each in reader.found.items()} == {"jfk": {7}, "lga": set()}

@@ -14,6 +14,7 @@ from isthmus.replication.verification.identity import identify
 from isthmus.replication.verification.reconcile import Reconciliation
 from isthmus.replication.verification.verify import flows_of, verify
 from isthmus.topology import read
+from isthmus.topology.route import routes
 
 FILE = """
 isthmus: 1
@@ -108,6 +109,37 @@ def test_the_audit_subscription_is_read_where_there_is_one(
     for flow in flows:
         assert (flow.witness.entity, flow.origin_is_consumed, flow.audit_ms) == expected
         assert (flow.target.entity, flow.target_is_consumed) == expected[:2]
+
+
+@pytest.mark.parametrize(
+    ("task", "forwards"),
+    [
+        ("{pattern: split, source: ewr, queue: q, targets: [{to: jfk, queue: a}]}", "ewr/q"),
+        ("{pattern: copy, source: ewr, target: jfk, topic: q, audit: 1h, mailbox: true}", "None"),
+        ("{pattern: move, source: ewr, target: jfk, queue: q}", "None"),
+        ("{pattern: spillover, queue: q, members: [ewr, jfk], deadline: 10m, audit: 1h}", "None"),
+    ],
+)
+def test_a_queue_that_is_divided_forwards_to_what_the_routes_read(task: str, forwards: str) -> None:
+    federation = read(FILE.partition("tasks:")[0] + f"tasks:\n  t: {task}\n")
+    chosen = {route.name: route for route in routes(federation)}
+    ground = verify_module.ground_of(flows_of(federation, "t"), chosen)
+    assert {str(each.forwards) for each in ground.passages} == {forwards}
+
+
+@pytest.mark.parametrize(
+    ("task", "given"),
+    [
+        ("{pattern: copy, source: ewr, target: jfk, topic: f, target_queue: q}", "other"),
+        ("{pattern: spillover, queue: q, members: [ewr, jfk], deadline: 10m, audit: 1h}", "audit"),
+    ],
+)
+def test_a_queue_is_no_less_consumed_where_a_subscription_is_named(task: str, given: str) -> None:
+    """What its consumers have taken would be called lost."""
+    federation = read(FILE.partition("tasks:")[0] + f"tasks:\n  t: {task}\n")
+    for flow in flows_of(federation, "t", given):
+        assert (flow.witness.entity.rpartition("/")[2], flow.origin_is_consumed) == (given, False)
+        assert (flow.target.entity, flow.target_is_consumed) == ("q", True)
 
 
 def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> None:

@@ -312,3 +312,23 @@ def test_detection_that_stands_unasked_is_noted() -> None:
     made = planned(federation, fakes(federation, ewr=topic(), jfk=topic(detection_ms=0)))
     (note,) = made.notes
     assert note.startswith("topic flights at ewr has duplicate detection (10m)")
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_told"),
+    [
+        ((RuleState(DEFAULT_RULE, "1=1"),), False),
+        ((RuleState("filter", "a = 1"), RuleState("all", "1 = 1")), False),
+        ((RuleState("filter", "a = 1"),), True),
+        ((), True),
+    ],
+)
+def test_an_audit_subscription_with_rules_of_its_own_is_told(rules: tuple[RuleState, ...], is_told: bool) -> None:
+    """One that had a filter in the file before keeps it; verify would take it for one that holds every message."""
+    federation = read(
+        "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
+        "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [audit]}\n"
+    )
+    namespaces = fakes(federation, ewr=topic(SubscriptionState(name="audit", rules=rules)))
+    told = [note for note in planned(federation, namespaces).notes if "does not get every message" in note]
+    assert [each.partition(" has")[0] for each in told] == ["subscription audit of flights at ewr"] * is_told

@@ -1,0 +1,84 @@
+"""Scheduled messages that a planned fail-over moves; what is moved under locks is in tests/interop/test_pair.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Int, Long, Symbol, Timestamp
+from isthmus.operations.look import Census
+from isthmus.operations.message import sequence_of
+from isthmus.operations.purge import Removal
+from isthmus.pairing import mover
+
+NOW_MS = 1_800_000_000_000
+
+
+def scheduled(number: int, due_ms: int) -> bytes:
+    annotations = {
+        Symbol("x-opt-sequence-number"): Long(number),
+        Symbol("x-opt-message-state"): Int(2),
+        Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due_ms),
+    }
+    return section.encode_message(b"x", annotations=annotations)
+
+
+class Entity:
+    """An entity of the old member: a look at it, and what was sent to the new one and removed here, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, messages: Sequence[bytes]) -> None:
+        self.messages = list(messages)
+        self.sent: list[int] = []
+        self.groups: list[int] = []
+        monkeypatch.setattr(mover, "messages", lambda client, path: iter(list(self.messages)))
+        monkeypatch.setattr(mover, "remove", self._remove)
+        monkeypatch.setattr(mover, "_Pass", lambda source, target, path: self._pass())
+        monkeypatch.setattr(mover.time, "time_ns", lambda: NOW_MS * 1_000_000)
+
+    def _pass(self) -> Any:
+        made: Any = object.__new__(_PASS)
+        made._source, made._path, made.count, made.first_refusal = None, "orders", 0, ""
+        made._send, made.close = self._send, lambda: None
+        return made
+
+    def _send(self, payloads: Sequence[bytes]) -> list[bool]:
+        self.groups.append(len(payloads))
+        self.sent += [sequence_of(each) for each in payloads]
+        return [True] * len(payloads)
+
+    def _remove(self, client: object, path: str, meant: Census) -> Removal:
+        gone = [each for each in self.messages if sequence_of(each) in meant.scheduled]
+        self.messages = [each for each in self.messages if each not in gone]
+        return Removal(len(gone), 0)
+
+
+_PASS = mover._Pass
+
+
+def moved(**options: bool) -> mover.Moved:
+    nobody: Any = None
+    return mover.move(nobody, nobody, "orders", in_sessions=False, **options)
+
+
+def test_i5_what_is_due_soon_stays_until_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Due between its copy and its removal, it would be moved once more as a message under another number."""
+    entity = Entity(monkeypatch, [scheduled(1, NOW_MS + 60_000), scheduled(2, NOW_MS + 1_000)])
+    assert moved() == (1, "")
+    assert entity.sent == [1]
+    assert [sequence_of(each) for each in entity.messages] == [2]
+
+
+def test_i5_at_a_topic_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    entity = Entity(monkeypatch, [scheduled(1, NOW_MS + 60_000), scheduled(2, NOW_MS + 1_000)])
+    assert moved(is_topic=True) == (2, "")
+    assert entity.sent == [2, 1], "what is due first goes first"
+
+
+def test_few_scheduled_messages_are_between_their_copies_and_their_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    entity = Entity(monkeypatch, [scheduled(number, NOW_MS + 60_000) for number in range(1, 121)])
+    assert moved() == (120, "")
+    assert max(entity.groups) <= 50
+    assert entity.sent == list(range(1, 121)), "of one time in their order"

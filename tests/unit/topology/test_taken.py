@@ -1,0 +1,43 @@
+"""Two tasks that take their messages from one place, whatever their patterns."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.topology import lint
+
+HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n  hub: {kind: kafka, bootstrap: 'a:1'}\ntasks:\n"
+STREAM = "{pattern: queue-to-stream, source: ewr, queue: q, target: hub, stream: s}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ("{pattern: move, source: ewr, target: jfk, queue: Q}", STREAM, "takes the messages of ewr/q already"),
+        ("{pattern: archive, source: ewr, queue: q, table: t}", STREAM, "takes the messages of ewr/q already"),
+        (STREAM.replace("queue: q,", "queue: Q,"), STREAM, "takes the messages of ewr/q already"),
+        (
+            "{pattern: archive, source: hub, stream: s, group: g, table: t}",
+            "{pattern: stream-to-queue, source: hub, stream: s, group: g, target: ewr, queue: q}",
+            "takes the messages of hub/s already",
+        ),
+        # Nobody can receive from a queue that forwards.
+        ("{pattern: chain, members: [ewr], forward: {q: other}}", STREAM, "queue q with ForwardTo other and none"),
+        ("{pattern: split, source: ewr, queue: q, targets: [{to: jfk, queue: a}]}", STREAM, "ForwardTo isthmus.a"),
+    ],
+)
+def test_each_message_would_go_to_one_of_them_only(first: str, second: str, told: str) -> None:
+    faults = [str(each) for each in lint(HEAD + f"  a: {first}\n  b: {second}\n")]
+    assert len(faults) == 1, faults
+    assert told in faults[0]
+
+
+def test_tasks_that_read_one_topic_or_stream_each_on_their_own_are_none() -> None:
+    tasks = [
+        "{pattern: queue-to-stream, source: ewr, topic: q, target: hub, stream: s}",
+        "{pattern: copy, source: ewr, target: jfk, topic: q}",
+        "{pattern: archive, source: ewr, topic: q, table: t}",
+        "{pattern: archive, source: hub, stream: s, table: u}",
+        "{pattern: stream-to-queue, source: hub, stream: s, target: ewr, queue: r}",
+    ]
+    assert lint(HEAD + "".join(f"  t{at}: {task}\n" for at, task in enumerate(tasks))) == []
