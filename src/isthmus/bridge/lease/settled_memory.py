@@ -23,6 +23,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.lease.message_age import enqueued_ms
 from isthmus.bridge.lease.newest import partition_of
 from isthmus.bridge.lease.unsettled import Run, UnsettledMap
@@ -30,8 +31,11 @@ from isthmus.bridge.port import PARTITION_SHIFT
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "SettledMemory"]
 
-# So long before a loss is noticed something may have been written that the source did not take in.
-RECENT_SECONDS = 10.0
+# So long before a loss is noticed something may have been written that the source did not take in: a connection over which nothing comes
+# any more is given up after 60 s (`isthmus.transport.client`).
+RECENT_SECONDS = 75.0
+# What was completed within so long is kept together, as few ranges: outcomes come out of order.
+TOGETHER_SECONDS = 1.0
 # A lock lasts five minutes at most; then the message comes again.
 KEPT_SECONDS = 600.0
 # Of more losses within `KEPT_SECONDS` the first are forgotten: what was completed before them may be sent twice.
@@ -58,7 +62,7 @@ class SettledMemory:
     """The memory of one route."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[float, int, int]] = deque()
+        self._recent: deque[tuple[float, IndexSet]] = deque()  # since when, and what was completed from then on
         self._losses: list[_Loss] = []
         self._identity = ""
 
@@ -70,9 +74,11 @@ class SettledMemory:
                 _add(loss.known, low, high)
                 left = _without(left, low, high)
         recent = self._recent
-        recent.extend((now, low, high) for low, high in left)
-        while recent and recent[0][0] < now - RECENT_SECONDS:
-            recent.popleft()
+        if left and (not recent or now >= recent[-1][0] + TOGETHER_SECONDS):
+            self._forget_recent(now)
+            recent.append((now, IndexSet()))
+        for low, high in left:
+            recent[-1][1].add(low, high + 1)
 
     def lost(self, now: float, newest_ms: Mapping[int, int], outstanding: Iterable[Run]) -> None:
         """The connection to the source is gone.
@@ -91,9 +97,10 @@ class SettledMemory:
                     left = _without(left, low, high)
             for low, high in left:
                 _add(loss.outstanding, low, high)
-        for at, first, last in self._recent:
-            if at >= now - RECENT_SECONDS:
-                _add(loss.known, first, last)
+        self._forget_recent(now)
+        for _, positions in self._recent:
+            for start, stop in positions:
+                _add(loss.known, start, stop - 1)
         self._recent.clear()
         self._losses = [*self._losses[1 - MOST_LOSSES :], loss]
 
@@ -143,6 +150,11 @@ class SettledMemory:
                     return True
                 loss.outstanding.settle(position, position)  # it has come again (I3)
         return False
+
+    def _forget_recent(self, now: float) -> None:
+        recent = self._recent
+        while recent and recent[0][0] + TOGETHER_SECONDS <= now - RECENT_SECONDS:
+            recent.popleft()
 
     def _forget_old(self, now: float) -> None:
         if self._losses and now >= self._losses[0].until:

@@ -49,6 +49,7 @@ from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End as RouteEnd
 from isthmus.bridge.route_spec import RouteSpec
+from isthmus.transport import Client, Endpoint
 
 
 class Route:
@@ -734,6 +735,27 @@ def test_what_was_completed_just_before_a_loss_is_completed_again_and_not_sent_a
     assert not handed_on(effects)
     assert route.report.settled == route.report.moved == 1
     assert route.report.outstanding == 0
+
+
+def test_what_was_completed_over_a_connection_that_was_silent_already_is_completed_again() -> None:
+    """The network is gone; what was written since is lost, and is known to be so only when nothing has come for long enough."""
+    route = running()
+    for position in range(1, 9):
+        come(route, position)
+    for position in (2, 1, 5, 7, 3):  # as outcomes come
+        route.on(Completed([(position, position)]))
+    route.at(1.5)
+    route.on(Completed([(4, 4), (6, 6)]))
+    silent_ms = Client(Endpoint("here", 5671)).connection.idle_timeout_ms
+    assert silent_ms
+    route.at(2 * silent_ms / 1000)
+    back(route)
+    for position in range(1, 8):
+        effects = come(route, position)
+        assert Settle(position, position) in effects
+        assert not handed_on(effects)
+    assert of(Settle, route.on(Completed([(8, 8)]))) == [Settle(8, 8)]
+    assert route.report.moved == 8
 
 
 def test_what_was_completed_while_the_source_was_away_is_completed_again() -> None:
