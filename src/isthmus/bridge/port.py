@@ -77,9 +77,12 @@ class Capabilities:
 
 
 class SourceOpened(NamedTuple):
-    """The source is connected. `identity` is that of its namespace or cluster, empty where it tells none."""
+    """The source is connected. `identity` is that of its namespace or cluster, empty where it tells none. `keeps_times`: its messages tell
+    when another entity took them in, as dead letters do, so that a later position may have an earlier time.
+    """
 
     identity: str = ""
+    keeps_times: bool = False
 
 
 class Arrived(NamedTuple):

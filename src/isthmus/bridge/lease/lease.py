@@ -181,7 +181,7 @@ class RouteLease:
             return
         source.opened(event.identity)
         self._flow.reset()
-        self.messages.memory.opened(event.identity, now)
+        self.messages.memory.opened(event.identity, now, keeps_times=event.keeps_times)
         if not source.is_told:
             source.is_told = True
             self._phase = Phase.CONNECTING

@@ -83,6 +83,7 @@ class MessageAccount:
             sizes = [sizes[at] for at in fresh]
         self.counts.received_bytes += sum(sizes)
         self.unsettled.add(positions, sizes)
+        self.memory.came(positions, payloads, self.unsettled)
         if self._has_steps and positions:
             self._rows.handed_on(positions)
         return positions, payloads, sizes
@@ -109,6 +110,7 @@ class MessageAccount:
             if is_again:
                 effects.append(Settle(position, position))
                 self.memory.completed(position, position, now)
+                self.memory.came((position,), (payload,), self.unsettled)
             return not is_again
         text = f"{plan.deaths} workers in a row died while this message alone was under way"
         effects.append(Settle(position, position, Disposition("dead-letter", SET_ASIDE_REASON, text)))

@@ -8,7 +8,8 @@ messages that were never acknowledged here.
 Why no message is taken for another. A position is known only together with the identity of its namespace. Where the entity is made
 again, or goes back to an earlier state, positions are given to other messages; those were taken in after the loss, and tell it
 (`x-opt-enqueued-time`): later than the newest message of their partition before that loss. With the first of them everything of their
-partition is forgotten. A message that does not tell is never taken for a known one.
+partition is forgotten. A message that does not tell is never taken for a known one. Dead letters keep the time at which another entity
+took them in, which tells nothing about their order: of these the time of each is kept, and the same message has the same one.
 
 Invariants:
     I1. Nothing is known but positions that were completed within `RECENT_SECONDS` before a loss, or that were outstanding then.
@@ -21,8 +22,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.lease.message_age import enqueued_ms
 from isthmus.bridge.lease.newest import partition_of
 from isthmus.bridge.lease.unsettled import Run, UnsettledMap
@@ -30,24 +32,40 @@ from isthmus.bridge.port import PARTITION_SHIFT
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "SettledMemory"]
 
-# So long before a loss is noticed something may have been written that the source did not take in.
-RECENT_SECONDS = 10.0
+# So long before a loss is noticed something may have been written that the source did not take in: a connection over which nothing comes
+# any more is given up after 60 s (`isthmus.transport.client`).
+RECENT_SECONDS = 75.0
+# What was completed within so long is kept together, as few ranges: outcomes come out of order.
+TOGETHER_SECONDS = 1.0
 # A lock lasts five minutes at most; then the message comes again.
 KEPT_SECONDS = 600.0
 # Of more losses within `KEPT_SECONDS` the first are forgotten: what was completed before them may be sent twice.
 MOST_LOSSES = 64
+# So many times are kept before those are looked for that are not needed any more.
+_FEW_TIMES = 4096
 
 
 class _Loss:
     """One loss of the connection: `outstanding` has not come again since, `known` was completed."""
 
-    __slots__ = ("known", "newest_ms", "outstanding", "until")
+    __slots__ = ("known", "newest_ms", "outstanding", "times", "until")
 
-    def __init__(self, newest_ms: Mapping[int, int]) -> None:
+    def __init__(self, newest_ms: Mapping[int, int], times: Mapping[int, int]) -> None:
         self.newest_ms = newest_ms
+        self.times = times  # when each message was taken in, where that is kept
         self.outstanding = UnsettledMap()
         self.known = UnsettledMap()
         self.until = math.inf
+
+    def is_same(self, position: int, taken_in_ms: int) -> bool:
+        """Whether a message may be the one that had come under a position; 0: it does not tell when it was taken in."""
+        told = self.times.get(position)
+        return 0 < taken_in_ms <= self.newest_of(position) if told is None else 0 < taken_in_ms == told
+
+    def is_another(self, position: int, taken_in_ms: int) -> bool:
+        """Whether a message is another than the one that had come under a position."""
+        told = self.times.get(position)
+        return 0 < self.newest_of(position) < taken_in_ms if told is None else 0 < told != taken_in_ms > 0
 
     def newest_of(self, position: int) -> int:
         """When the newest message was taken in that had come of its partition; 0 where none tells."""
@@ -58,9 +76,25 @@ class SettledMemory:
     """The memory of one route."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[float, int, int]] = deque()
+        self._recent: deque[tuple[float, IndexSet]] = deque()  # since when, and what was completed from then on
         self._losses: list[_Loss] = []
         self._identity = ""
+        self._keeps_times = False
+        self._times: dict[int, int] = {}  # of what is outstanding or was completed lately, and of some more
+        self._most_times = _FEW_TIMES
+
+    def came(self, positions: Sequence[int], payloads: Sequence[bytes], unsettled: UnsettledMap) -> None:
+        """Messages came that are outstanding now, or are completed again."""
+        if not self._keeps_times:
+            return
+        self._times.update(zip(positions, map(enqueued_ms, payloads), strict=True))
+        if len(self._times) > self._most_times:
+            self._times = {
+                position: at_ms
+                for position, at_ms in self._times.items()
+                if unsettled.within(position, position) or any(position in recent for _, recent in self._recent)
+            }
+            self._most_times = max(_FEW_TIMES, 2 * len(self._times))
 
     def completed(self, first: int, last: int, now: float) -> None:
         """The target has acknowledged these positions, and the source was told."""
@@ -70,9 +104,11 @@ class SettledMemory:
                 _add(loss.known, low, high)
                 left = _without(left, low, high)
         recent = self._recent
-        recent.extend((now, low, high) for low, high in left)
-        while recent and recent[0][0] < now - RECENT_SECONDS:
-            recent.popleft()
+        if left and (not recent or now >= recent[-1][0] + TOGETHER_SECONDS):
+            self._forget_recent(now)
+            recent.append((now, IndexSet()))
+        for low, high in left:
+            recent[-1][1].add(low, high + 1)
 
     def lost(self, now: float, newest_ms: Mapping[int, int], outstanding: Iterable[Run]) -> None:
         """The connection to the source is gone.
@@ -83,7 +119,7 @@ class SettledMemory:
             outstanding: what was delivered and is not settled.
         """
         self._forget_old(now)
-        loss = _Loss(newest_ms)
+        loss = _Loss(newest_ms, dict(self._times))
         for first, last in outstanding:
             left: list[Run] = [(first, last)]
             for each in self._losses:
@@ -91,17 +127,18 @@ class SettledMemory:
                     left = _without(left, low, high)
             for low, high in left:
                 _add(loss.outstanding, low, high)
-        for at, first, last in self._recent:
-            if at >= now - RECENT_SECONDS:
-                _add(loss.known, first, last)
+        self._forget_recent(now)
+        for _, positions in self._recent:
+            for start, stop in positions:
+                _add(loss.known, start, stop - 1)
         self._recent.clear()
         self._losses = [*self._losses[1 - MOST_LOSSES :], loss]
 
-    def opened(self, identity: str, now: float) -> None:
-        """The source is connected."""
+    def opened(self, identity: str, now: float, *, keeps_times: bool = False) -> None:
+        """The source is connected. `keeps_times`: times tell nothing about the order of messages."""
         if identity != self._identity:
             self.forget()
-        self._identity = identity
+        self._identity, self._keeps_times = identity, keeps_times
         for loss in self._losses:
             loss.until = min(loss.until, now + KEPT_SECONDS)
 
@@ -114,6 +151,7 @@ class SettledMemory:
         """The positions mean nothing any more."""
         self._losses.clear()
         self._recent.clear()
+        self._times.clear()
 
     def is_known(self, first: int, last: int, now: float) -> bool:
         """Whether any of these positions was completed before a loss."""
@@ -129,7 +167,7 @@ class SettledMemory:
         taken_in_ms = enqueued_ms(payload)
         for loss in reversed(self._losses):
             if loss.known.within(position, position):
-                if 0 < taken_in_ms <= loss.newest_of(position):
+                if loss.is_same(position, taken_in_ms):
                     return True
                 first = partition_of(position) << PARTITION_SHIFT
                 loss.known.settle(first, first + (1 << PARTITION_SHIFT) - 1)
@@ -139,10 +177,15 @@ class SettledMemory:
         """Whether this message, under a position that is outstanding, is another one than the one that came first."""
         for loss in self._losses:
             if loss.outstanding.within(position, position):
-                if 0 < loss.newest_of(position) < enqueued_ms(payload):
+                if loss.is_another(position, enqueued_ms(payload)):
                     return True
                 loss.outstanding.settle(position, position)  # it has come again (I3)
         return False
+
+    def _forget_recent(self, now: float) -> None:
+        recent = self._recent
+        while recent and recent[0][0] + TOGETHER_SECONDS <= now - RECENT_SECONDS:
+            recent.popleft()
 
     def _forget_old(self, now: float) -> None:
         if self._losses and now >= self._losses[0].until:

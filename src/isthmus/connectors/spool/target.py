@@ -78,7 +78,7 @@ class SpoolThread(threading.Thread):
         self._writer = writer(options.path, options.segment_bytes, options.segment_seconds)
         self._condition = threading.Condition()
         self._queue: deque[bytes] = deque()
-        self._is_stopped = False
+        self._must_end = False
         self._answered = 0
         self.is_open = False
         self.lost: SpoolError | None = None
@@ -98,7 +98,7 @@ class SpoolThread(threading.Thread):
     def stop(self) -> None:
         """End it; what is not on disk is not waited for."""
         with self._condition:
-            self._is_stopped = True
+            self._must_end = True
             self._condition.notify()
 
     def run(self) -> None:
@@ -127,13 +127,13 @@ class SpoolThread(threading.Thread):
                 if time.monotonic() >= limit:
                     raise
             with self._condition:
-                if self._is_stopped or self._condition.wait_for(lambda: self._is_stopped, _LOCK_STEP_SECONDS):
+                if self._must_end or self._condition.wait_for(lambda: self._must_end, _LOCK_STEP_SECONDS):
                     return False
 
     def _write_group(self) -> bool:
         with self._condition:
-            self._condition.wait_for(lambda: self._queue or self._is_stopped)
-            if self._is_stopped:
+            self._condition.wait_for(lambda: self._queue or self._must_end)
+            if self._must_end:
                 return False
             group, size = [], 0
             while self._queue and size < _GROUP_BYTES:

@@ -88,10 +88,18 @@ class Quarantine:
         # A search of the time before goes on beside the deaths of the shared query; only a window of 8 makes the reader tell (I4).
         return searched if 0 < searched.window < shared.window else shared
 
-    def settled(self, name: str, count: int, head: int, outstanding: int) -> None:
-        """Messages of a route were settled since the last call; its first one outstanding now is `head`."""
+    def settled(self, name: str, count: int, head: int, outstanding: int, *, set_aside: int = 0) -> None:
+        """Messages of a route were settled since the last call; its first one outstanding now is `head`.
+
+        Args:
+            name: of the route.
+            count: how many, those included that were set aside as planned.
+            head: position of the first that is outstanding.
+            outstanding: how many are.
+            set_aside: how many were set aside: they say nothing about the messages that workers move.
+        """
         account = self._account(name)
-        account.moved(count)
+        account.moved(count - set_aside)
         if not account.suspect:
             return
         account.settled_there += max(0, count)

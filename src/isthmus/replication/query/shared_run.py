@@ -181,15 +181,17 @@ class SharedRun:
         for name, report in reports.items():
             if name not in routes and name not in accounted:
                 continue
+            set_aside = 0
             for position in report.set_aside:
                 deaths = self._quarantine.set_aside(name, position)
                 if deaths:
+                    set_aside += 1
                     log.warning("route %s: message %d was dead-lettered: it killed %d workers in a row while it alone was under "
                                 "way", name, position, deaths)  # fmt: skip
             count = report.settled - accounted.get(name, 0)
             accounted[name] = report.settled
             if name in routes:
-                self._quarantine.settled(name, count, report.head, report.outstanding)
+                self._quarantine.settled(name, count, report.head, report.outstanding, set_aside=set_aside)
 
     def _on_death(self, name: str, reports: Mapping[str, RouteReport]) -> None:
         """A worker of a query died; called by the control port's thread."""

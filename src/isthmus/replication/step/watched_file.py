@@ -5,6 +5,7 @@ A lease lasts an hour, so a worker has to look itself. What it is not: the loade
 
 Invariants:
     I1. A file that cannot be read after a change is told once, and what was made of it before stays in use.
+    I2. A file that is being written is not read: one that was cut in the middle of a line may well be a file of its kind.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Generic, TypeVar
 __all__ = ["LOOK_SECONDS", "WatchedFile"]
 
 LOOK_SECONDS = 2.0
+# A file that was written to so lately, by its time, may not be complete; it is when it is the same at two looks.
+_FRESH_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,17 +33,25 @@ class WatchedFile(Generic[T]):
         path: the file.
         load: makes it; called with the path.
         clock: monotonic seconds.
+        wall: seconds since the epoch, as files' times are.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: nothing can be made of it.
     """
 
-    def __init__(self, path: str, load: Callable[[str], T], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: str,
+        load: Callable[[str], T],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._path = path
         self._load = load
         self._clock = clock
-        self._seen = self._look()
+        self._wall = wall
+        self._seen = self._last = self._look()
         self._value = load(path)
         self._due = clock() + LOOK_SECONDS
         self._is_told = False
@@ -55,16 +66,20 @@ class WatchedFile(Generic[T]):
 
     def _renew(self) -> None:
         try:
-            seen = self._look()
-            if seen != self._seen:
-                self._value = self._load(self._path)
-                self._seen = seen
-                self._is_told = False
+            last, self._last = self._last, self._look()
+            if self._last == self._seen or (self._last != last and self._is_fresh(self._last)):
+                return
+            value = self._load(self._path)
+            if self._look() == self._last:
+                self._value, self._seen, self._is_told = value, self._last, False
                 log.info("%s has changed and was read again", self._path)
         except Exception as error:  # noqa: BLE001 - the loader is a library's; what was read before is good
             if not self._is_told:
                 self._is_told = True
                 log.warning("%s cannot be read again; what was read before stays in use (%s)", self._path, error)
+
+    def _is_fresh(self, seen: tuple[int, int]) -> bool:
+        return seen[0] / 1e9 > self._wall() - _FRESH_SECONDS
 
     def _look(self) -> tuple[int, int]:
         found = os.stat(self._path)

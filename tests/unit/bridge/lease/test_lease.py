@@ -43,12 +43,14 @@ from isthmus.bridge.lease.event import (
 )
 from isthmus.bridge.lease.fence import Fence
 from isthmus.bridge.lease.lease import DRAIN_SECONDS, RouteLease
-from isthmus.bridge.lease.settled_memory import KEPT_SECONDS, RECENT_SECONDS
+from isthmus.bridge.lease.settled_memory import KEPT_SECONDS, RECENT_SECONDS, SettledMemory
 from isthmus.bridge.lease.state import CLOSING_SECONDS, GIVE_BACK_SECONDS, OPEN_LIMIT_SECONDS
+from isthmus.bridge.lease.unsettled import UnsettledMap
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End as RouteEnd
 from isthmus.bridge.route_spec import RouteSpec
+from isthmus.transport import Client, Endpoint
 
 
 class Route:
@@ -736,6 +738,27 @@ def test_what_was_completed_just_before_a_loss_is_completed_again_and_not_sent_a
     assert route.report.outstanding == 0
 
 
+def test_what_was_completed_over_a_connection_that_was_silent_already_is_completed_again() -> None:
+    """The network is gone; what was written since is lost, and is known to be so only when nothing has come for long enough."""
+    route = running()
+    for position in range(1, 9):
+        come(route, position)
+    for position in (2, 1, 5, 7, 3):  # as outcomes come
+        route.on(Completed([(position, position)]))
+    route.at(1.5)
+    route.on(Completed([(4, 4), (6, 6)]))
+    silent_ms = Client(Endpoint("here", 5671)).connection.idle_timeout_ms
+    assert silent_ms
+    route.at(2 * silent_ms / 1000)
+    back(route)
+    for position in range(1, 8):
+        effects = come(route, position)
+        assert Settle(position, position) in effects
+        assert not handed_on(effects)
+    assert of(Settle, route.on(Completed([(8, 8)]))) == [Settle(8, 8)]
+    assert route.report.moved == 8
+
+
 def test_what_was_completed_while_the_source_was_away_is_completed_again() -> None:
     route = running()
     come(route, 1)
@@ -827,6 +850,60 @@ def test_the_same_message_comes_again_while_the_sink_has_it_whatever_came_since(
         assert not handed_on(effects)
         assert not of(Release, effects)
     assert of(Settle, route.on(Completed([(1, 3)]))) == [Settle(1, 3)]
+
+
+def dead_letters() -> Route:
+    """A route from a dead-letter queue: its messages keep their times, and were not dead-lettered in that order."""
+    route = running()
+    route.lease.messages.is_numbered_again = True
+    route.on(SourceLost("gone"))
+    route.at(route.now + 1.0)
+    route.on(SourceOpened("ns", True))
+    for position, at_ms in ((1, 5000), (2, 1000), (3, 3000)):
+        come(route, position, at_ms)
+    return route
+
+
+def test_a_dead_letter_that_comes_again_is_the_same_though_a_later_one_is_older() -> None:
+    route = dead_letters()
+    route.on(Completed([(1, 1), (3, 3)]))
+    for _ in range(2):
+        route.on(SourceLost("gone"))
+        route.at(route.now + 1.0)
+        route.on(SourceOpened("ns", True))
+        for position, at_ms, is_completed in ((1, 5000, True), (2, 1000, False), (3, 3000, True)):
+            effects = come(route, position, at_ms)
+            assert of(Settle, effects) == ([Settle(position, position)] if is_completed else [])
+            assert not handed_on(effects)
+            assert not of(Release, effects)
+    assert of(Settle, route.on(Completed([(2, 2)]))) == [Settle(2, 2)]
+
+
+def test_another_dead_letter_under_a_known_number_is_told_by_its_time_though_that_is_earlier() -> None:
+    """The namespace goes back to an earlier state: what is dead-lettered then may be older than all that was."""
+    for position, is_outstanding in ((2, True), (1, False)):
+        route = dead_letters()
+        route.on(Completed([(1, 1)]))
+        route.on(SourceLost("gone"))
+        route.at(route.now + 1.0)
+        route.on(SourceOpened("ns", True))
+        effects = come(route, position, 500)
+        assert not of(Settle, effects)
+        assert handed_on(effects) == ([] if is_outstanding else [1])
+        assert bool(of(CloseTarget, effects)) is is_outstanding
+
+
+def test_times_of_dead_letters_are_kept_while_they_are_of_use() -> None:
+    memory = SettledMemory()
+    memory.opened("ns", 0.0, keeps_times=True)
+    unsettled = UnsettledMap()
+    payload = section.encode_map_section(section.MESSAGE_ANNOTATIONS, {Symbol("x-opt-enqueued-time"): Timestamp(7)})
+    for number in range(20_000):
+        memory.came((number,), (payload,), unsettled)
+        memory.completed(number, number, number / 10)
+        assert len(memory._times) <= 4097
+    memory.lost(2000.0, {}, ())
+    assert all(memory.is_again(number, payload, 2000.0) for number in range(19_999, 19_300, -1))
 
 
 def test_of_a_log_whose_records_tell_times_of_their_own_nothing_is_taken_for_another() -> None:

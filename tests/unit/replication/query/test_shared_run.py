@@ -270,6 +270,37 @@ def test_deaths_of_its_own_query_narrow_the_window_and_set_the_message_aside(ben
     assert not bench.plan_of("b").set_aside
 
 
+def test_where_every_message_kills_one_is_set_aside_and_no_more(bench: Bench) -> None:
+    """It is no message's fault then: the route stays alone and fails. What was set aside counts as settled, and did not move."""
+
+    def carrier() -> FakeControl:
+        (name,) = [
+            each for each, query in bench.queries.items() if query.isActive and "a" in bench.controls[each].routes
+        ]
+        names.append(name)
+        return bench.controls[name]
+
+    head, aside, names = 7, list[int](), list[str]()
+    for _ in range(20):
+        plan = bench.plan_of("a")
+        bench.run.start(spec("b"))
+        route = bench.run.start(spec("a"))
+        if plan.set_aside:
+            aside.append(plan.set_aside)
+            head += 1
+            carrier().report("a", settled=1, dead_lettered=1, set_aside=(plan.set_aside,), window=1)
+            for _ in range(2):
+                bench.tick()
+                route.sighting()
+                assert route.is_active()
+        if "b" in carrier().routes:
+            carrier().report("b")
+        carrier().report("a", head=head, outstanding=1, window=bench.plan_of("a").window or 256)
+        bench.die(names[-1])
+    assert aside == [7]
+    assert names[-1].startswith("alone-a")
+
+
 def test_i2_a_route_that_moved_past_the_message_joins_the_others_and_keeps_its_counts(bench: Bench) -> None:
     killed_twice(bench)
     alone = bench.run.start(spec("a"))

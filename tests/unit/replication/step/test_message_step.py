@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from isthmus.replication.step import watched_file
 from isthmus.replication.step.base import guarded
 from isthmus.replication.step.encryption import jwe
 from isthmus.replication.step.encryption.key import parse_key
+from isthmus.replication.step.enrich import load_reference
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.normalise import read_xml, write_xml
 from isthmus.replication.step.opener import open_message_step
@@ -95,7 +97,7 @@ def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
 ) -> None:
     file, now = tmp_path / "f", [0.0]
     file.write_text("1")
-    watched = WatchedFile(str(file), lambda path: int(Path(path).read_text()), lambda: now[0])
+    watched = WatchedFile(str(file), lambda path: int(Path(path).read_text()), lambda: now[0], lambda: time.time() + 60)
     file.write_text("22")
     assert watched.get() == 1
     now[0] += LOOK_SECONDS
@@ -109,6 +111,34 @@ def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
     file.write_text("4444")
     now[0] += LOOK_SECONDS
     assert watched.get() == 4444
+
+
+def test_i2_of_watched_file_one_that_is_being_written_is_read_when_it_is_complete(tmp_path: Path) -> None:
+    """A program writes a long file where the old one was: the first half of it is a shorter file, with a name that is cut."""
+    data, now = tmp_path / "airports.csv", [0.0]
+    data.write_text("faa,name\nIAH,Houston\nORD,Chicago\n")
+
+    def load(path: str) -> dict[str, tuple[Any, ...]]:
+        found = load_reference(path, "faa", ["name"])
+        if while_it_is_read:
+            data.write_text(while_it_is_read.pop())
+        return found
+
+    while_it_is_read = list[str]()
+    watched = WatchedFile(str(data), load, lambda: now[0], lambda: 0.0)
+    data.write_text("faa,name\nIAH,Hous")
+    now[0] += LOOK_SECONDS
+    assert watched.get()["ORD"] == ("Chicago",)
+    data.write_text("faa,name\nIAH,Houston Bush\nORD,Chi")
+    now[0] += LOOK_SECONDS
+    assert watched.get()["ORD"] == ("Chicago",)
+    while_it_is_read.append("faa,name\nIAH,Houston Bush\nORD,Chicago O'Hare\n")
+    now[0] += LOOK_SECONDS
+    assert watched.get()["ORD"] == ("Chicago",)
+    for _ in range(2):
+        now[0] += LOOK_SECONDS
+        found = watched.get()
+    assert found == {"IAH": ("Houston Bush",), "ORD": ("Chicago O'Hare",)}
 
 
 # ---- encrypt, decrypt

@@ -90,6 +90,8 @@ class Layouts:
             body - pairs,
             data[body : body + _KIND_BYTES],
         )
+        if body < pairs or properties + _PROPERTIES_HEAD_BYTES + key[1][-1] > application:
+            return None  # a size within the message is wrong
         if key != self._last:
             self._last = key
             return None

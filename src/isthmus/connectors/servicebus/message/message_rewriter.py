@@ -19,7 +19,7 @@ Invariants:
     I5. A message is stopped only as the copy that its provenance proves it to be (`isthmus.message.provenance`, I1): with
         another MessageId or body it is new, and its provenance begins here.
     I6. Every copy carries the task's mark, whether the rule of its source has set one or not.
-    I7. All ways make the same copy.
+    I7. All ways make the same copy. Where a quick one cannot, the general one tells what becomes of the message.
 """
 
 from __future__ import annotations
@@ -169,154 +169,159 @@ class MessageRewriter:
         count = 0
         for index in range(1, len(offsets)):
             end = offsets[index]
-            # What is told of each way below holds here too: the message before took it, with these constants.
-            if layout is not None:
-                size = layout.size
-                if end - start >= size:
-                    fields = layout.unpack(data, start)
-                    if (
-                        start + size + fields[BODY_BYTES] == end
-                        and fields[0::2] == layout.constants
-                        and fields[PAIRS] == pairs_seen
-                    ):
-                        number = b"%d" % fields[layout.front.identity]
-                        if enqueued != fields[layout.front.enqueued] or len(number) != digits:
-                            if len(number) != digits:
-                                digits, first, offset_key, dash, tail_size = self._own = self._own_of(len(number))
-                            enqueued = fields[layout.front.enqueued]
-                            time = time_of(enqueued)
-                            lead = b""
-                        if not lead:
-                            size = len(kept) + len(own) + tail_size + len(time) + 4
-                            lead = join((MAP32(b"\0St\xd1", size, count + TAIL_COUNT), kept, own, first))
-                            size = layout.size
-                            begin = layout.front.out + layout.properties if layout.front.is_constant else b""
-                        message_id, body = fields[MESSAGE_ID], data[start + size : end]
-                        hashed = fresh_hash()
-                        hashed.update(b"%b\0%b" % (message_id, body))
-                        proof = hashed.digest()[:8].hex().encode()
-                        add(
-                            join(
-                                (
-                                    begin or layout.front.begin(fields, now_ms) + layout.properties,
-                                    message_id,
-                                    fields[PROPERTIES],
-                                    lead,
-                                    number,
-                                    offset_key,
-                                    number,
-                                    dash,
-                                    proof[:proven],
-                                    time,
-                                    digest_key,
-                                    proof,
-                                    data[start + layout.body : start + size],
-                                    body,
-                                )
-                            )
-                        )
-                        start = end
-                        continue
-                layout = None
-            # The rule: the front is like one before, the MessageId is a short string, or there is none and the properties are
-            # those of a Kafka record, application properties are small and name neither a hop nor, unless it is a number, the
-            # mark, and the body is one data section. Everything else takes the general way.
-            if quick and front is not None and end - start > front.size + 8:
-                fields = front.unpack(data, start)
-                if fields[0::2] != front.constants:
-                    front, fields = self._other_front(data, start, end)
-                if front is not None:
-                    p = start + front.size
-                    q = p + 5 + data[p + 4]
-                    if (
-                        data[p : p + 4] == b"\0Ss\xc0"
-                        and q + 6 < end
-                        and data[p + 5]
-                        and (data[p + 6] == 0xA1 or (fields[front.identity] and is_unnamed(data, p, q)))
-                    ):
-                        is_named = data[p + 6] == 0xA1
-                        properties = data[p:q]
-                        message_id = data[p + 8 : p + 8 + data[p + 7]] if is_named else b""
-                        kept = own = b""
-                        count = 0
-                        e = pairs = q
-                        if data[q : q + 3] == b"\0St":
-                            if data[q + 3] == 0xC1:
-                                e, pairs, count = q + 5 + data[q + 4], q + 6, data[q + 5]
-                            elif data[q + 3] == 0xD1:
-                                size, count = _SIZE_COUNT(data, q + 4)
-                                e, pairs = q + 8 + size, q + 12
-                            kept = data[pairs:e]
-                            if find(b"repl-", pairs, e) >= 0:
-                                count = -1
-                            elif find(_RULE_NAME, pairs, e) >= 0:
-                                kept, count = _without_rule_name(data, pairs, e, count)
-                        if mark_key and count >= 0:
-                            own_at = find(mark_key, pairs, e)
-                            if own_at < 0:
-                                own = mark_key
-                                count += 2
-                            elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
-                                count = -1  # it is another value, or not a name at all
-                        kind = data[e : e + 4]
-                        if kind == b"\0Su\xb0":
-                            at = e + 8
-                            size = _U32_AT(data, e + 4)[0]
-                        elif kind == b"\0Su\xa0":
-                            at = e + 5
-                            size = data[e + 4]
-                        else:
-                            at, size = e, -1
-                        if count >= 0 and at + size == end:
-                            number = b"%d" % fields[front.identity]
-                            if len(number) != digits:
-                                digits, first, offset_key, dash, tail_size = self._own = self._own_of(len(number))
-                            if enqueued != fields[front.enqueued]:
-                                enqueued = fields[front.enqueued]
-                                time = time_of(enqueued)
-                            body = data[at:end]
-                            # As `isthmus.message.digest` has it.
+            try:
+                # What is told of each way below holds here too: the message before took it, with these constants.
+                if layout is not None:
+                    size = layout.size
+                    if end - start >= size:
+                        fields = layout.unpack(data, start)
+                        if (
+                            start + size + fields[BODY_BYTES] == end
+                            and fields[0::2] == layout.constants
+                            and fields[PAIRS] == pairs_seen
+                        ):
+                            number = b"%d" % fields[layout.front.identity]
+                            if enqueued != fields[layout.front.enqueued] or len(number) != digits:
+                                if len(number) != digits:
+                                    digits, first, offset_key, dash, tail_size = self._own = self._own_of(len(number))
+                                time = time_of(fields[layout.front.enqueued])
+                                enqueued = fields[layout.front.enqueued]
+                                lead = b""
+                            if not lead:
+                                size = len(kept) + len(own) + tail_size + len(time) + 4
+                                lead = join((MAP32(b"\0St\xd1", size, count + TAIL_COUNT), kept, own, first))
+                                size = layout.size
+                                begin = layout.front.out + layout.properties if layout.front.is_constant else b""
+                            message_id, body = fields[MESSAGE_ID], data[start + size : end]
                             hashed = fresh_hash()
                             hashed.update(b"%b\0%b" % (message_id, body))
-                            proof = origin_proof = hashed.digest()[:8].hex().encode()
-                            if not is_named:
-                                key = join((first, number, offset_key, number, dash, proof[:proven], time, digest_key))
-                                message_id = made_message_id(duplicate_key(key, 0, len(key))).encode()
-                                properties = named(properties, message_id)
-                                hashed = fresh_hash()
-                                hashed.update(b"%b\0%b" % (message_id, body))
-                                proof = hashed.digest()[:8].hex().encode()
-                            if own:
-                                own += NUMBER_ONE if marks_number else b"\xa1%c%b" % (len(message_id), message_id)
-                            size = len(kept) + len(own) + tail_size + len(time) + 4
+                            proof = hashed.digest()[:8].hex().encode()
                             add(
                                 join(
                                     (
-                                        front.out if front.is_constant else front.begin(fields, now_ms),
-                                        properties,
-                                        MAP32(b"\0St\xd1", size, count + TAIL_COUNT),
-                                        kept,
-                                        own,
-                                        first,
+                                        begin or layout.front.begin(fields, now_ms) + layout.properties,
+                                        message_id,
+                                        fields[PROPERTIES],
+                                        lead,
                                         number,
                                         offset_key,
                                         number,
                                         dash,
-                                        origin_proof[:proven],
+                                        proof[:proven],
                                         time,
                                         digest_key,
                                         proof,
-                                        data[e:at],
+                                        data[start + layout.body : start + size],
                                         body,
                                     )
                                 )
                             )
-                            # A mark that is the MessageId differs in each copy.
-                            if is_named and (not own or marks_number):
-                                layout = self._layouts.of(front, data, p, q, pairs, e)
-                                pairs_seen, lead = data[pairs:e], b""
                             start = end
                             continue
+                    layout = None
+                # The rule: the front is like one before, the MessageId is a short string, or there is none and the properties are
+                # those of a Kafka record, application properties are small and name neither a hop nor, unless it is a number, the
+                # mark, and the body is one data section. Everything else takes the general way.
+                if quick and front is not None and end - start > front.size + 8:
+                    fields = front.unpack(data, start)
+                    if fields[0::2] != front.constants:
+                        front, fields = self._other_front(data, start, end)
+                    if front is not None:
+                        p = start + front.size
+                        q = p + 5 + data[p + 4]
+                        if (
+                            data[p : p + 4] == b"\0Ss\xc0"
+                            and q + 6 < end
+                            and data[p + 5]
+                            and (data[p + 6] == 0xA1 or (fields[front.identity] and is_unnamed(data, p, q)))
+                        ):
+                            is_named = data[p + 6] == 0xA1
+                            properties = data[p:q]
+                            message_id = data[p + 8 : p + 8 + data[p + 7]] if is_named else b""
+                            kept = own = b""
+                            count = 0
+                            e = pairs = q
+                            if data[q : q + 3] == b"\0St":
+                                if data[q + 3] == 0xC1:
+                                    e, pairs, count = q + 5 + data[q + 4], q + 6, data[q + 5]
+                                elif data[q + 3] == 0xD1:
+                                    size, count = _SIZE_COUNT(data, q + 4)
+                                    e, pairs = q + 8 + size, q + 12
+                                kept = data[pairs:e]
+                                if pairs > e or find(b"repl-", pairs, e) >= 0:
+                                    count = -1
+                                elif find(_RULE_NAME, pairs, e) >= 0:
+                                    kept, count = _without_rule_name(data, pairs, e, count)
+                            if mark_key and count >= 0:
+                                own_at = find(mark_key, pairs, e)
+                                if own_at < 0:
+                                    own = mark_key
+                                    count += 2
+                                elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
+                                    count = -1  # it is another value, or not a name at all
+                            kind = data[e : e + 4]
+                            if kind == b"\0Su\xb0":
+                                at = e + 8
+                                size = _U32_AT(data, e + 4)[0]
+                            elif kind == b"\0Su\xa0":
+                                at = e + 5
+                                size = data[e + 4]
+                            else:
+                                at, size = e, -1
+                            if count >= 0 and at + size == end:
+                                number = b"%d" % fields[front.identity]
+                                if len(number) != digits:
+                                    digits, first, offset_key, dash, tail_size = self._own = self._own_of(len(number))
+                                if enqueued != fields[front.enqueued]:
+                                    time = time_of(fields[front.enqueued])
+                                    enqueued = fields[front.enqueued]
+                                body = data[at:end]
+                                # As `isthmus.message.digest` has it.
+                                hashed = fresh_hash()
+                                hashed.update(b"%b\0%b" % (message_id, body))
+                                proof = origin_proof = hashed.digest()[:8].hex().encode()
+                                if not is_named:
+                                    key = join(
+                                        (first, number, offset_key, number, dash, proof[:proven], time, digest_key)
+                                    )
+                                    message_id = made_message_id(duplicate_key(key, 0, len(key))).encode()
+                                    properties = named(properties, message_id)
+                                    hashed = fresh_hash()
+                                    hashed.update(b"%b\0%b" % (message_id, body))
+                                    proof = hashed.digest()[:8].hex().encode()
+                                # A mark that is the MessageId differs in each copy.
+                                if is_named and (not own or marks_number):
+                                    layout = self._layouts.of(front, data, p, q, pairs, e)
+                                    pairs_seen, lead = data[pairs:e], b""
+                                if own:
+                                    own += NUMBER_ONE if marks_number else b"\xa1%c%b" % (len(message_id), message_id)
+                                size = len(kept) + len(own) + tail_size + len(time) + 4
+                                add(
+                                    join(
+                                        (
+                                            front.out if front.is_constant else front.begin(fields, now_ms),
+                                            properties,
+                                            MAP32(b"\0St\xd1", size, count + TAIL_COUNT),
+                                            kept,
+                                            own,
+                                            first,
+                                            number,
+                                            offset_key,
+                                            number,
+                                            dash,
+                                            origin_proof[:proven],
+                                            time,
+                                            digest_key,
+                                            proof,
+                                            data[e:at],
+                                            body,
+                                        )
+                                    )
+                                )
+                                start = end
+                                continue
+            except Exception:  # noqa: BLE001 - a size within it is wrong; the general way tells what becomes of it
+                layout = None
             made: bytes | Verdict
             try:
                 made = self._general.make(data, start, end, now_ms)
@@ -374,16 +379,19 @@ class MessageRewriter:
 
 
 def _without_rule_name(b: bytes, start: int, end: int, count: int) -> tuple[bytes, int]:
-    """The pairs of a map without `RuleName`; the walk makes sure that the name is a key, and not within a value."""
+    """The pairs of a map without `RuleName`, and the count of what is left; -1: a size is wrong. The walk makes sure that the name is a
+    key, and not within a value.
+    """
     width = WIDTH
     at = start
     while at < end:
         if b[at] == 0xA1:
             value = at + 2 + b[at + 1]
             if b[at:value] == _RULE_NAME:
-                return b[start:at] + b[value_end(b, value) : end], count - 2
+                after = value_end(b, value)
+                return (b[start:at] + b[after:end], count - 2) if after <= end else (b"", -1)
         else:
             value = value_end(b, at)
         size = width[b[value]]
         at = value + size if 0 < size < 254 else value + 2 + b[value + 1] if size == 0 else value_end(b, value)
-    return b[start:end], count
+    return b[start:end], count if at == end else -1

@@ -45,6 +45,8 @@ __all__ = ["LEAVE_SECONDS", "ServiceBusSource"]
 # How long a closed source waits for what is on its way, and for answers to settlements by lock token.
 LEAVE_SECONDS = 3.0
 _LAST_POSITION = (1 << 64) - 1
+# A dead letter gets a number of the dead-letter queue, and keeps the time at which its entity took it in.
+_DEAD_LETTERS = "$deadletterqueue"
 
 
 class ServiceBusSource(End):
@@ -241,7 +243,7 @@ class ServiceBusSource(End):
         self._link = LinkState(now)
         if self._guard is not None:
             self._guard.until = math.inf  # until the first delivery tells how long locks are
-        events.append(SourceOpened(client.namespace_id))
+        events.append(SourceOpened(client.namespace_id, self.path.lower().endswith(_DEAD_LETTERS)))
 
     def _arrived(
         self, receiver: MarkedReceiver, first_id: int, tokens: Sequence[bytes], payloads: Sequence[bytes], now: float

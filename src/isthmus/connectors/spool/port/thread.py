@@ -85,7 +85,7 @@ class SpoolSourceThread(threading.Thread):
         self._lock = self._taken = -1
         self._noted = -1
         self._origin = ""
-        self._is_stopped = self._goes_back = False
+        self._must_end = self._goes_back = self._has_ended = False
 
     # ---- for the owner
 
@@ -119,10 +119,13 @@ class SpoolSourceThread(threading.Thread):
             self._note_low()
 
     def set_aside(self, first: int, last: int, disposition: Disposition) -> None:
-        """Keeps given positions in `refused`, and settles them then."""
+        """Keeps given positions in `refused`, and settles them then; where the thread has ended, they are read again."""
         with self._condition:
-            self._to_set_aside.append((first, last, disposition))
-            self._condition.notify()
+            if self._has_ended:
+                self.cursor.give_back(first, last)
+            else:
+                self._to_set_aside.append((first, last, disposition))
+                self._condition.notify()
 
     def give_back(self, first: int, last: int) -> None:
         """Given positions are read again."""
@@ -134,7 +137,7 @@ class SpoolSourceThread(threading.Thread):
     def stop(self) -> None:
         """Ends the reading."""
         with self._condition:
-            self._is_stopped = True
+            self._must_end = True
             self._condition.notify()
 
     def _note_low(self) -> None:
@@ -170,6 +173,9 @@ class SpoolSourceThread(threading.Thread):
             for position in self._positions:
                 self.cursor.give_back(position, position)
             self._positions, self._payloads = [], []
+            for first, last, _ in self._to_set_aside:
+                self.cursor.give_back(first, last)
+            self._to_set_aside, self._has_ended = [], True
             for descriptor in (self._taken, self._lock):
                 if descriptor >= 0:
                     os.close(descriptor)
@@ -178,9 +184,9 @@ class SpoolSourceThread(threading.Thread):
     def _pause(self, seconds: float) -> bool:
         """Wait; whether to go on."""
         with self._condition:
-            if not self._is_stopped:
+            if not self._must_end:
                 self._condition.wait(seconds)
-            return not self._is_stopped
+            return not self._must_end
 
     def _open(self) -> bool:
         # Its writer makes the spool, and tells where messages come from.
@@ -205,7 +211,9 @@ class SpoolSourceThread(threading.Thread):
                 self.identity = identity
                 taken = self._folder.taken()
                 self.cursor = Cursor(self._reader.first().number if taken is None else taken)
+                self._noted = self.cursor.low
             self._taken = self._folder.open_taken()
+            self._note_low()  # what was settled since the opening before ended
         following = next((each for each in self._records() if each is None or each[1].key), None)
         self._origin = self._told_origin() or "" if following is None else _origin_of(following[1])
         with self._condition:
@@ -231,7 +239,7 @@ class SpoolSourceThread(threading.Thread):
                 release_at = now + _RELEASE_SECONDS
                 self._release()
             with self._condition:
-                if self._is_stopped:
+                if self._must_end:
                     return
                 if self._goes_back:
                     self._goes_back, is_waiting = False, False
@@ -253,7 +261,7 @@ class SpoolSourceThread(threading.Thread):
         while (found := records.look()) is not None:
             number, record = found
             with self._condition:
-                if self._is_stopped or self._goes_back:
+                if self._must_end or self._goes_back:
                     return True
                 if not record.key:
                     self.cursor.skip(number)

@@ -495,3 +495,33 @@ def test_whatever_no_copy_can_be_made_of_is_dead_lettered_and_stops_no_other(mon
     copies, refused = rewriter.copy_all(b"".join(messages), offsets, NOW_MS)
     assert len(copies) == 2
     assert [(each.row, each.disposition, each.reason) for each in refused] == [(1, "dead-letter", MALFORMED)]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        b"\0St\xc1\0",  # without a count
+        b"\0St\xd1\0\0\0\0",
+        b"\0St\xc1\x1b\4\xa1\x08RuleName\xa1\xc1$Default\xa1\1k\xa1\1v",  # a value that is longer than all of them
+        b"\0St\xc1\x13\4\xa1\1mU\1\3\1z\xa1\x08RuleName",  # no value of AMQP
+        b"\0St\xc1\x13\4\xa1\1mU\1\xa1\xd1z\xa1\x08RuleName",
+    ],
+)
+def test_wrong_sizes_within_a_message_stop_no_other(own: bytes) -> None:
+    """A namespace takes such messages: it looks at their sections, and not into them."""
+    plain = stored(own={"a": "b"})
+    at, end = locate(plain).application_properties
+    messages = [stored(1), *[plain[:at] + own + plain[end:]] * 4, stored(3)]
+    rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=True))
+    copies, refused = rewriter.copy_all(*joined(messages), NOW_MS)
+    assert [each.row for each in refused] == [1, 2, 3, 4]
+    assert {(each.disposition, each.reason) for each in refused} == {("dead-letter", MALFORMED)}
+    assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "3"]
+
+
+def test_a_message_id_longer_than_the_properties_stops_no_other() -> None:
+    plain = stored(properties={"message_id": "abc", "subject": "x"})
+    at = plain.index(b"\xa1\3abc")
+    messages = [stored(1), *[plain[: at + 1] + b"\xc8" + plain[at + 2 :]] * 4, stored(3)]
+    copies, _ = MessageRewriter("ewr/flights", "jfk").copy_all(*joined(messages), NOW_MS)
+    assert [application(copies[at])["repl-sequence"] for at in (0, -1)] == ["1", "3"]

@@ -27,9 +27,9 @@ def _peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
 class Loop:
     """One source and its loop."""
 
-    def __init__(self, **settings: bool) -> None:
+    def __init__(self, entity: str = "q", **settings: bool) -> None:
         self.pool = ServiceBusSources()
-        self.source = self.pool.source(1, {"connection": "env:PLACE", "entity": "q"}, **settings)
+        self.source = self.pool.source(1, {"connection": "env:PLACE", "entity": entity}, **settings)
         self.events: list[Any] = []
         self.source.open()
 
@@ -90,3 +90,16 @@ def test_what_was_given_and_not_settled_goes_back_with_the_end_i5(peer: Peer) ->
     loop.close()
     peer.wait_for(lambda: not peer.queues["q"].locked)
     assert peer.queues["q"].fates == {1: "completed", 2: "released", 3: "released"}
+
+
+@pytest.mark.parametrize(("entity", "keeps_times"), [("q", False), ("q/$DeadLetterQueue", True)])
+def test_a_dead_letter_queue_tells_that_its_messages_keep_their_times(
+    monkeypatch: pytest.MonkeyPatch, entity: str, keeps_times: bool
+) -> None:
+    with Peer(entity) as peer:
+        place = f"Endpoint=sb://127.0.0.1:{peer.port}/;SharedAccessKeyName=a;SharedAccessKey=b;"
+        monkeypatch.setenv("PLACE", place + "UseDevelopmentEmulator=true")
+        loop = Loop(entity)
+        loop.until(lambda: loop.has(SourceOpened))
+        assert [each.keeps_times for each in loop.events] == [keeps_times]
+        loop.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -221,3 +222,77 @@ def test_a_message_that_cannot_be_set_aside_now_comes_again(tmp_path: Path, monk
         opened.source.settle(2, 2)
         opened.wait(lambda: SpoolFolder(tmp_path).taken() == 3)
     assert count_refused(tmp_path) == 1
+
+
+def lost(end: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is lost by a disk that refuses, while messages 0 to 3 are with the owner."""
+    with monkeypatch.context() as patched:
+
+        def full(*arguments: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr(thread_module, "set_aside", full)
+        end.source.grant(10)
+        end.wait(lambda: len(end.arrived) == 4)
+        end.source.settle(0, 0, Disposition("dead-letter", "Refused", "no"))
+        end.wait_for(SourceLost)
+        end.wait(lambda: not end.source._thread.is_alive())  # type: ignore[attr-defined]
+
+
+def test_i1_what_is_set_aside_while_the_source_is_lost_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing behind it would be noted as settled until the next lease, which would send all of that again."""
+    write(tmp_path, *range(4))
+    with watched(tmp_path) as end:
+        lost(end, monkeypatch)
+        end.source.settle(1, 1, Disposition("dead-letter", "Refused", "no"))
+        end.source.settle(2, 3)
+        end.source.open()
+        end.source.grant(10)
+        end.wait(lambda: len(end.arrived) == 6)
+        assert end.arrived[4:] == [0, 1]
+        end.source.settle(0, 1, Disposition("dead-letter", "Refused", "no"))
+        end.wait(lambda: SpoolFolder(tmp_path).taken() == 4)
+    assert count_refused(tmp_path) == 2
+
+
+def test_what_is_settled_while_the_source_is_lost_is_noted_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, *range(4))
+    with watched(tmp_path) as end:
+        lost(end, monkeypatch)
+        end.source.open()
+        end.wait(lambda: sum(isinstance(each, SourceOpened) for each in end.events) == 2)
+        end.source.grant(1)
+        end.wait(lambda: len(end.arrived) == 5)
+        # It is lost again at once, and all is settled meanwhile.
+        end.source._thread.stop()  # type: ignore[attr-defined]
+        end.wait(lambda: not end.source._thread.is_alive())  # type: ignore[attr-defined]
+        end.source.settle(0, 3)
+        assert not SpoolFolder(tmp_path).taken()
+        end.source.open()
+        end.wait(lambda: sum(isinstance(each, SourceOpened) for each in end.events) == 3)
+        assert SpoolFolder(tmp_path).taken() == 4
+
+
+def test_a_source_has_left_only_when_its_thread_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 0)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: object) -> None:
+        begun.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(thread_module, "set_aside", slow)
+    with watched(tmp_path) as end:
+        end.source.grant(1)
+        end.wait(lambda: len(end.arrived) == 1)
+        end.source.settle(0, 0, Disposition("dead-letter", "Refused", "no"))
+        assert begun.wait(60)
+        end.source.close()
+        assert not end.source.has_left
+        goes_on.set()
+        end.wait(lambda: end.source.has_left)
+        assert SpoolFolder(tmp_path).taken() == 1
