@@ -18,7 +18,7 @@ from isthmus.store.zone import ZonedJournal, repair
 from isthmus.store.zone.change import DELETE, POSITION_KEY, PUT, Position, Touched, ZoneBatch, log_key, pack_position
 from isthmus.store.zone.member import Member, write_changes
 from isthmus.store.zone.note import read_note
-from isthmus.store.zone.resilver import copy_rows, copy_touched
+from isthmus.store.zone.resilver import common_sequence, copy_rows, copy_touched
 from isthmus.store.zone.status import ZoneState
 
 LONG_SECONDS = 120.0
@@ -543,3 +543,40 @@ def test_an_unexpected_fault_on_the_way_back_is_not_its_end(
     opened.drop(member, "it failed")
     all_serve(opened)
     assert not refusals
+
+
+def test_i5_a_way_back_that_a_kill_ended_leaves_nothing_of_what_the_others_have_lost(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was copied last was in the copy that was read, and on no disk of the others."""
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    copied, goes_on = threading.Event(), threading.Event()
+
+    def common(source: RocksJournal, target: RocksJournal) -> int | None:
+        batch = journal.batch()
+        batch.put(b"lost", b"x")
+        journal.write(batch)
+        return common_sequence(source, target)
+
+    def copy(source: RocksJournal, target: RocksJournal, touched: Touched) -> None:
+        copy_touched(source, target, touched)
+        copied.set()
+        assert goes_on.wait(LONG_SECONDS)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "common_sequence", common)
+        patch.setattr(repair, "copy_touched", copy)
+        patch.setattr(repair, "_LAST_KEYS", 0)
+        journal.drop(journal.members[2], "it failed")
+        assert copied.wait(LONG_SECONDS)
+        left = [folder.parent.with_name(folder.parent.name + "-left") for folder in folders]
+        for source, target in zip(folders[1:], left[1:], strict=True):  # a kill, and the disk of the first is lost
+            shutil.copytree(source, target)
+        goes_on.set()
+        journal.close()
+    journal = ZonedJournal(left)
+    all_serve(journal)
+    put(journal, "new")
+    journal.close()
+    assert [held_by(folder) for folder in left] == [["a", "new"]] * 3
