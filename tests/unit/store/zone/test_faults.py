@@ -15,6 +15,7 @@ import pytest
 from isthmus.errors import StoreError
 from isthmus.store import RocksJournal
 from isthmus.store.zone import ZonedJournal, repair
+from isthmus.store.zone import journal as zone_journal
 from isthmus.store.zone.change import DELETE, POSITION_KEY, PUT, Position, Touched, ZoneBatch, log_key, pack_position
 from isthmus.store.zone.member import Member, write_changes
 from isthmus.store.zone.note import read_note
@@ -236,6 +237,42 @@ def test_a_disk_that_lags_is_not_the_last_that_is_needed(folders: list[Path]) ->
     answered.set()
     waiting.join(LONG_SECONDS)
     assert journal.get(b"b") == b"x"
+    journal.close()
+
+
+def test_a_batch_larger_than_the_lag_that_is_allowed_is_no_lag(
+    opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that are ahead of a slow sync may bring it together."""
+    monkeypatch.setattr(zone_journal, "_LAG_BYTES", 1000)
+    put(opened, "a", value=bytes(5000))
+    assert opened.get(b"a") == bytes(5000)
+    assert [zone.drops for zone in opened.zones()] == [0, 0, 0]
+
+
+def test_bytes_that_wait_take_no_copy_away_that_is_needed(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zone_journal, "_LAG_BYTES", 1000)
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    journal.members[2].check_room = _away  # type: ignore[method-assign]
+    answered = hang(journal.members[1])
+    waiting = threading.Thread(target=put, args=(journal, "b"))
+    waiting.start()
+    until(lambda: journal.members[1].busy_since is not None)
+    for key in ("c", "d", "e"):
+        batch = journal.batch()
+        batch.put(key.encode(), bytes(2000))
+        journal.write(batch)
+        if key == "c":
+            until(lambda: not waiting.is_alive())
+            # The second one lags, and is one of the last two from now on.
+            journal.drop(journal.members[2], "gone")
+    assert [zone.drops for zone in journal.zones()] == [0, 0, 1]
+    answered.set()
+    journal.sync()
+    assert keys(journal) == ["a", "b", "c", "d", "e"]
     journal.close()
 
 
