@@ -11,6 +11,8 @@ Invariants:
         after a restart nothing is read from it before it is brought up to date.
     I4. A folder that missed a part of a body does not count as one that has it.
     I5. What a folder holds is removed only where the others could be asked whether they have it.
+    I6. The last folder is read on, whatever it refuses, and the others come back from it; if it takes no mark, one that is
+        whole again takes its place.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class ZonedBlobs:
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._version = 0
+        self._last_fault = ""  # of the folder that is the last
         self._start()
         self._thread = threading.Thread(target=self._run, name="isthmus-zone-bodies", daemon=True)
         self._thread.start()
@@ -114,8 +117,13 @@ class ZonedBlobs:
         with self._lock:
             if folder.reason or self._closed.is_set():
                 return
+            is_last = self._serving == [folder]
+            if not is_last or reason != self._last_fault:
+                _log.error("zone %d takes no bodies of large messages: reason=%s", folder.index + 1, reason)
+            if is_last:  # I6; whoever writes a body has noted that it missed it
+                self._last_fault = reason
+                return
             folder.reason = reason or "it failed"
-            _log.error("zone %d takes no bodies of large messages: reason=%s", folder.index + 1, reason)
             self._write_marks()
             self._woken.set()
 
@@ -123,7 +131,7 @@ class ZonedBlobs:
         """I3.
 
         Args:
-            back: a folder that is stale up to now and is not from here on.
+            back: a folder that is stale up to now and is not from here on; it serves on return, if that is so.
 
         Returns:
             Whether every folder that is not stale has its mark. The one that comes back gets its own last: until then it has an
@@ -131,12 +139,17 @@ class ZonedBlobs:
         """
         self._version += 1
         stale = [each.index for each in self._folders if each.reason and each is not back]
+        replaced: BodyFolder | None = None
+        fault = ""
         for each in self._serving:
             try:
                 each.write_mark(self._version, stale)
             except (OSError, StoreError) as error:
                 self._drop(each, str(error))  # which has written the others
-                return False
+                if each.reason or back is None:
+                    return False
+                replaced, fault = each, str(error)  # I6
+                stale.append(each.index)
         if back is None:
             return True
         try:
@@ -145,6 +158,9 @@ class ZonedBlobs:
             back.reason = str(error)
             self._write_marks()
             return False
+        back.reason = ""  # told only now: killed before, it would not count
+        if replaced is not None:
+            self._drop(replaced, fault)
         return True
 
     def _run(self) -> None:
@@ -170,7 +186,6 @@ class ZonedBlobs:
                 under_way = set(self._begun)
                 if not self._write_marks(folder):
                     return
-                folder.reason = ""  # told only now: killed before, it would not count
             # What had begun without this folder is copied when it is whole; until then two others have it.
             while under_way & self._writing and not self._closed.is_set():
                 time.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import StoreError
-from isthmus.store.zone import ZonedBlobs
+from isthmus.store.zone import ZonedBlobs, body_folder
 from isthmus.store.zone.body_folder import BodyFolder
 
 LONG_SECONDS = 60.0
@@ -129,6 +130,53 @@ def test_i1_with_one_folder_a_body_is_refused(blobs: ZonedBlobs, folders: list[P
         folder.unlink()
     until(lambda: blobs.reasons() == [""] * 3)
     store(blobs, 2)
+
+
+def test_i6_disks_that_are_all_full_are_read_and_take_bodies_once_there_is_room(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    with monkeypatch.context() as full:
+        full.setattr(os, "writev", _refusing)
+        full.setattr(body_folder, "write_file", _refusing)
+        with pytest.raises(StoreError, match="need 2 of 3 zones"):
+            store(blobs, 2)
+        assert blobs.open(1).read(0, 600_000) == BODY
+        with pytest.raises(StoreError, match="need 2 of 3 zones"):
+            store(blobs, 2)
+        assert sum(not reason for reason in blobs.reasons()) == 1
+    until(lambda: blobs.reasons() == [""] * 3)
+    store(blobs, 2)
+    assert blobs.open(2).read(0, 600_000) == BODY
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+
+
+def test_i6_the_others_come_back_though_the_last_takes_no_mark(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    write_mark = BodyFolder.write_mark
+
+    def read_only(self: BodyFolder, version: int, stale: list[int]) -> None:
+        if self.index == 1:
+            raise OSError(errno.EROFS, "Read-only file system")
+        write_mark(self, version, stale)
+
+    monkeypatch.setattr(BodyFolder, "write_mark", read_only)
+    blobs.drop(blobs._folders[0], "it failed")
+    blobs.drop(blobs._folders[2], "it failed")
+    until(lambda: "Read-only" in blobs.reasons()[1] and not blobs.reasons()[0] and not blobs.reasons()[2])
+    store(blobs, 2)
+    monkeypatch.undo()
+    until(lambda: blobs.reasons() == [""] * 3)
+    blobs.close()
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+    assert len(files(folders[0])) == 4
+
+
+def _refusing(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_back_up_is_a_plain_folder(blobs: ZonedBlobs, tmp_path: Path) -> None:
