@@ -13,6 +13,8 @@ Invariants:
     I5. What a folder holds is removed only where the others could be asked whether they have it.
     I6. The last folder is read on, whatever it refuses, and the others come back from it; if it takes no mark, one that is
         whole again takes its place.
+    I7. A folder that serves again gives nothing under the numbers of bodies that had begun without it, until they are copied;
+        after a kill in between what it may still have has no checksums, and so gives no block that is not right.
 """
 
 from __future__ import annotations
@@ -184,6 +186,8 @@ class ZonedBlobs:
             self._fill(folder, set())
             with self._lock:
                 under_way = set(self._begun)
+                self._forget_former(folder, under_way)
+                folder.lacks = under_way
                 if not self._write_marks(folder):
                     return
             # What had begun without this folder is copied when it is whole; until then two others have it.
@@ -191,10 +195,22 @@ class ZonedBlobs:
                 time.sleep(0.05)
             if under_way:
                 self._fill(folder, under_way)
+                folder.lacks = under_way & self._writing
         except (StoreError, OSError) as error:
-            folder.reason = str(error)
+            if folder.reason:
+                folder.reason = str(error)
+            else:
+                self._drop(folder, str(error))
             return
         _log.warning("zone %d takes bodies of large messages again: folder='%s'", folder.index + 1, folder.path)
+
+    @staticmethod
+    def _forget_former(folder: BodyFolder, numbers: set[int]) -> None:
+        """Let a folder have nothing that could be read under numbers that are used again (I7); raises OSError where it refuses."""
+        for number in numbers:
+            folder.sums_path(number).unlink(missing_ok=True)
+        if numbers:
+            sync_folder(folder.path)
 
     def _fill(self, folder: BodyFolder, only: set[int]) -> None:
         """Copy what a folder lacks, and remove what the others do not have."""
@@ -226,7 +242,7 @@ class ZonedBlobs:
 
     def _sums(self, number: int, besides: BodyFolder | None = None) -> Sums | None:
         for folder in self._serving:
-            if folder is not besides and (sums := folder.sums(number)) is not None:
+            if folder is not besides and number not in folder.lacks and (sums := folder.sums(number)) is not None:
                 return sums
         return None
 
@@ -435,8 +451,8 @@ class _Reader:
     def __init__(self, blobs: ZonedBlobs, number: int, folders: Sequence[BodyFolder]) -> None:
         self._blobs = blobs
         self._number = number
-        self._folders = list(folders)
-        self.sums = next((sums for folder in folders if (sums := folder.sums(number)) is not None), None)
+        self._folders = [folder for folder in folders if number not in folder.lacks]
+        self.sums = next((sums for folder in self._folders if (sums := folder.sums(number)) is not None), None)
         errors: list[str] = []
         self.size_bytes = self.sums.size_bytes if self.sums is not None else -1
         for folder in self._folders:

@@ -54,6 +54,7 @@ class BodyFolder:
 
     Attributes:
         reason: why it is out of service; empty while it is in it.
+        lacks: numbers of bodies that began while it was out of service, and have not been copied here yet.
     """
 
     def __init__(self, index: int, path: Path) -> None:
@@ -61,6 +62,7 @@ class BodyFolder:
         self.path = path
         self.bodies = BlobFolder(path)
         self.reason = ""
+        self.lacks: set[int] = set()
 
     def read_mark(self) -> tuple[int, list[int]] | None:
         """Version and stale folders; None if they cannot be read."""

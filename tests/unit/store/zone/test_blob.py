@@ -234,6 +234,67 @@ def test_a_body_that_comes_while_a_folder_is_brought_back_is_in_it(
     assert files(folders[2]) == files(folders[0])
 
 
+def test_i3_a_folder_that_fails_at_the_end_of_its_way_back_is_stale_in_the_others(
+    blobs: ZonedBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._folders[2].reason = "it failed"
+    writer = blobs.create(2)
+    writer.write([BODY])
+    writer.sync()
+    fill = ZonedBlobs._fill
+    blobs._closed.clear()
+
+    def full(self: ZonedBlobs, folder: BodyFolder, only: set[int]) -> None:
+        if only:
+            raise StoreError("No space left on device")
+        fill(self, folder, only)
+        writer.close()
+
+    monkeypatch.setattr(ZonedBlobs, "_fill", full)
+    blobs._try_back(blobs._folders[2])
+    assert blobs.reasons() == ["", "", "No space left on device"]
+    marks = [folder.read_mark() for folder in blobs._folders]
+    assert [mark[1] for mark in marks[:2] if mark is not None] == [[2], [2]]
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["it goes on", "a kill"])
+def test_i7_a_folder_that_is_brought_back_gives_no_former_body_of_a_number(
+    folders: list[Path], is_killed: bool
+) -> None:
+    """Its disk was away while the body went, and at the start that used the number again."""
+    blobs = ZonedBlobs(folders)
+    store(blobs, 2)
+    blobs.close()
+    away = folders[0].with_name("away")
+    folders[0].rename(away)
+    folders[0].write_text("in the way")
+    blobs = ZonedBlobs(folders)
+    blobs.remove(2)
+    blobs.close()
+    blobs = ZonedBlobs(folders)
+    blobs._closed.set()  # what its thread would do comes below
+    blobs._thread.join(LONG_SECONDS)
+    other = os.urandom(600_000)
+    writer = blobs.create(2)
+    writer.write([other])
+    folders[0].unlink()
+    away.rename(folders[0])
+    blobs._try_back(blobs._folders[0])  # does not wait until the body has come
+    assert blobs.reasons() == [""] * 3
+    writer.sync()
+    writer.close()
+    if is_killed:
+        blobs = ZonedBlobs(folders)
+    assert blobs.open(2).read(0, 600_000) == other
+    if is_killed:
+        blobs.close()
+    else:
+        assert blobs.reasons() == [""] * 3
+
+
 def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(
     blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
