@@ -287,6 +287,32 @@ def test_i5_a_scan_goes_on_at_another_copy(opened: ZonedJournal) -> None:
     assert seen == names
 
 
+def test_a_scan_that_no_copy_can_serve_is_over(opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked for several pairs has none of those before the error: to go on behind them would lose them."""
+    put(opened, *(f"a{number}" for number in range(9)))
+    monkeypatch.setattr(Member, "open", _refusing)
+    leader = opened.leader
+    for member in opened.members:
+        if member is not leader:
+            opened.drop(member, "it failed")
+    journal = leader.opened()
+    scan, failing = journal.scan, [5]
+
+    def flaky(first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        for place, pair in enumerate(scan(first, end)):
+            if place in failing:
+                failing.clear()
+                raise StoreError("Input/output error")
+            yield pair
+
+    journal.scan = flaky  # type: ignore[method-assign]
+    found = opened.scan(b"a", b"b")
+    with pytest.raises(StoreError, match="Input/output error"):
+        list(found)
+    assert list(found) == []
+    assert len(list(opened.scan(b"a", b"b"))) == 9
+
+
 def test_damage_found_by_a_read_is_read_elsewhere(opened: ZonedJournal) -> None:
     put(opened, "a")
     leader = opened.leader
