@@ -247,9 +247,17 @@ class ZonedBlobs:
         return None
 
     def _copy(self, number: int, folder: BodyFolder) -> None:
-        others = [each for each in self._serving if each is not folder]
-        reader = _Reader(self, number, others)
         folder.forget(number)
+        with ExitStack() as stack:
+            others = [each for each in self._serving if each is not folder]
+            for each in others:  # a body that is being removed is shortened first, which is no damage
+                stack.enter_context(each.bodies.kept())
+            others = [each for each in others if each.has(number)]
+            if others:
+                self._copy_from(others, number, folder)
+
+    def _copy_from(self, others: Sequence[BodyFolder], number: int, folder: BodyFolder) -> None:
+        reader = _Reader(self, number, others)
         writer = folder.bodies.create(number)
         try:
             sums = reader.sums or Sums(reader.size_bytes, ())
@@ -279,7 +287,7 @@ class ZonedBlobs:
             self._begun.add(number)
             for folder in self._serving:
                 try:
-                    folder.forget(number)
+                    folder.clear(number)
                     writers[folder] = folder.bodies.create(number)
                 except StoreError as error:
                     self._drop(folder, str(error))
@@ -338,7 +346,8 @@ class ZonedBlobs:
         make_private(folder)
         for number in numbers:
             try:
-                reader = _Reader(self, number, self._serving)
+                # One that is removed now has gone from some.
+                reader = _Reader(self, number, [each for each in self._serving if each.has(number)])
                 writer = target.create(number)
                 try:
                     for start in range(0, reader.size_bytes, BLOCK_BYTES):

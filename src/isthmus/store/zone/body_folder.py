@@ -88,6 +88,19 @@ class BodyFolder:
         """Where they lie."""
         return self.path / f"{number:016x}.sums"
 
+    def has(self, number: int) -> bool:
+        """Whether a body is there, whole or not."""
+        try:
+            return self.bodies.path_of(number).exists()
+        except OSError:
+            return False
+
+    def clear(self, number: int) -> None:
+        """Remove what is there of a former body of a number, at once: a back-up, which knows of none, keeps nobody waiting."""
+        with suppress(OSError):  # what cannot be removed is in the way of the new one
+            self.sums_path(number).unlink(missing_ok=True)
+            self.bodies.path_of(number).unlink(missing_ok=True)
+
     def forget(self, number: int) -> None:
         """Remove a body and its checksums; no error if they are not there."""
         with suppress(OSError):

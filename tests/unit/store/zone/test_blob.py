@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import StoreError
+from isthmus.store import blob as store_blob
 from isthmus.store.zone import ZonedBlobs, body_folder
+from isthmus.store.zone import blob as zone_blob
 from isthmus.store.zone.body_folder import BodyFolder
 
 LONG_SECONDS = 60.0
@@ -184,6 +187,66 @@ def test_a_back_up_is_a_plain_folder(blobs: ZonedBlobs, tmp_path: Path) -> None:
     with blobs.kept():
         blobs.copy_to(tmp_path / "copy")
     assert files(tmp_path / "copy") == {"0000000000000001.body": BODY}
+
+
+def test_a_body_begins_while_a_back_up_is_made(blobs: ZonedBlobs) -> None:
+    """Whoever waited for its end would hold up all others, and the back-up itself where it finds damage."""
+    with blobs.kept():
+        coming = threading.Thread(target=store, args=(blobs, 1), daemon=True)
+        coming.start()
+        coming.join(LONG_SECONDS / 10)
+        assert not coming.is_alive()
+    assert blobs.open(1).read(0, 600_000) == BODY
+
+
+def test_a_body_that_goes_while_it_is_copied_is_no_fault_of_its_folder(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    store(blobs, 2)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._folders[2].reason = "it failed"
+    shutil.rmtree(folders[2])
+    read, removing = zone_blob.read_block, []
+
+    def reading(folder: BodyFolder, number: int, sums: body_folder.Sums, block: int) -> bytes:
+        """As the thread that removes bodies, which shortens them first."""
+        if not removing:
+            removing.append(threading.Thread(target=blobs.remove, args=(number,), daemon=True))
+            removing[0].start()
+            removing[0].join(0.2)
+        return read(folder, number, sums, block)
+
+    monkeypatch.setattr(zone_blob, "read_block", reading)
+    monkeypatch.setattr(store_blob, "_REMOVED_BYTES", 100_000)
+    monkeypatch.setattr(store_blob, "_REMOVAL_REST_SECONDS", 0.2)
+    blobs._closed.clear()
+    blobs._try_back(blobs._folders[2])
+    removing[0].join(LONG_SECONDS)
+    assert blobs.reasons() == [""] * 3
+
+
+def test_a_body_that_has_gone_before_it_is_copied_is_passed_over(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    store(blobs, 2)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._folders[2].reason = "it failed"
+    shutil.rmtree(folders[2])
+    copy = ZonedBlobs._copy
+
+    def late(self: ZonedBlobs, number: int, folder: BodyFolder) -> None:
+        if number == 1:
+            self.remove(2)
+        copy(self, number, folder)
+
+    monkeypatch.setattr(ZonedBlobs, "_copy", late)
+    blobs._try_back(blobs._folders[2])
+    assert blobs.reasons() == [""] * 3
+    assert files(folders[2]) == files(folders[0])
 
 
 def test_i4_a_folder_that_missed_a_part_does_not_count(blobs: ZonedBlobs) -> None:

@@ -250,9 +250,7 @@ def test_a_batch_larger_than_the_lag_that_is_allowed_is_no_lag(
     assert [zone.drops for zone in opened.zones()] == [0, 0, 0]
 
 
-def test_bytes_that_wait_take_no_copy_away_that_is_needed(
-    folders: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_that_wait_take_no_copy_away_that_is_needed(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zone_journal, "_LAG_BYTES", 1000)
     journal = ZonedJournal(folders)
     put(journal, "a")
