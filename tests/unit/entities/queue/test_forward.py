@@ -343,8 +343,8 @@ def test_messages_that_cannot_be_read_hold_up_no_other_entity_and_no_change(
     engine.update_queue("damaged", QueueDescription(forward_to="to-damaged"))
     namespace.commit()
     namespace.journal.fail_writes = OSError("no space")
+    engine.update_queue("damaged", QueueDescription(forward_to="to-damaged", max_delivery_count=9))
     with pytest.raises(StoreError):
-        engine.update_queue("whole", QueueDescription(forward_to="to-whole"))
         namespace.commit()
     namespace.journal.fail_writes = None
     engine.update_queue("whole", QueueDescription(forward_to="to-whole"))

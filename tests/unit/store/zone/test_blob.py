@@ -208,7 +208,8 @@ def test_a_body_that_goes_while_it_is_copied_is_no_fault_of_its_folder(
     blobs._thread.join(LONG_SECONDS)
     blobs._folders[2].reason = "it failed"
     shutil.rmtree(folders[2])
-    read, removing = zone_blob.read_block, []
+    read = body_folder.read_block
+    removing: list[threading.Thread] = []
 
     def reading(folder: BodyFolder, number: int, sums: body_folder.Sums, block: int) -> bytes:
         """As the thread that removes bodies, which shortens them first."""
