@@ -128,7 +128,7 @@ def entity_row(kind: str, member: Entity) -> EntityRow:
     sessions = source.sessions if source is not None else None
     dead = source.dead_letters if source is not None else None
     waiting = source.transfer_count if source is not None else 0
-    lost = source.transfer_dead_letters if source is not None else None
+    lost = member.transfer_dead_letters
     return EntityRow(
         entity=member.path,
         kind=kind,

@@ -98,6 +98,11 @@ class Entity(MessageTarget, Protocol):
         ...
 
     @property
+    def transfer_dead_letters(self) -> MessageSource | None:
+        """Where messages lie whose target was gone; None while there were none."""
+        ...
+
+    @property
     def is_whole(self) -> bool:
         """Whether all of its stores are up."""
         ...
@@ -210,11 +215,6 @@ class MessageSource(Entity, Protocol):
     @property
     def dead_letters(self) -> MessageSource | None:
         """The dead-letter queue; None for one that is itself one."""
-        ...
-
-    @property
-    def transfer_dead_letters(self) -> MessageSource | None:
-        """Where messages lie whose target was gone; None while there were none."""
         ...
 
     @property

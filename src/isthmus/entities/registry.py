@@ -176,7 +176,6 @@ class Registry:
             self._apply_queue(self._queues[names[0]])
         elif entry.kind == "topic":
             self._topics[names[0]] = HeldTopic(entry, self._make_topic(entry))
-            self._load_transfer(entry)
             self._apply_topic(self._topics[names[0]])
         elif entry.kind == "subscription":
             self._topics[names[0]].subscriptions[names[1]] = HeldSubscription(entry, self._make_queue(entry))
@@ -186,7 +185,10 @@ class Registry:
     def _make_topic(self, entry: Entry) -> Topic | PartitionedTopic:
         if entry.fragments:
             return self._partitions.topic(entry, entry.names[0])
-        return self._member(Topic, entry.names[0], entry.number)
+        topic = self._member(Topic, entry.names[0], entry.number)
+        topic.transfer_dead_letters = None
+        self._load_transfer(entry)
+        return topic
 
     def _make_queue(self, entry: Entry) -> Queue | AnyPartitionedQueue:
         path = "/Subscriptions/".join(entry.names)
@@ -218,7 +220,7 @@ class Registry:
         queue = self._member(Queue, path, entry.transfer_number)
         queue.become_dead_letter_queue()
         owner = self._numbers[entry.number]
-        assert isinstance(owner, Queue)
+        assert isinstance(owner, Queue | Topic)
         owner.transfer_dead_letters = queue
         self._apply_transfer(entry)
         return queue

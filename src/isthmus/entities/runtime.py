@@ -57,15 +57,16 @@ def runtime_of(entry: Entry, member: Entity) -> Runtime:
         accessed_at_ms=member.accessed_at_ms,
     )
     runtime.message_count = member.active_count + member.scheduled_count + member.deferred_count
+    lost = member.transfer_dead_letters
+    if lost is not None:
+        runtime.transfer_dead_letter_message_count = lost.active_count
+        runtime.message_count += lost.active_count
     source = member.source
     if source is None:
         return runtime
     runtime.transfer_message_count = source.transfer_count
     runtime.active_message_count -= source.transfer_count - source.leaving_count
     runtime.message_count += source.leaving_count
-    if source.transfer_dead_letters is not None:
-        runtime.transfer_dead_letter_message_count = source.transfer_dead_letters.active_count
-        runtime.message_count += source.transfer_dead_letters.active_count
     runtime.locked_message_count = source.locked_count
     if source.dead_letters is not None:
         dead = source.dead_letters.active_count + source.dead_letters.leaving_count

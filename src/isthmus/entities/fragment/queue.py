@@ -361,16 +361,23 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         return self._fragment(session_id).open_session(session_id, holder, link_name)
 
     def next_session(self, holder: object = None, link_name: str = "") -> Hold | None:
-        """As `SessionQueue.next_session`, from the next fragment that has a free session."""
+        """As `SessionQueue.next_session`, from the next fragment that has a free session, and can be read."""
         self.check_receivable()
+        unread: StoreError | None = None
         count = len(self.slots)
         for step in range(count):
             index = (self._session_turn + step) % count
             member = self.slots[index].usable
-            hold = member.next_session(holder, link_name) if member is not None else None
+            try:
+                hold = member.next_session(holder, link_name) if member is not None else None
+            except StoreError as error:
+                unread = error
+                continue
             if hold is not None:
                 self._session_turn = (index + 1) % count
                 return hold
+        if unread is not None:
+            raise unread
         return None
 
     def wait_for_session(self, on_free: Callable[[], None]) -> None:

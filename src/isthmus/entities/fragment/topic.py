@@ -32,6 +32,7 @@ class PartitionedTopic(Partitioned[Topic]):
 
     def __init__(self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits) -> None:
         super().__init__(path, number, stores, limits)
+        self.transfer_dead_letters: PartitionedQueue | None
         self.transfer_dead_letters = PartitionedQueue(path + TRANSFER, number + 1, stores, limits, is_dead=True)
         self._subscriptions: dict[str, tuple[_Subscription, Selection, bool]] = {}
 

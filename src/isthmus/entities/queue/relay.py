@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Protocol
@@ -27,9 +28,11 @@ from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.amend import Stored, as_new, as_passed, take_apart
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.key import unpack_message
-from isthmus.errors import IsthmusError, MessageTooLargeError
+from isthmus.errors import IsthmusError, MessageTooLargeError, StoreError
 
 __all__ = ["Relay"]
+
+_log = logging.getLogger(__name__)
 
 # Messages moved in one commit, and how large they may be together: the loop serves others in between.
 _GROUP = 1000
@@ -40,6 +43,11 @@ _NEVER = (TooManyHopsError, SessionRequiredError, InvalidMessageError, MessageTo
 
 class RelaySource(Protocol):
     """The queue whose messages go on."""
+
+    @property
+    def path(self) -> str:
+        """Canonical."""
+        ...
 
     @property
     def context(self) -> Context:
@@ -171,15 +179,27 @@ class Relay:
         if queue.keeps_dead_letters and not self.onward.is_open:
             return
         mean = queue.size_bytes // max(1, queue.active_count) + 1
-        pairs = queue.next_pairs(max(1, min(_GROUP, _GROUP_BYTES // mean)))
+        staging = queue.context.staging
+        drops = staging.drops
+        try:
+            pairs = queue.next_pairs(max(1, min(_GROUP, _GROUP_BYTES // mean)))
+        except StoreError as error:
+            if staging.drops != drops:
+                raise  # everything staged has failed
+            # One entity's that the disk does not give must not hold up the others, nor a change of settings.
+            self._resting = True
+            _log.error(
+                "messages that wait to go on cannot be read, tried again later: entity=%r reason=%s", queue.path, error
+            )
+            return
         # Some may be staged at the target and not be removed here, and what was taken is in nobody's hands.
-        with queue.context.staging.whole(begun=bool(pairs)):
+        with staging.whole(begun=bool(pairs)):
             blocked = bool(pairs) and self._move_on(pairs)
         if not blocked and queue.has_available:
             queue.tell_again()
 
     def retry(self) -> None:
-        """As `pump`, also after a commit has failed."""
+        """As `pump`, also after a commit or a read has failed."""
         self._resting = False
         self.pump()
 

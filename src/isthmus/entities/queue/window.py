@@ -132,11 +132,13 @@ class Window:
 
     def _take_stored(self, limit: int, through: int) -> list[Pair]:
         for _ in range(2):  # a scan sees the store as it was: what it lacks may have come since
-            fresh = self._stream is None
-            if self._stream is None:
+            stream, fresh = self._stream, self._stream is None
+            if stream is None:
                 first, end = message_span(MESSAGE, self._number, self.next, _LAST)
-                self._stream = self._journal.scan(first, end, read_ahead=True)
-            pairs = list(islice(self._stream, limit))
+                stream = self._journal.scan(first, end, read_ahead=True)
+            self._stream = None  # what comes before an error is read again, by another scan
+            pairs = list(islice(stream, limit))
+            self._stream = stream
             if pairs and unpack_message(pairs[-1][0]) > through:
                 end = message_key(MESSAGE, self._number, through)
                 pairs = pairs[: bisect_right(pairs, end, key=itemgetter(0))]

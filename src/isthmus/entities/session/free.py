@@ -61,6 +61,11 @@ class FreeSessions:
             del self._sessions[session]
         return None
 
+    def postpone(self, session: Session) -> None:
+        """It cannot be given out now: the others come first."""
+        del self._sessions[session]
+        self._sessions[session] = None
+
     def wait(self, on_free: Callable[[], None]) -> None:
         """Call once when there may be one; first come, first called."""
         self._waiters[on_free] = None

@@ -47,6 +47,7 @@ from isthmus.errors import (
     NotAllowedError,
     SessionLockedError,
     SessionLockLostError,
+    StoreError,
 )
 
 __all__ = ["SessionQueue"]
@@ -235,10 +236,17 @@ class SessionQueue(Queue):
         Raises:
             EntityDisabledError: the status forbids receiving.
             EntityNotFoundError: the entity was deleted.
+            StoreError: the disk does not give the session's messages; the next call has another session, if one is free.
         """
         self.check_receivable()
         session = self._free.next()
-        return None if session is None else self._grant(session, holder, link_name)
+        if session is None:
+            return None
+        try:
+            return self._grant(session, holder, link_name)
+        except StoreError:
+            self._free.postpone(session)
+            raise
 
     def wait_for_session(self, on_free: Callable[[], None]) -> None:
         """Call `on_free` once when `next_session` may find something; first come, first called."""

@@ -53,7 +53,10 @@ class Journal(Protocol):
         ...
 
     def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values with ``first <= key < end``; `read_ahead` for long reads in order."""
+        """Keys and values with ``first <= key < end``; `read_ahead` for long reads in order.
+
+        A scan that has raised gives nothing more.
+        """
         ...
 
     def batch(self) -> Batch:

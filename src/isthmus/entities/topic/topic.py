@@ -65,10 +65,13 @@ class Topic(Intake):
     Attributes:
         path: canonical name.
         max_message_size_bytes: of one message.
+        transfer_dead_letters: where those went that were sent via it and that their target did not take; None while there were
+            none.
     """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         super().__init__(path, number, context, state)
+        self.transfer_dead_letters: Queue | None = None
         self._prefix = message_key(MESSAGE, number, 0)[:-8]
         self._subscribers: dict[str, _Subscriber] = {}
         # What all subscriptions cost a message together, whether they have rules, and how many keep every message.

@@ -11,6 +11,10 @@ Invariants:
         after a restart nothing is read from it before it is brought up to date.
     I4. A folder that missed a part of a body does not count as one that has it.
     I5. What a folder holds is removed only where the others could be asked whether they have it.
+    I6. The last folder is read on, whatever it refuses, and the others come back from it; if it takes no mark, one that is
+        whole again takes its place.
+    I7. A folder that serves again gives nothing under the numbers of bodies that had begun without it, until they are copied;
+        after a kill in between what it may still have has no checksums, and so gives no block that is not right.
 """
 
 from __future__ import annotations
@@ -57,6 +61,7 @@ class ZonedBlobs:
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._version = 0
+        self._last_fault = ""  # of the folder that is the last
         self._start()
         self._thread = threading.Thread(target=self._run, name="isthmus-zone-bodies", daemon=True)
         self._thread.start()
@@ -114,8 +119,13 @@ class ZonedBlobs:
         with self._lock:
             if folder.reason or self._closed.is_set():
                 return
+            is_last = self._serving == [folder]
+            if not is_last or reason != self._last_fault:
+                _log.error("zone %d takes no bodies of large messages: reason=%s", folder.index + 1, reason)
+            if is_last:  # I6; whoever writes a body has noted that it missed it
+                self._last_fault = reason
+                return
             folder.reason = reason or "it failed"
-            _log.error("zone %d takes no bodies of large messages: reason=%s", folder.index + 1, reason)
             self._write_marks()
             self._woken.set()
 
@@ -123,7 +133,7 @@ class ZonedBlobs:
         """I3.
 
         Args:
-            back: a folder that is stale up to now and is not from here on.
+            back: a folder that is stale up to now and is not from here on; it serves on return, if that is so.
 
         Returns:
             Whether every folder that is not stale has its mark. The one that comes back gets its own last: until then it has an
@@ -131,12 +141,17 @@ class ZonedBlobs:
         """
         self._version += 1
         stale = [each.index for each in self._folders if each.reason and each is not back]
+        replaced: BodyFolder | None = None
+        fault = ""
         for each in self._serving:
             try:
                 each.write_mark(self._version, stale)
             except (OSError, StoreError) as error:
                 self._drop(each, str(error))  # which has written the others
-                return False
+                if each.reason or back is None:
+                    return False
+                replaced, fault = each, str(error)  # I6
+                stale.append(each.index)
         if back is None:
             return True
         try:
@@ -145,6 +160,9 @@ class ZonedBlobs:
             back.reason = str(error)
             self._write_marks()
             return False
+        back.reason = ""  # told only now: killed before, it would not count
+        if replaced is not None:
+            self._drop(replaced, fault)
         return True
 
     def _run(self) -> None:
@@ -168,18 +186,31 @@ class ZonedBlobs:
             self._fill(folder, set())
             with self._lock:
                 under_way = set(self._begun)
+                self._forget_former(folder, under_way)
+                folder.lacks = under_way
                 if not self._write_marks(folder):
                     return
-                folder.reason = ""  # told only now: killed before, it would not count
             # What had begun without this folder is copied when it is whole; until then two others have it.
             while under_way & self._writing and not self._closed.is_set():
                 time.sleep(0.05)
             if under_way:
                 self._fill(folder, under_way)
+                folder.lacks = under_way & self._writing
         except (StoreError, OSError) as error:
-            folder.reason = str(error)
+            if folder.reason:
+                folder.reason = str(error)
+            else:
+                self._drop(folder, str(error))
             return
         _log.warning("zone %d takes bodies of large messages again: folder='%s'", folder.index + 1, folder.path)
+
+    @staticmethod
+    def _forget_former(folder: BodyFolder, numbers: set[int]) -> None:
+        """Let a folder have nothing that could be read under numbers that are used again (I7); raises OSError where it refuses."""
+        for number in numbers:
+            folder.sums_path(number).unlink(missing_ok=True)
+        if numbers:
+            sync_folder(folder.path)
 
     def _fill(self, folder: BodyFolder, only: set[int]) -> None:
         """Copy what a folder lacks, and remove what the others do not have."""
@@ -211,14 +242,22 @@ class ZonedBlobs:
 
     def _sums(self, number: int, besides: BodyFolder | None = None) -> Sums | None:
         for folder in self._serving:
-            if folder is not besides and (sums := folder.sums(number)) is not None:
+            if folder is not besides and number not in folder.lacks and (sums := folder.sums(number)) is not None:
                 return sums
         return None
 
     def _copy(self, number: int, folder: BodyFolder) -> None:
-        others = [each for each in self._serving if each is not folder]
-        reader = _Reader(self, number, others)
         folder.forget(number)
+        with ExitStack() as stack:
+            others = [each for each in self._serving if each is not folder]
+            for each in others:  # a body that is being removed is shortened first, which is no damage
+                stack.enter_context(each.bodies.kept())
+            others = [each for each in others if each.has(number)]
+            if others:
+                self._copy_from(others, number, folder)
+
+    def _copy_from(self, others: Sequence[BodyFolder], number: int, folder: BodyFolder) -> None:
+        reader = _Reader(self, number, others)
         writer = folder.bodies.create(number)
         try:
             sums = reader.sums or Sums(reader.size_bytes, ())
@@ -248,7 +287,7 @@ class ZonedBlobs:
             self._begun.add(number)
             for folder in self._serving:
                 try:
-                    folder.forget(number)
+                    folder.clear(number)
                     writers[folder] = folder.bodies.create(number)
                 except StoreError as error:
                     self._drop(folder, str(error))
@@ -307,7 +346,8 @@ class ZonedBlobs:
         make_private(folder)
         for number in numbers:
             try:
-                reader = _Reader(self, number, self._serving)
+                # One that is removed now has gone from some.
+                reader = _Reader(self, number, [each for each in self._serving if each.has(number)])
                 writer = target.create(number)
                 try:
                     for start in range(0, reader.size_bytes, BLOCK_BYTES):
@@ -420,8 +460,8 @@ class _Reader:
     def __init__(self, blobs: ZonedBlobs, number: int, folders: Sequence[BodyFolder]) -> None:
         self._blobs = blobs
         self._number = number
-        self._folders = list(folders)
-        self.sums = next((sums for folder in folders if (sums := folder.sums(number)) is not None), None)
+        self._folders = [folder for folder in folders if number not in folder.lacks]
+        self.sums = next((sums for folder in self._folders if (sums := folder.sums(number)) is not None), None)
         errors: list[str] = []
         self.size_bytes = self.sums.size_bytes if self.sums is not None else -1
         for folder in self._folders:

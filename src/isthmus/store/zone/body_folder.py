@@ -54,6 +54,7 @@ class BodyFolder:
 
     Attributes:
         reason: why it is out of service; empty while it is in it.
+        lacks: numbers of bodies that began while it was out of service, and have not been copied here yet.
     """
 
     def __init__(self, index: int, path: Path) -> None:
@@ -61,6 +62,7 @@ class BodyFolder:
         self.path = path
         self.bodies = BlobFolder(path)
         self.reason = ""
+        self.lacks: set[int] = set()
 
     def read_mark(self) -> tuple[int, list[int]] | None:
         """Version and stale folders; None if they cannot be read."""
@@ -85,6 +87,19 @@ class BodyFolder:
     def sums_path(self, number: int) -> Path:
         """Where they lie."""
         return self.path / f"{number:016x}.sums"
+
+    def has(self, number: int) -> bool:
+        """Whether a body is there, whole or not."""
+        try:
+            return self.bodies.path_of(number).exists()
+        except OSError:
+            return False
+
+    def clear(self, number: int) -> None:
+        """Remove what is there of a former body of a number, at once: a back-up, which knows of none, keeps nobody waiting."""
+        with suppress(OSError):  # what cannot be removed is in the way of the new one
+            self.sums_path(number).unlink(missing_ok=True)
+            self.bodies.path_of(number).unlink(missing_ok=True)
 
     def forget(self, number: int) -> None:
         """Remove a body and its checksums; no error if they are not there."""

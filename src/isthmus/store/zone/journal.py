@@ -313,9 +313,11 @@ class ZonedJournal:
             self._write_leader(batch)
             for member in self.members:
                 if member is not self._leader and member.is_fed:
+                    behind_bytes = member.pending_bytes  # a large batch is no lag of those that get it now
                     member.feed(self.sequence, batch.changes, size_bytes)
-                    if member.pending_bytes > _LAG_BYTES:
-                        self.drop(member, f"it lags: {member.pending_bytes >> 20} MiB are not on its disk")
+                    is_spare = member.state is not ZoneState.SERVING or self.serving_count > MAJORITY
+                    if behind_bytes > _LAG_BYTES and is_spare:
+                        self.drop(member, f"it lags: {behind_bytes >> 20} MiB are not on its disk")
 
     def _write_leader(self, batch: ZoneBatch) -> None:
         while self.serving_count >= MAJORITY:

@@ -9,8 +9,8 @@ Invariants:
     I2. A copy that is being changed counts to nothing, and gets changes only from its last step on.
     I3. A copy of another namespace is never written over.
     I4. What a copy holds is removed before another is whole only if two others have everything on disk.
-    I5. A copy that was being changed while the others began again in another epoch is copied whole: it may hold batches that they
-        have lost.
+    I5. A copy that was being changed when the others began again in another epoch, in this process or a later one, is copied
+        whole: it may hold values of batches that they have lost, and no row that tells of them.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Repair:
         note = member.read_note()
         if note is not None and note.set_name != journal.set_name:
             raise StoreError(f"'{member.folder}' holds a copy of another namespace; name another folder, or empty it")
-        if note is None:
+        if note is None or (note.repair is not None and note.repair.epoch != epoch):  # I5
             member.must_copy = True
         member.write_note(Note(journal.set_name, epoch, base))  # I1
         common: int | None = None

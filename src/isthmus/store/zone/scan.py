@@ -18,7 +18,7 @@ __all__ = ["ZonedScan"]
 
 
 class ZonedScan:
-    """Keys and values, from one copy after the other if need be (I5)."""
+    """Keys and values, from one copy after the other if need be (I5). As of any scan, there is nothing behind an error."""
 
     def __init__(self, journal: ZonedJournal, first: bytes, end: bytes, read_ahead: bool) -> None:
         self._journal = journal
@@ -36,24 +36,35 @@ class ZonedScan:
 
     def __next__(self) -> tuple[bytes, bytes]:
         while not self._is_over:
-            pairs = self._pairs
-            if pairs is None:
-                self._member, pairs = self._open()
-                self._pairs = pairs
-                assert pairs is not None
             try:
-                pair = next(pairs)
-            except StopIteration:
+                pair = self._step()
+            except BaseException:
+                # Whoever asked for several has lost what came before: it must not be passed over when asked again.
                 self._is_over = True
                 self._pairs = None
-                break
-            except StoreError as error:
-                self._pairs = None
-                self._journal.unreadable(self._member, error)
-                continue
-            self._first = pair[0] + b"\0"
-            return pair
+                raise
+            if pair is not None:
+                self._first = pair[0] + b"\0"
+                return pair
         raise StopIteration
+
+    def _step(self) -> tuple[bytes, bytes] | None:
+        """The next pair; None if there is none, or if another copy is to be asked."""
+        pairs = self._pairs
+        if pairs is None:
+            self._member, pairs = self._open()
+            self._pairs = pairs
+            assert pairs is not None
+        try:
+            pair = next(pairs, None)
+        except StoreError as error:
+            self._pairs = None
+            self._journal.unreadable(self._member, error)
+            return None
+        if pair is None:
+            self._is_over = True
+            self._pairs = None
+        return pair
 
     def detach(self) -> None:
         """Let go of the copy, which is about to be closed."""

@@ -409,6 +409,26 @@ class TestFailingStore:
         assert hold is not None
         assert hold.session_id == bad
 
+    def test_sessions_that_cannot_be_read_hold_up_none_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        held = Stores()
+        held.engine.create_queue("s", QueueDescription(enable_partitioning=True, requires_session=True))
+        held.commit()
+        bad, good = key_in(1), key_in(2)
+        send(held, "s", message("a", session=bad), message("b", session=good))
+        held.crash()
+        queue = sessions_of(held)
+
+        def refuses(key: bytes) -> None:
+            raise StoreError("block checksum mismatch")
+
+        monkeypatch.setattr(held.journals[1], "get", refuses)
+        queue._session_turn = place(bad, FRAGMENTS)
+        hold = queue.next_session()
+        assert hold is not None
+        assert hold.session_id == good
+        with pytest.raises(StoreError, match="block checksum mismatch"):
+            queue.next_session()
+
     def test_one_that_cannot_be_read_any_more_comes_back(self, held: Stores) -> None:
         send(held, "q", message("a", key=key_in(1)))
         journal = held.journals[1]

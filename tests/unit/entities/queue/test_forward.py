@@ -20,6 +20,7 @@ from isthmus.entities import (
 )
 from isthmus.entities.fragment.place import Keys, keys_of_parts
 from isthmus.entities.record.parse import HeadCache, split
+from isthmus.entities.storage.key import MESSAGE, message_key
 from isthmus.errors import EntityNotFoundError, InvalidArgumentError, NotAllowedError, StoreError
 
 
@@ -320,6 +321,38 @@ def test_a_deleted_target_leads_to_the_transfer_dead_letter_queue(namespace: Any
         namespace.queue("q1/$Transfer/$DeadLetterQueue")
     gone = range(4, 7)  # numbers of q1 and its dead-letter queues
     assert [key for key, _ in namespace.journal.scan(b"\x10", b"\x20") if key[4] in gone] == []
+
+
+def test_messages_that_cannot_be_read_hold_up_no_other_entity_and_no_change(
+    namespace: Any, message: Any, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = namespace.engine
+    for name in ("damaged", "whole"):
+        engine.create_queue(f"to-{name}")
+        engine.create_queue(name)
+        namespace.send(name, message(name))
+    number = engine.receiver("damaged").number
+    scan = namespace.journal.scan
+
+    def refuses(first: bytes, end: bytes, *, read_ahead: bool = False) -> Any:
+        if first[:5] == message_key(MESSAGE, number, 0)[:5]:
+            raise StoreError("block checksum mismatch")
+        return scan(first, end)
+
+    monkeypatch.setattr(namespace.journal, "scan", refuses)
+    engine.update_queue("damaged", QueueDescription(forward_to="to-damaged"))
+    namespace.commit()
+    namespace.journal.fail_writes = OSError("no space")
+    engine.update_queue("damaged", QueueDescription(forward_to="to-damaged", max_delivery_count=9))
+    with pytest.raises(StoreError):
+        namespace.commit()
+    namespace.journal.fail_writes = None
+    engine.update_queue("whole", QueueDescription(forward_to="to-whole"))
+    namespace.commit()
+    assert names(take(namespace, "to-whole", read)) == ["whole"]
+    monkeypatch.undo()
+    namespace.advance(10_000)
+    assert names(take(namespace, "to-damaged", read)) == ["damaged"]
 
 
 # ---- dead letters

@@ -23,7 +23,7 @@ from isthmus.entities import (
     SubscriptionDescription,
 )
 from isthmus.entities.session.row import session_id_of
-from isthmus.entities.storage.key import DEFERRED, MESSAGE, SESSION, STATE
+from isthmus.entities.storage.key import DEFERRED, MESSAGE, SESSION, STATE, state_key
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
@@ -819,3 +819,33 @@ def test_a_session_whose_messages_could_not_be_read_stays_free(
     hold = queue.next_session()
     assert hold is not None
     assert len(hold.messages.acquire(9).tags) == 1
+
+
+def test_a_session_that_cannot_be_read_holds_up_no_other(
+    namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_queue(namespace)
+    for name in ("damaged", "whole"):
+        namespace.send("q", message(name, group_id=name))
+    namespace.crash()
+    queue = found(namespace)
+    damaged = queue.directory["damaged"].number
+    get = namespace.journal.get
+
+    def refuses(key: bytes) -> Any:
+        if key == state_key(damaged):
+            raise StoreError("block checksum mismatch")
+        return get(key)
+
+    monkeypatch.setattr(namespace.journal, "get", refuses)
+    with pytest.raises(StoreError):
+        queue.next_session()
+    hold = queue.next_session()
+    assert hold is not None
+    assert hold.session_id == "whole"
+    with pytest.raises(StoreError):
+        queue.next_session()
+    monkeypatch.undo()
+    hold = queue.next_session()
+    assert hold is not None
+    assert hold.session_id == "damaged"

@@ -204,3 +204,32 @@ def test_scheduled_messages_count_to_the_bytes_of_a_transaction(namespace: Any, 
         transaction.schedule(queue, [(message("b" * 600, message_id="b"), due_ms)], lambda: None, lambda _: None)
     with pytest.raises(QuotaExceededError, match="1000 bytes"):
         transaction.send(queue, [message("b" * 600, message_id="b")])
+
+
+def test_what_is_sent_via_a_topic_waits_where_somebody_looks_for_it(namespace: Any, message: Any, read: Any) -> None:
+    """A topic has a transfer dead-letter queue, too; without it the whole namespace ended, and stayed so."""
+    engine, lost = namespace.engine, "between/$Transfer/$DeadLetterQueue"
+    engine.create_topic("between")
+    engine.create_queue("to", QueueDescription(status=EntityStatus.DISABLED))
+    namespace.commit()
+    told: list[str] = []
+    engine.via("between", "to").accept([message("a")], lambda: told.append("ok"), lambda error: told.append(str(error)))
+    namespace.commit()
+    assert told == ["ok"]
+    for _ in range(2):
+        runtime = namespace.engine.runtime("between")
+        assert (runtime.transfer_dead_letter_message_count, runtime.message_count) == (1, 1)
+        namespace.crash()
+    namespace.journal.fail_writes = OSError("no space")
+    with pytest.raises(StoreError):
+        namespace.send("between", message("b"))
+    namespace.journal.fail_writes = None
+    assert namespace.engine.runtime("between").transfer_dead_letter_message_count == 1
+    (dead,) = (read(payload) for payload in namespace.queue(lost).acquire(9).payloads)
+    assert dead.body.endswith(b"a")
+    assert dead.user["DeadLetterReason"] == "MessagingEntityDisabled"
+    namespace.engine.delete_topic("between")
+    namespace.engine.create_topic("between")
+    namespace.commit()
+    assert namespace.engine.runtime("between").message_count == 0
+    assert count(namespace, lost) == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import StoreError
-from isthmus.store.zone import ZonedBlobs
+from isthmus.store import blob as store_blob
+from isthmus.store.zone import ZonedBlobs, body_folder
+from isthmus.store.zone import blob as zone_blob
 from isthmus.store.zone.body_folder import BodyFolder
 
 LONG_SECONDS = 60.0
@@ -131,11 +135,119 @@ def test_i1_with_one_folder_a_body_is_refused(blobs: ZonedBlobs, folders: list[P
     store(blobs, 2)
 
 
+def test_i6_disks_that_are_all_full_are_read_and_take_bodies_once_there_is_room(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    with monkeypatch.context() as full:
+        full.setattr(os, "writev", _refusing)
+        full.setattr(body_folder, "write_file", _refusing)
+        with pytest.raises(StoreError, match="need 2 of 3 zones"):
+            store(blobs, 2)
+        assert blobs.open(1).read(0, 600_000) == BODY
+        with pytest.raises(StoreError, match="need 2 of 3 zones"):
+            store(blobs, 2)
+        assert sum(not reason for reason in blobs.reasons()) == 1
+    until(lambda: blobs.reasons() == [""] * 3)
+    store(blobs, 2)
+    assert blobs.open(2).read(0, 600_000) == BODY
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+
+
+def test_i6_the_others_come_back_though_the_last_takes_no_mark(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    write_mark = BodyFolder.write_mark
+
+    def read_only(self: BodyFolder, version: int, stale: list[int]) -> None:
+        if self.index == 1:
+            raise OSError(errno.EROFS, "Read-only file system")
+        write_mark(self, version, stale)
+
+    monkeypatch.setattr(BodyFolder, "write_mark", read_only)
+    blobs.drop(blobs._folders[0], "it failed")
+    blobs.drop(blobs._folders[2], "it failed")
+    until(lambda: "Read-only" in blobs.reasons()[1] and not blobs.reasons()[0] and not blobs.reasons()[2])
+    store(blobs, 2)
+    monkeypatch.undo()
+    until(lambda: blobs.reasons() == [""] * 3)
+    blobs.close()
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+    assert len(files(folders[0])) == 4
+
+
+def _refusing(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_back_up_is_a_plain_folder(blobs: ZonedBlobs, tmp_path: Path) -> None:
     store(blobs, 1)
     with blobs.kept():
         blobs.copy_to(tmp_path / "copy")
     assert files(tmp_path / "copy") == {"0000000000000001.body": BODY}
+
+
+def test_a_body_begins_while_a_back_up_is_made(blobs: ZonedBlobs) -> None:
+    """Whoever waited for its end would hold up all others, and the back-up itself where it finds damage."""
+    with blobs.kept():
+        coming = threading.Thread(target=store, args=(blobs, 1), daemon=True)
+        coming.start()
+        coming.join(LONG_SECONDS / 10)
+        assert not coming.is_alive()
+    assert blobs.open(1).read(0, 600_000) == BODY
+
+
+def test_a_body_that_goes_while_it_is_copied_is_no_fault_of_its_folder(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    store(blobs, 2)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._folders[2].reason = "it failed"
+    shutil.rmtree(folders[2])
+    read = body_folder.read_block
+    removing: list[threading.Thread] = []
+
+    def reading(folder: BodyFolder, number: int, sums: body_folder.Sums, block: int) -> bytes:
+        """As the thread that removes bodies, which shortens them first."""
+        if not removing:
+            removing.append(threading.Thread(target=blobs.remove, args=(number,), daemon=True))
+            removing[0].start()
+            removing[0].join(0.2)
+        return read(folder, number, sums, block)
+
+    monkeypatch.setattr(zone_blob, "read_block", reading)
+    monkeypatch.setattr(store_blob, "_REMOVED_BYTES", 100_000)
+    monkeypatch.setattr(store_blob, "_REMOVAL_REST_SECONDS", 0.2)
+    blobs._closed.clear()
+    blobs._try_back(blobs._folders[2])
+    removing[0].join(LONG_SECONDS)
+    assert blobs.reasons() == [""] * 3
+
+
+def test_a_body_that_has_gone_before_it_is_copied_is_passed_over(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    store(blobs, 2)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._folders[2].reason = "it failed"
+    shutil.rmtree(folders[2])
+    copy = ZonedBlobs._copy
+
+    def late(self: ZonedBlobs, number: int, folder: BodyFolder) -> None:
+        if number == 1:
+            self.remove(2)
+        copy(self, number, folder)
+
+    monkeypatch.setattr(ZonedBlobs, "_copy", late)
+    blobs._try_back(blobs._folders[2])
+    assert blobs.reasons() == [""] * 3
+    assert files(folders[2]) == files(folders[0])
 
 
 def test_i4_a_folder_that_missed_a_part_does_not_count(blobs: ZonedBlobs) -> None:
@@ -184,6 +296,67 @@ def test_a_body_that_comes_while_a_folder_is_brought_back_is_in_it(
     until(lambda: files(folders[2]).keys() == files(folders[0]).keys())
     blobs.close()
     assert files(folders[2]) == files(folders[0])
+
+
+def test_i3_a_folder_that_fails_at_the_end_of_its_way_back_is_stale_in_the_others(
+    blobs: ZonedBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(blobs, 1)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._folders[2].reason = "it failed"
+    writer = blobs.create(2)
+    writer.write([BODY])
+    writer.sync()
+    fill = ZonedBlobs._fill
+    blobs._closed.clear()
+
+    def full(self: ZonedBlobs, folder: BodyFolder, only: set[int]) -> None:
+        if only:
+            raise StoreError("No space left on device")
+        fill(self, folder, only)
+        writer.close()
+
+    monkeypatch.setattr(ZonedBlobs, "_fill", full)
+    blobs._try_back(blobs._folders[2])
+    assert blobs.reasons() == ["", "", "No space left on device"]
+    marks = [folder.read_mark() for folder in blobs._folders]
+    assert [mark[1] for mark in marks[:2] if mark is not None] == [[2], [2]]
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["it goes on", "a kill"])
+def test_i7_a_folder_that_is_brought_back_gives_no_former_body_of_a_number(
+    folders: list[Path], is_killed: bool
+) -> None:
+    """Its disk was away while the body went, and at the start that used the number again."""
+    blobs = ZonedBlobs(folders)
+    store(blobs, 2)
+    blobs.close()
+    away = folders[0].with_name("away")
+    folders[0].rename(away)
+    folders[0].write_text("in the way")
+    blobs = ZonedBlobs(folders)
+    blobs.remove(2)
+    blobs.close()
+    blobs = ZonedBlobs(folders)
+    blobs._closed.set()  # what its thread would do comes below
+    blobs._thread.join(LONG_SECONDS)
+    other = os.urandom(600_000)
+    writer = blobs.create(2)
+    writer.write([other])
+    folders[0].unlink()
+    away.rename(folders[0])
+    blobs._try_back(blobs._folders[0])  # does not wait until the body has come
+    assert blobs.reasons() == [""] * 3
+    writer.sync()
+    writer.close()
+    if is_killed:
+        blobs = ZonedBlobs(folders)
+    assert blobs.open(2).read(0, 600_000) == other
+    if is_killed:
+        blobs.close()
+    else:
+        assert blobs.reasons() == [""] * 3
 
 
 def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(

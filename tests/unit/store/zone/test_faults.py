@@ -15,10 +15,11 @@ import pytest
 from isthmus.errors import StoreError
 from isthmus.store import RocksJournal
 from isthmus.store.zone import ZonedJournal, repair
+from isthmus.store.zone import journal as zone_journal
 from isthmus.store.zone.change import DELETE, POSITION_KEY, PUT, Position, Touched, ZoneBatch, log_key, pack_position
 from isthmus.store.zone.member import Member, write_changes
 from isthmus.store.zone.note import read_note
-from isthmus.store.zone.resilver import copy_rows, copy_touched
+from isthmus.store.zone.resilver import common_sequence, copy_rows, copy_touched
 from isthmus.store.zone.status import ZoneState
 
 LONG_SECONDS = 120.0
@@ -239,6 +240,40 @@ def test_a_disk_that_lags_is_not_the_last_that_is_needed(folders: list[Path]) ->
     journal.close()
 
 
+def test_a_batch_larger_than_the_lag_that_is_allowed_is_no_lag(
+    opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that are ahead of a slow sync may bring it together."""
+    monkeypatch.setattr(zone_journal, "_LAG_BYTES", 1000)
+    put(opened, "a", value=bytes(5000))
+    assert opened.get(b"a") == bytes(5000)
+    assert [zone.drops for zone in opened.zones()] == [0, 0, 0]
+
+
+def test_bytes_that_wait_take_no_copy_away_that_is_needed(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zone_journal, "_LAG_BYTES", 1000)
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    journal.members[2].check_room = _away  # type: ignore[method-assign]
+    answered = hang(journal.members[1])
+    waiting = threading.Thread(target=put, args=(journal, "b"))
+    waiting.start()
+    until(lambda: journal.members[1].busy_since is not None)
+    for key in ("c", "d", "e"):
+        batch = journal.batch()
+        batch.put(key.encode(), bytes(2000))
+        journal.write(batch)
+        if key == "c":
+            until(lambda: not waiting.is_alive())
+            # The second one lags, and is one of the last two from now on.
+            journal.drop(journal.members[2], "gone")
+    assert [zone.drops for zone in journal.zones()] == [0, 0, 1]
+    answered.set()
+    journal.sync()
+    assert keys(journal) == ["a", "b", "c", "d", "e"]
+    journal.close()
+
+
 def test_i5_a_scan_goes_on_at_another_copy(opened: ZonedJournal) -> None:
     names = [f"a{number:05}" for number in range(2000)]
     put(opened, *names)
@@ -248,6 +283,32 @@ def test_i5_a_scan_goes_on_at_another_copy(opened: ZonedJournal) -> None:
     all_serve(opened)
     seen += [key.decode() for key, _ in scan]
     assert seen == names
+
+
+def test_a_scan_that_no_copy_can_serve_is_over(opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked for several pairs has none of those before the error: to go on behind them would lose them."""
+    put(opened, *(f"a{number}" for number in range(9)))
+    monkeypatch.setattr(Member, "open", _refusing)
+    leader = opened.leader
+    for member in opened.members:
+        if member is not leader:
+            opened.drop(member, "it failed")
+    journal = leader.opened()
+    scan, failing = journal.scan, [5]
+
+    def flaky(first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        for place, pair in enumerate(scan(first, end)):
+            if place in failing:
+                failing.clear()
+                raise StoreError("Input/output error")
+            yield pair
+
+    journal.scan = flaky  # type: ignore[method-assign]
+    found = opened.scan(b"a", b"b")
+    with pytest.raises(StoreError, match="Input/output error"):
+        list(found)
+    assert list(found) == []
+    assert len(list(opened.scan(b"a", b"b"))) == 9
 
 
 def test_damage_found_by_a_read_is_read_elsewhere(opened: ZonedJournal) -> None:
@@ -543,3 +604,40 @@ def test_an_unexpected_fault_on_the_way_back_is_not_its_end(
     opened.drop(member, "it failed")
     all_serve(opened)
     assert not refusals
+
+
+def test_i5_a_way_back_that_a_kill_ended_leaves_nothing_of_what_the_others_have_lost(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was copied last was in the copy that was read, and on no disk of the others."""
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    copied, goes_on = threading.Event(), threading.Event()
+
+    def common(source: RocksJournal, target: RocksJournal) -> int | None:
+        batch = journal.batch()
+        batch.put(b"lost", b"x")
+        journal.write(batch)
+        return common_sequence(source, target)
+
+    def copy(source: RocksJournal, target: RocksJournal, touched: Touched) -> None:
+        copy_touched(source, target, touched)
+        copied.set()
+        assert goes_on.wait(LONG_SECONDS)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "common_sequence", common)
+        patch.setattr(repair, "copy_touched", copy)
+        patch.setattr(repair, "_LAST_KEYS", 0)
+        journal.drop(journal.members[2], "it failed")
+        assert copied.wait(LONG_SECONDS)
+        left = [folder.parent.with_name(folder.parent.name + "-left") for folder in folders]
+        for source, target in zip(folders[1:], left[1:], strict=True):  # a kill, and the disk of the first is lost
+            shutil.copytree(source, target)
+        goes_on.set()
+        journal.close()
+    journal = ZonedJournal(left)
+    all_serve(journal)
+    put(journal, "new")
+    journal.close()
+    assert [held_by(folder) for folder in left] == [["a", "new"]] * 3
