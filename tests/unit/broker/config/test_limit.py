@@ -289,6 +289,31 @@ async def test_what_is_partial_is_counted_to_its_end(broker, message, end):
     assert broker.namespace.partial_bytes == 0
 
 
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("end", ["closed", "fault", "given up"])
+async def test_what_is_partial_is_counted_no_more_though_the_connection_ends_in_the_same_read(
+    broker, message, before, end
+):
+    client = broker.client(None if end == "given up" else "root")
+    link = client.sender("$cbs" if end == "given up" else "orders")
+    frames = link._writer.split(message(b"x" * 50_000), b"1", 0, 0, False, 10_000)
+    link.amqp_session.write_transfers(link, frames[:before])
+    client.pump()
+    assert (broker.namespace.partial_bytes > 0) is (before > 0)
+    link.amqp_session.write_transfers(link, frames[before:4])
+    if end == "closed":
+        client.connection.close()
+    elif end == "fault":
+        client.connection.write(b"\0\0\0\1")
+        client.connection.write(b"\0\0\0\0")
+    else:
+        for _ in range(9):
+            client.connection.begin()
+    client.pump()
+    assert client.closed
+    assert broker.namespace.partial_bytes == 0
+
+
 async def test_a_client_that_reads_no_answers_at_all_is_closed_i6(broker):
     """Each flow that asks for an echo costs it 40 bytes, and would cost the namespace as many that nobody takes."""
     client = broker.client()
