@@ -143,8 +143,9 @@ class SenderLink(LinkHandler):
 
     @property
     def activity(self) -> object:
-        """Changes whenever the client gets, settles or asks for messages."""
-        return self._delivered, len(self._tokens), self.grants
+        """Changes whenever the client gets, settles or asks for messages; a large one comes in parts."""
+        left_bytes = 0 if self._stream is None else self._stream.left_bytes
+        return self._delivered, len(self._tokens), self.grants, left_bytes
 
     @property
     def _room(self) -> int:

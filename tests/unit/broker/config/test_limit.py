@@ -1,11 +1,12 @@
 """Limits: the table that files are read by, and what connections and links are held to."""
 
+import asyncio
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from isthmus.amqp import section
+from isthmus.amqp import Role, section
 from isthmus.amqp.performative import Flow, Source, Target
 from isthmus.amqp.types import Symbol
 from isthmus.broker.config.limit import LIMITS, ConnectionLimits, make_limits
@@ -143,6 +144,43 @@ async def test_what_moves_keeps_its_link_i5(broker, message, moves):
     moved, other = (sender, receiver) if moves == "send" else (receiver, sender)
     assert client.attached(moved)
     assert client.detached(other) == "amqp:link:detach-forced"
+
+
+async def test_a_large_message_that_comes_slowly_keeps_its_link_i5(broker, message):
+    client = broker.client()
+    link, other = client.sender("orders"), client.sender("orders", "other")
+    frames = link._writer.split(message(b"x" * 150_000), b"1", 0, 0, False, 10_000)
+    for frame in frames:
+        link.amqp_session.write_transfers(link, [frame])
+        client.pump()
+        tick(broker, client, 60_000)
+    await client.settle()
+    assert broker.engine.runtime("orders").message_count == 1
+    assert client.attached(link)
+    assert client.detached(other) == "amqp:link:detach-forced"
+
+
+async def test_a_large_message_that_is_taken_slowly_keeps_its_link_i5(broker, message):
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=102_400))
+    client = broker.client()
+    client.sender("big").send(message(b"x" * (10 << 20)), b"1")
+    await client.settle()
+    link = client.receiver("big", credit=1, snd_settle_mode=1)
+    await asyncio.sleep(0)  # it is being taken from the queue
+    client.is_writable = False
+    await client.settle()
+    assert not client.payloads(link)
+    [sender_link] = [handler for handler in client.peer._handlers.values() if handler.link.role is Role.SENDER]
+    for _ in range(100):
+        client.is_writable = True
+        sender_link.resume()
+        client.is_writable = False
+        await client.settle()
+        tick(broker, client, 60_000)
+        if client.payloads(link):
+            break
+    assert [len(payload) for payload in client.bodies(link)] == [10 << 20]
+    assert client.attached(link)
 
 
 @pytest.mark.parametrize("renews", [True, False])
