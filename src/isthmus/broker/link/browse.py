@@ -16,20 +16,22 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from isthmus.amqp import Link, section
+from isthmus.amqp import Link, codec, section
 from isthmus.amqp.performative import Accepted
+from isthmus.amqp.types import Symbol
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.sender_link import Carrier, SenderLink
 from isthmus.entities import Acquired, Payload
 from isthmus.entities.port import MessageSource
 from isthmus.entities.storage.blob import Large
 from isthmus.errors import IsthmusError
+from isthmus.message.name import SEQUENCE_NUMBER
 
 __all__ = ["BrowseSenderLink"]
 
 # Messages of one turn; a peek reads no more than its own bound of bytes.
 _AT_ONCE = 64
-_SEQUENCE = "x-opt-sequence-number"
+_SEQUENCE = codec.encode(Symbol(SEQUENCE_NUMBER))
 
 
 class BrowseSenderLink(SenderLink):
@@ -85,8 +87,8 @@ class BrowseSenderLink(SenderLink):
 
 def _sequence_of(payload: Payload) -> int:
     front = payload.front if isinstance(payload, Large) else payload
-    annotations: dict[Any, Any] = section.decode_map(front, section.locate(front).message_annotations)
-    return int(next(value for key, value in annotations.items() if str(key) == _SEQUENCE))
+    items = section.map_items(front, section.locate(front).message_annotations)  # the sender's may be unreadable
+    return int(next(codec.decode(front, value)[0] for key, value, _ in items if front[key:value] == _SEQUENCE))
 
 
 def _tag(payload: Payload) -> bytes:
