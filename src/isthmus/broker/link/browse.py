@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from isthmus.amqp import Link, codec, section
+from isthmus.amqp import Link, section
 from isthmus.amqp.performative import Accepted
-from isthmus.amqp.types import Symbol
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.sender_link import Carrier, SenderLink
 from isthmus.entities import Acquired, Payload
@@ -31,7 +30,6 @@ __all__ = ["BrowseSenderLink"]
 
 # Messages of one turn; a peek reads no more than its own bound of bytes.
 _AT_ONCE = 64
-_SEQUENCE = codec.encode(Symbol(SEQUENCE_NUMBER))
 
 
 class BrowseSenderLink(SenderLink):
@@ -87,8 +85,7 @@ class BrowseSenderLink(SenderLink):
 
 def _sequence_of(payload: Payload) -> int:
     front = payload.front if isinstance(payload, Large) else payload
-    items = section.map_items(front, section.locate(front).message_annotations)  # the sender's may be unreadable
-    return int(next(codec.decode(front, value)[0] for key, value, _ in items if front[key:value] == _SEQUENCE))
+    return int(section.map_value(front, section.locate(front).message_annotations, SEQUENCE_NUMBER))
 
 
 def _tag(payload: Payload) -> bytes:
