@@ -434,10 +434,8 @@ class AmqpSession:
     def _take(self, link: Link, count: int, events: list[Event]) -> bool:
         """Counts deliveries against the link's credit; detaches a link that oversteps it."""
         link.delivery_count = (link.delivery_count + count) & MASK32
-        link.credit -= count
-        if link.credit >= 0:
+        if link.use_credit(count):
             return True
-        link.credit = 0
         error = Error(Symbol("amqp:link:transfer-limit-exceeded"), "More deliveries came than the link had credit for.")
         self._detach(link, error, events)
         return False

@@ -5,7 +5,8 @@ retries or locks; the owner keeps those. A little over 400 lines: sending and re
 
 Invariants:
     I1. A sender never sends beyond the link's credit or the session's window; `sendable` says how much may go.
-    I2. A receiver hands over no delivery beyond the credit it granted; a peer that oversteps it is detached.
+    I2. A receiver hands over no delivery beyond the credit it granted; a peer that oversteps it is detached. What crosses a
+        flow that lowers the credit is handed over (spec 2.6.7).
     I3. delivery_count follows the sender; credit is kept relative to it (spec 2.6.7).
     I4. A delivery that is sent in parts is whole before the link begins another.
     I5. A flow of a sender's leaves behind the last frame of every delivery that it counts: they may wait for the session's
@@ -88,6 +89,7 @@ class Link:
         self.rcv_settle_mode = 0
         self.max_message_size_bytes = 0
         self.credit = 0
+        self._crossing = 0  # of credit that was taken back: deliveries may be on their way already
         self.drain = False
         self.peer_credit: int | None = None
         self.delivery_count = 0
@@ -237,9 +239,18 @@ class Link:
         """
         if self.detached:
             return
+        self._crossing = max(0, self.credit + self._crossing - credit)
         self.credit = credit
         self.drain = drain
         self._send_flow(False)
+
+    def use_credit(self, count: int) -> bool:
+        """Counts deliveries that came against the credit; whether they are within it."""
+        self.credit -= count
+        if self.credit < 0:
+            self._crossing += self.credit
+            self.credit = 0
+        return self._crossing >= 0
 
     def take_back(self) -> None:
         """Asks a sender that cannot drain to stop; what crosses it still comes, up to the credit of now. Once `peer_credit` is 0,
@@ -255,6 +266,7 @@ class Link:
     def stopped(self) -> None:
         """The sender has told that it has no credit any more; it may have counted the delivery whose end is still to come."""
         self.credit = 0 if self.partial is None else 1
+        self._crossing = 0
 
     def dispose(self, first: int, last: int, state: Any = None, settled: bool = True) -> None:
         """Disposes of incoming deliveries first to last (ids); state None is accepted."""
@@ -431,6 +443,7 @@ class Link:
                 # Some senders count a delivery when they begin it; here one counts when it is whole.
                 advanced -= 1 if advanced and self.partial is not None else 0
                 self.delivery_count = (self.delivery_count + advanced) & MASK32
+                self._crossing = max(0, min(self._crossing, self._crossing + self.credit - advanced))
                 self.credit = max(0, self.credit - advanced)
         self._answer(flow)
 

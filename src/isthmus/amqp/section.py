@@ -36,6 +36,7 @@ __all__ = [
     "encode_properties",
     "locate",
     "map_items",
+    "map_value",
     "message_id_at",
     "message_id_text",
     "replace_properties",
@@ -63,6 +64,8 @@ PROPERTY_NAMES = (
 
 _NONE = (0, 0)
 _BINARIES = (0xA0, 0xB0)
+# Bytes before the text of a string or symbol, by its constructor.
+_TEXT_HEADS = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}
 
 
 class Sections(NamedTuple):
@@ -166,10 +169,15 @@ def _property_places(message: bytes, section: tuple[int, int], count: int) -> li
     else:
         raise CodecError("the properties are no list")
     places = [at]
-    for _ in range(count):
-        width = WIDTH[message[at]]
-        at = at + 2 + message[at + 1] if width == 0 else at + 1 if width == 1 else value_end(message, at)
-        places.append(at)
+    try:
+        for _ in range(count):
+            width = WIDTH[message[at]]
+            at = at + 2 + message[at + 1] if width == 0 else at + 1 if width == 1 else value_end(message, at)
+            places.append(at)
+    except IndexError:
+        raise CodecError("the properties are cut off") from None
+    if at > section[1]:
+        raise CodecError("the properties run over their size")
     return places
 
 
@@ -262,6 +270,20 @@ def map_items(message: bytes, section: tuple[int, int]) -> list[tuple[int, int, 
     if at > end:
         raise CodecError("map section runs over its size")
     return items
+
+
+def map_value(message: bytes, section: tuple[int, int], name: str) -> Any:
+    """The value of one key of a map section, of which it alone is decoded: others may be unreadable. None where it is absent.
+
+    Raises:
+        CodecError: the section is no map, or this value cannot be read.
+    """
+    wanted = name.encode()
+    for key, value, _ in map_items(message, section):
+        head = _TEXT_HEADS.get(message[key], 0)
+        if head and message[key + head : value] == wanted:
+            return codec.decode(message, value)[0]
+    return None
 
 
 # ---- building

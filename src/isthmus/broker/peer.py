@@ -144,7 +144,7 @@ class Peer:
         if self._over:
             return
         self._handle(self._connection.receive(data, self._clock.monotonic()))
-        if self._connection.partial_bytes != self._partial_bytes:
+        if self._connection.partial_bytes != self._partial_bytes and not self._over:
             self._account_partial()
         self.flush()
         if not self._early.is_over and not self._wire.is_writable:

@@ -96,12 +96,12 @@ def sequence_of(payload: bytes) -> int:
     at = start + (_WIDE_MAP if payload[start + 3 : start + 4] == b"\xd1" else _SMALL_MAP)
     if end and payload.startswith(_SEQUENCE, at, end):
         return int.from_bytes(payload[at + len(_SEQUENCE) : at + len(_SEQUENCE) + 8], "big", signed=True)
-    return int(_annotations(payload).get("x-opt-sequence-number") or 0)
+    return int(_annotation(payload, "x-opt-sequence-number") or 0)
 
 
 def entered_as(payload: bytes) -> int:
     """The sequence number under which a message first entered: the topic's, for one in a subscription."""
-    return int(_annotations(payload).get(ENQUEUE_SEQUENCE) or sequence_of(payload))
+    return int(_annotation(payload, ENQUEUE_SEQUENCE) or sequence_of(payload))
 
 
 def state_of(payload: bytes) -> int:
@@ -109,13 +109,13 @@ def state_of(payload: bytes) -> int:
     start, end = section.locate(payload).message_annotations
     if payload.find(b"x-opt-message-state", start, end) < 0:
         return 0
-    state = _annotations(payload).get("x-opt-message-state")
+    state = _annotation(payload, "x-opt-message-state")
     return state if state in (0, 1, 2) else 0
 
 
 def session_of(payload: bytes) -> str:
     """The SessionId; "" where there is none, which is a session's id too."""
-    group_id = section.decode_properties(payload, section.locate(payload).properties).get("group_id")
+    group_id = section.decode_property(payload, section.locate(payload).properties, "group_id")
     return group_id if isinstance(group_id, str) else ""
 
 
@@ -222,6 +222,11 @@ def sent_again(parts: Parts, *, alive: bool = False, is_dead: bool = False) -> b
     delivery = b"" if b"x-opt-lock-token" in head.delivery_annotations else head.delivery_annotations
     annotations = annotations_section(head) if head.annotation_count else b""
     return b"".join((head.header, delivery, annotations, rest))
+
+
+def _annotation(payload: bytes, name: str) -> Any:
+    """One of the broker's: the sender's beside it may be unreadable."""
+    return section.map_value(payload, section.locate(payload).message_annotations, name)
 
 
 def _annotations(payload: bytes) -> dict[str, Any]:

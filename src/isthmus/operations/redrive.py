@@ -285,7 +285,7 @@ def _without_ttl(payload: bytes) -> bytes:
 
 
 def _reason_of(payload: bytes) -> str:
-    found = section.decode_map(payload, section.locate(payload).application_properties).get(names.DEAD_LETTER_REASON)
+    found = section.map_value(payload, section.locate(payload).application_properties, names.DEAD_LETTER_REASON)
     return "" if found is None else str(found)
 
 
@@ -294,5 +294,5 @@ def _is_over(payload: bytes, now_ms: int) -> bool:
     ttl_ms = section.decode_header(payload, sections.header).ttl_ms or 0
     if not 0 < ttl_ms < _NO_TTL:
         return False
-    enqueued_ms = section.decode_map(payload, sections.message_annotations).get(names.ENQUEUED_TIME)
+    enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
     return isinstance(enqueued_ms, int) and enqueued_ms + ttl_ms <= now_ms

@@ -134,8 +134,7 @@ class _Pass:
         payload = payloads[-1]
         mean = sum(map(len, payloads)) // len(payloads) + 1
         self.window = max(2, min(_WINDOW, _WINDOW_BYTES // mean))
-        annotations = section.decode_map(payload, section.locate(payload).message_annotations)
-        until = annotations.get("x-opt-locked-until")
+        until = section.map_value(payload, section.locate(payload).message_annotations, "x-opt-locked-until")
         if isinstance(until, int):
             self._lock_seconds = max(1.0, until / 1000 - time.time())
 

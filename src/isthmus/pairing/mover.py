@@ -192,10 +192,9 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
     """
     sections = section.locate(payload)
     start, end = sections.header
-    annotations = section.decode_map(payload, sections.message_annotations)
     if end:
         header = section.decode_header(payload, (start, end))
-        enqueued_ms = annotations.get(names.ENQUEUED_TIME)
+        enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
         if header.ttl_ms and header.ttl_ms < _NO_TTL and isinstance(enqueued_ms, int):
             left_ms = None if is_dead else max(1, header.ttl_ms - max(0, now_ms - enqueued_ms))
             payload = section.encode_header(header._replace(ttl_ms=left_ms)) + payload[end:]
@@ -208,7 +207,7 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
 
 
 def _enqueued_ms(payload: bytes) -> int:
-    told = section.decode_map(payload, section.locate(payload).message_annotations).get(names.ENQUEUED_TIME)
+    told = section.map_value(payload, section.locate(payload).message_annotations, names.ENQUEUED_TIME)
     return told if isinstance(told, int) else 0
 
 

@@ -35,6 +35,7 @@ ENVELOPE_OVERHEAD_BYTES = 8
 
 _TAG = struct.Struct(">I").pack
 _LENGTH = struct.Struct(">I").pack
+_MASK32 = 0xFFFFFFFF
 
 
 class Outcome(NamedTuple):
@@ -141,7 +142,9 @@ class Sender:
             raise self.error
         first = self.sent
         count = len(payloads)
-        tags = list(map(_TAG, range(first & 0xFFFFFFFF, (first & 0xFFFFFFFF) + count)))
+        low = first & _MASK32
+        numbers = range(low, low + count)
+        tags = list(map(_TAG, numbers if low + count <= _MASK32 else [number & _MASK32 for number in numbers]))
         self.link.send_many(payloads, tags, message_format=message_format)
         self.sent = first + count
         if self._open and self._open[-1][1] == first - 1:

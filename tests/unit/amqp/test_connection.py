@@ -388,6 +388,62 @@ def with_receiver(peers: Peers) -> tuple[AmqpSession, Link, Link]:
     return session, link, peers.seen(LinkAttaching)[-1].link
 
 
+@pytest.mark.parametrize("credit", [0, 2, 4])
+def test_i2_of_link_what_crosses_a_flow_that_lowers_the_credit_is_taken(credit: int) -> None:
+    peers = Peers().open()
+    _, link, sender = with_receiver(peers)
+    link.grant(10)
+    peers.pump()
+    sender.send_many([b"\0Sw\x40"] * 5, [tag(n) for n in range(5)])
+    link.grant(credit)
+    peers.pump()
+    assert sum(len(run.tags) for run in peers.seen(Transfers, "client")) == 5
+    assert link.credit == sender.credit == 0
+    assert peers.seen(LinkDetached, "client") == []
+    link.grant(3)
+    peers.pump()
+    assert link.credit == sender.credit == 3
+
+
+@pytest.mark.parametrize("crossing", [0, 3])
+def test_i2_of_link_no_more_is_taken_than_was_ever_granted(crossing: int) -> None:
+    peers = Peers().open()
+    _, link, sender = with_receiver(peers)
+    link.grant(5)
+    peers.pump()
+    sender.send_many([b"\0Sw\x40"] * crossing, [tag(n) for n in range(crossing)]) if crossing else None
+    link.grant(0)
+    peers.pump()
+    assert peers.seen(LinkDetached, "client") == []
+    sender.credit = 10
+    for number in range(crossing, 6):
+        sender.send(b"\0Sw\x40", tag(number))
+    peers.pump()
+    assert sum(len(run.tags) for run in peers.seen(Transfers, "client")) <= 5
+    assert condition_of(peers.seen(LinkDetached, "client")[0]) == "amqp:link:transfer-limit-exceeded"
+
+
+def test_i2_of_link_credit_given_back_is_not_taken_again() -> None:
+    peers = Peers().open()
+    _, link, sender = with_receiver(peers)
+    link.grant(5)
+    peers.pump()
+    link.grant(1, drain=True)
+    peers.pump()
+    sender.drained()
+    peers.pump()
+    assert (link.credit, sender.credit, link.delivery_count) == (0, 0, sender.delivery_count)
+    link.grant(4)
+    peers.pump()
+    sender.send_many([b"\0Sw\x40"] * 4, [tag(n) for n in range(4)])
+    peers.pump()
+    assert peers.seen(LinkDetached, "client") == []
+    sender.credit = 1
+    sender.send(b"\0Sw\x40", tag(4))
+    peers.pump()
+    assert condition_of(peers.seen(LinkDetached, "client")[0]) == "amqp:link:transfer-limit-exceeded"
+
+
 @pytest.mark.parametrize("credit", [1, 2**31 - 1, 2**31, 2**32 - 1])
 def test_any_credit_that_a_flow_can_say_is_granted(credit: int) -> None:
     peers = Peers().open()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.amqp import section
+from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.section import Header, encode_message, locate
 from isthmus.amqp.types import Int, Symbol, Timestamp
@@ -114,3 +114,31 @@ def test_some_properties_are_replaced_and_the_others_stay_as_they_were_encoded(
 def test_properties_that_are_no_list_are_not_replaced() -> None:
     with pytest.raises(CodecError, match="no list"):
         section.replace_properties(b"\0Ss\x40", (0, 4), {"subject": "x"})
+
+
+@pytest.mark.parametrize("properties", [b"\xc0\3\2\xa1\0", b"\xd0\0\0\0\6\0\0\0\2\xa1\0", b"\xc0\2\1\xa1"])
+@pytest.mark.parametrize("body", [b"", b"\0Su\xa0\1b"])
+def test_properties_with_fewer_fields_than_they_say_are_not_read_beyond_their_end_i3(
+    properties: bytes, body: bytes
+) -> None:
+    message = b"\0Ss" + properties + body
+    found = section.locate(message).properties
+    for read in (
+        lambda: section.decode_property(message, found, "user_id"),
+        lambda: section.replace_properties(message, found, {"subject": "x"}),
+    ):
+        with pytest.raises(CodecError):
+            read()
+
+
+def test_one_value_of_a_map_is_read_beside_others_that_cannot_be() -> None:
+    unreadable = b"\xa1\2\xff\xff"
+    pairs = [b"\xa3\1a", unreadable, b"\xa1\1b", codec.encode(Int(7)), b"\xb3\0\0\0\1c", b"\x43", b"\x53\1", b"\x40"]
+    made = b"\0Sr" + codec.encode_map(pairs)
+    place = section.locate(made).message_annotations
+    assert [section.map_value(made, place, name) for name in "bcd"] == [7, 0, None]
+    assert section.map_value(b"", (0, 0), "b") is None
+    with pytest.raises(CodecError):
+        section.map_value(made, place, "a")
+    with pytest.raises(CodecError):
+        section.decode_map(made, place)

@@ -1,4 +1,4 @@
-"""Scheduled messages that a planned fail-over moves; what is moved under locks is in tests/interop/test_pair.py."""
+"""What a pair makes of a message that it moves, and scheduled messages that a planned fail-over moves; what is moved under locks is in tests/interop/test_pair.py."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from isthmus.amqp import section
+from isthmus.amqp import codec, section
+from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp
 from isthmus.operations.look import Census
-from isthmus.operations.message import sequence_of
+from isthmus.operations.message import entered_as, sequence_of, state_of
 from isthmus.operations.purge import Removal
 from isthmus.pairing import mover
+from isthmus.pairing.mover import as_copy
 
 NOW_MS = 1_800_000_000_000
 
@@ -82,3 +84,26 @@ def test_few_scheduled_messages_are_between_their_copies_and_their_removal(monke
     assert moved() == (120, "")
     assert max(entity.groups) <= 50
     assert entity.sent == list(range(1, 121)), "of one time in their order"
+
+
+def test_a_message_whose_sender_s_annotations_cannot_be_read_is_moved_with_them() -> None:
+    own = [b"\xa3\4mine", b"\xa1\2\xff\xff"]
+    pairs = [
+        *own,
+        codec.encode(Symbol("x-opt-enqueue-sequence-number")), codec.encode(Long(5)),
+        codec.encode(Symbol("x-opt-sequence-number")), codec.encode(Long(7)),
+        codec.encode(Symbol("x-opt-enqueued-time")), codec.encode(Timestamp(1_000)),
+        codec.encode(Symbol("x-opt-message-state")), codec.encode(Long(2)),
+    ]  # fmt: skip
+    payload = (
+        section.encode_header(Header(ttl_ms=10_000))
+        + b"\0Sr"
+        + codec.encode_map(pairs)
+        + section.encode_message(b"body")
+    )
+    assert (sequence_of(payload), entered_as(payload), state_of(payload)) == (7, 5, 2)
+    copy = as_copy(payload, 4_000, moved="0" * 32)
+    found = section.locate(copy)
+    assert section.decode_header(copy, found.header).ttl_ms == 7_000
+    assert b"".join(own) in copy[slice(*found.message_annotations)]
+    assert copy[slice(*found.body)] == b"\0Su\xa0\4body"

@@ -49,6 +49,20 @@ def test_sends_singly_and_in_envelopes_in_order() -> None:
         assert sender.outstanding == 0
 
 
+def test_ordinals_go_on_where_tags_and_ids_of_32_bits_begin_again_i1_i2() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        sender = Sender(client, "q").wait_ready()
+        sender.sent = sender.settled = 2**32 - 2
+        sender._first_id = 2  # as if the session had sent so many
+        first = sender.send([message(i) for i in range(4)])
+        client.wait_until(lambda: not sender.outstanding, 5, "outcomes")
+        assert first == 2**32 - 2
+        assert [number for each in sender.outcomes for number in range(each.first, each.last + 1)] == [
+            2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1,
+        ]  # fmt: skip
+        assert ids(list(peer.queues["q"].messages.values())) == [f"m{i}" for i in range(4)]
+
+
 def test_receives_under_credit_completes_and_releases() -> None:
     with Peer("q") as peer, Client(peer.endpoint).open() as client:
         for number in range(10):

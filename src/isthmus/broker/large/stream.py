@@ -103,6 +103,11 @@ class Stream:
             self._close_reader()
             self._segments.clear()
 
+    @property
+    def left_bytes(self) -> int:
+        """How much is still to be sent."""
+        return self._left
+
     # ---- the steps
 
     def _send(self) -> None:

@@ -24,12 +24,12 @@ from isthmus.entities import Acquired, Payload
 from isthmus.entities.port import MessageSource
 from isthmus.entities.storage.blob import Large
 from isthmus.errors import IsthmusError
+from isthmus.message.name import SEQUENCE_NUMBER
 
 __all__ = ["BrowseSenderLink"]
 
 # Messages of one turn; a peek reads no more than its own bound of bytes.
 _AT_ONCE = 64
-_SEQUENCE = "x-opt-sequence-number"
 
 
 class BrowseSenderLink(SenderLink):
@@ -85,8 +85,7 @@ class BrowseSenderLink(SenderLink):
 
 def _sequence_of(payload: Payload) -> int:
     front = payload.front if isinstance(payload, Large) else payload
-    annotations: dict[Any, Any] = section.decode_map(front, section.locate(front).message_annotations)
-    return int(next(value for key, value in annotations.items() if str(key) == _SEQUENCE))
+    return int(section.map_value(front, section.locate(front).message_annotations, SEQUENCE_NUMBER))
 
 
 def _tag(payload: Payload) -> bytes:

@@ -6,7 +6,8 @@ idle here: neither page below speaks of them.
 Spec: docs/explanation/protocol.md, Tokens; service-bus-amqp-troubleshoot.md (10 minutes), event-hubs-amqp-troubleshoot.md (30 minutes).
 
 Invariants:
-    I1. A link is told to be idle only after a whole time-out in which nothing moved on it: no message, credit, settlement.
+    I1. A link is told to be idle only after a whole time-out in which nothing moved on it: no message, no part of one, no
+        credit, no settlement.
 """
 
 from __future__ import annotations

@@ -115,8 +115,9 @@ class IncomingLink(LinkHandler, ABC):
 
     @property
     def activity(self) -> object:
-        """Changes whenever the client sends."""
-        return self.link.delivery_count
+        """Changes whenever the client sends, be it a part of a message."""
+        partial = self.link.partial
+        return self.link.delivery_count, 0 if partial is None else partial.size_bytes
 
     def on_transfers(self, event: Transfers) -> None:
         """Take a run of deliveries."""

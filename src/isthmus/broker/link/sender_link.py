@@ -143,8 +143,9 @@ class SenderLink(LinkHandler):
 
     @property
     def activity(self) -> object:
-        """Changes whenever the client gets, settles or asks for messages."""
-        return self._delivered, len(self._tokens), self.grants
+        """Changes whenever the client gets, settles or asks for messages; a large one comes in parts."""
+        left_bytes = 0 if self._stream is None else self._stream.left_bytes
+        return self._delivered, len(self._tokens), self.grants, left_bytes
 
     @property
     def _room(self) -> int:
@@ -176,9 +177,15 @@ class SenderLink(LinkHandler):
         return len(taken.tags)
 
     def drain(self) -> None:
-        """Answer a drain: nothing more can be sent at once, so the credit that is left is used up."""
-        if self.link.drain and not self._reserved and not self._behind and not self.link.is_sending:
-            self.link.drained()
+        """Answer a drain: there is nothing more to send, so the credit that is left is used up.
+
+        Where the wire or the session's window takes no more there may be; `on_writable` and `on_credit` come back to it.
+        """
+        link = self.link
+        is_sending = self._reserved or self._behind or link.is_sending
+        is_held_up = link.credit > 0 and not (self._carrier.is_writable and link.amqp_session.send_window > 0)
+        if link.drain and not is_sending and not is_held_up:
+            link.drained()
 
     def resume(self) -> None:
         """The connection or the session has room again."""

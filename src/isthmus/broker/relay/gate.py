@@ -183,7 +183,8 @@ class _Gate:
         socket = RelaySocket(http.protocol)
         answer = await upgrade(http, accepted, socket, headers)
         if answer is None:
-            place.joined.set_result(Rejection(502, "The listener went away while it accepted the connection."))
+            if not place.joined.done():
+                place.joined.set_result(Rejection(502, "The listener went away while it accepted the connection."))
             return web.Response()
         if place.joined.done():
             socket.close(GOING_AWAY, "The requester is gone.")
@@ -299,6 +300,8 @@ class _Gate:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(place.joined)
         except TimeoutError:
+            if place.joined.done():  # in the same turn
+                return place.joined.result()
             place.joined.set_result(Rejection(504, ""))
             raise RelayRefusedError(504, f"The listener did not accept the connection within {seconds:g} s.") from None
         finally:

@@ -122,7 +122,8 @@ class MessageView:
             return _text(self._fields.get(field))
         annotation = _ANNOTATIONS.get(name)
         if annotation is not None:
-            return _point(self._annotation(annotation))
+            value = self._annotation(annotation)
+            return _point(value) if name == "ScheduledEnqueueTimeUtc" else _text(value)
         if name == "TimeToLive":
             return timedelta(milliseconds=self.parts.head.ttl_ms) if self.parts.head.ttl_ms else MISSING
         if name == "ExpiresAtUtc":
@@ -225,7 +226,7 @@ def _short_pair(name: str, value: Any, _kind: str) -> bytes:
 
 
 def _text(value: Any) -> Value | Missing:
-    """Message ids and correlation ids of other types than string compare as text, as clients show them."""
+    """Ids and keys of other types than string compare as text, as clients show them."""
     if value is None:
         return MISSING
     if isinstance(value, str):

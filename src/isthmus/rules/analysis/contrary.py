@@ -29,11 +29,14 @@ from isthmus.rules.syntax.tree import (
     Property,
 )
 from isthmus.rules.system import SYSTEM_PROPERTIES
+from isthmus.rules.value import Kind
 
 __all__ = ["not_true"]
 
 _NOW = Property("sys", "EnqueuedTimeUtc")
 _TEXT, _NUMBER, _TRUTH, _UUID, _TIME = "text", "number", "truth", "uuid", "time"
+# Constants are never times: a system property that is one, or a length of time, compares with none.
+_KINDS = {Kind.STRING: _TEXT, Kind.LONG: _NUMBER}
 
 
 def not_true(tree: Predicate) -> Predicate | None:
@@ -92,15 +95,19 @@ def _tested(tree: Comparison | In | Like) -> tuple[Property, set[str]] | None:
         case In(Property() as subject, items):
             values = items
         case Like(Property() as subject, Constant(), None | Constant()):
-            return (subject, {_TEXT}) if _is_known(subject) else None
+            return (subject, {_TEXT}) if _compares(subject, {_TEXT}) else None
         case _:
             return None
     kinds = {_kind(each) for each in values}
-    return (subject, kinds) if "" not in kinds and _is_known(subject) else None
+    return (subject, kinds) if "" not in kinds and _compares(subject, kinds) else None
 
 
-def _is_known(subject: Property) -> bool:
-    return subject.scope == "user" or subject.name in SYSTEM_PROPERTIES
+def _compares(subject: Property, kinds: set[str]) -> bool:
+    """Whether a property may be compared with a constant of these types: what never can be is unknown, and so is its contrary."""
+    if subject.scope == "user":
+        return True
+    system = SYSTEM_PROPERTIES.get(subject.name)
+    return system is not None and _KINDS.get(system.kind) in kinds
 
 
 def _kind(value: Expression) -> str:

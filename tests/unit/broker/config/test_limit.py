@@ -1,11 +1,12 @@
 """Limits: the table that files are read by, and what connections and links are held to."""
 
+import asyncio
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from isthmus.amqp import section
+from isthmus.amqp import Role, section
 from isthmus.amqp.performative import Flow, Source, Target
 from isthmus.amqp.types import Symbol
 from isthmus.broker.config.limit import LIMITS, ConnectionLimits, make_limits
@@ -143,6 +144,43 @@ async def test_what_moves_keeps_its_link_i5(broker, message, moves):
     moved, other = (sender, receiver) if moves == "send" else (receiver, sender)
     assert client.attached(moved)
     assert client.detached(other) == "amqp:link:detach-forced"
+
+
+async def test_a_large_message_that_comes_slowly_keeps_its_link_i5(broker, message):
+    client = broker.client()
+    link, other = client.sender("orders"), client.sender("orders", "other")
+    frames = link._writer.split(message(b"x" * 150_000), b"1", 0, 0, False, 10_000)
+    for frame in frames:
+        link.amqp_session.write_transfers(link, [frame])
+        client.pump()
+        tick(broker, client, 60_000)
+    await client.settle()
+    assert broker.engine.runtime("orders").message_count == 1
+    assert client.attached(link)
+    assert client.detached(other) == "amqp:link:detach-forced"
+
+
+async def test_a_large_message_that_is_taken_slowly_keeps_its_link_i5(broker, message):
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=102_400))
+    client = broker.client()
+    client.sender("big").send(message(b"x" * (10 << 20)), b"1")
+    await client.settle()
+    link = client.receiver("big", credit=1, snd_settle_mode=1)
+    await asyncio.sleep(0)  # it is being taken from the queue
+    client.is_writable = False
+    await client.settle()
+    assert not client.payloads(link)
+    [sender_link] = [handler for handler in client.peer._handlers.values() if handler.link.role is Role.SENDER]
+    for _ in range(100):
+        client.is_writable = True
+        sender_link.resume()
+        client.is_writable = False
+        await client.settle()
+        tick(broker, client, 60_000)
+        if client.payloads(link):
+            break
+    assert [len(payload) for payload in client.bodies(link)] == [10 << 20]
+    assert client.attached(link)
 
 
 @pytest.mark.parametrize("renews", [True, False])
@@ -286,6 +324,31 @@ async def test_what_is_partial_is_counted_to_its_end(broker, message, end):
         client.peer.lost()
     client.pump()
     await client.settle()
+    assert broker.namespace.partial_bytes == 0
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("end", ["closed", "fault", "given up"])
+async def test_what_is_partial_is_counted_no_more_though_the_connection_ends_in_the_same_read(
+    broker, message, before, end
+):
+    client = broker.client(None if end == "given up" else "root")
+    link = client.sender("$cbs" if end == "given up" else "orders")
+    frames = link._writer.split(message(b"x" * 50_000), b"1", 0, 0, False, 10_000)
+    link.amqp_session.write_transfers(link, frames[:before])
+    client.pump()
+    assert (broker.namespace.partial_bytes > 0) is (before > 0)
+    link.amqp_session.write_transfers(link, frames[before:4])
+    if end == "closed":
+        client.connection.close()
+    elif end == "fault":
+        client.connection.write(b"\0\0\0\1")
+        client.connection.write(b"\0\0\0\0")
+    else:
+        for _ in range(9):
+            client.connection.begin()
+    client.pump()
+    assert client.closed
     assert broker.namespace.partial_bytes == 0
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isthmus.amqp import CreditChanged, SentSettled, Transfers
+from isthmus.amqp import CreditChanged, SentSettled, Transfers, codec
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, Source, Target
 from isthmus.amqp.types import Symbol
 from isthmus.entities import EntityStatus, QueueDescription
@@ -76,6 +76,20 @@ async def test_credit_is_kept_to_and_gone_on_from_i2(broker, message):
     link.grant(10)
     await client.settle()
     assert client.bodies(link) == [b"a", b"b", b"c"]
+
+
+async def test_a_message_whose_annotations_cannot_be_read_stops_no_browser_i2_i3(broker, message):
+    client = broker.client()
+    unreadable = codec.encode_map([b"\xa3\1a", b"\xa1\2\xff\xff", b"\xa3\1b", b"\x40"])
+    sender = client.sender("orders")
+    sender.send_many([b"\0Sr" + unreadable + message("a"), message("b")], [b"1", b"2"])
+    await client.settle()
+    link = browse(client, credit=0)
+    link.grant(10, drain=True)
+    await client.settle()
+    await client.settle()
+    assert client.bodies(link) == [b"a", b"b"]
+    assert link.credit == 0
 
 
 async def test_what_gives_no_messages_is_not_browsed(broker):

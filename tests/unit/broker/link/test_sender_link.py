@@ -64,6 +64,34 @@ async def test_drain_uses_up_the_credit(broker, message):
     assert any(event.link is link for event in client.seen(CreditChanged))
 
 
+@pytest.mark.parametrize("count", [0, 3])
+async def test_a_drain_waits_for_a_wire_that_takes_no_more(broker, message, count):
+    client = broker.client()
+    await fill(client, message, *map(str, range(count)))
+    link = client.receiver("orders")
+    client.is_writable = False
+    link.grant(10, drain=True)
+    await client.settle()
+    assert (client.payloads(link), link.credit) == ([], 10)  # not told that there is nothing
+    client.is_writable = True
+    client.peer.writable()
+    await client.settle()
+    assert (len(client.payloads(link)), link.credit) == (count, 0)
+
+
+async def test_a_drain_waits_for_the_session_s_window(broker, message):
+    client = broker.client(incoming_window=2)
+    await fill(client, message, *map(str, range(5)))
+    link = client.receiver("orders")
+    for drain in (False, True):
+        link.grant(10, drain=drain)
+        client.peer.receive(client.connection.take())
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await client.settle()  # only now the client reads
+    assert (client.bodies(link), link.credit) == ([str(n).encode() for n in range(5)], 0)
+
+
 @pytest.mark.parametrize("count", [0, 5])
 async def test_drain_in_receive_and_delete_mode(broker, message, count):
     client = broker.client()

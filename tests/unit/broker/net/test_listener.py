@@ -1,11 +1,13 @@
 """One port, several protocols: over real loopback sockets, since looking at bytes without taking them is the point."""
 
 import asyncio
+import errno
 import ssl
 import time
 
 import pytest
 
+from isthmus.broker.net import listener as listener_module
 from isthmus.broker.net.listener import Listener
 from isthmus.broker.net.sniff import Speech
 from isthmus.broker.security.certificate import ensure_certificate, server_context
@@ -72,6 +74,23 @@ async def test_amqp_and_http_share_a_port_with_tls(serve, files, pieces):
     assert await ask(port, b"GET / HTTP/1.1\r\n\r\n") == b"http:GET / HTTP/1.1\r\n\r\n"
     assert (await ask(port, b"AMQP\3\1\0\0", context, pieces)).startswith(b"amqp:AMQP\3\1")
     assert (await ask(port, b"PUT /q HTTP/1.1\r\n\r\n", context, pieces)).startswith(b"http:PUT ")
+
+
+@pytest.mark.parametrize("number", [errno.EPROTO, errno.EPERM, errno.EMFILE, errno.EHOSTUNREACH, errno.ECONNABORTED])
+async def test_an_accept_that_fails_ends_no_listener_i2(serve, monkeypatch, number):
+    monkeypatch.setattr(listener_module, "_PAUSE_SECONDS", 0.0)
+    loop = asyncio.get_running_loop()
+    accept, faults = loop.sock_accept, [OSError(number, "no")] * 3
+
+    async def failing(listening):
+        if faults:
+            raise faults.pop()
+        return await accept(listening)
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    port = serve()
+    assert await ask(port, b"AMQP\0\1\0\0") == b"amqp:AMQP\0\1\0\0"
+    assert not faults
 
 
 async def test_what_nobody_speaks_is_dropped_and_logged_i1(serve, caplog):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp import WSMsgType
+from aiohttp.test_utils import make_mocked_request
 
+from isthmus.broker.relay import gate as gate_module
 from isthmus.broker.relay import listener as listener_module
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
@@ -527,3 +530,23 @@ async def test_a_namespace_that_stops_says_so(served):
         assert (await socket.receive(timeout=10)).data == 1001
         await socket.close()
     await asyncio.wait_for(stopping, 10)
+
+
+async def test_a_listener_that_accepts_as_the_time_ends_is_met_i1():
+    """Its socket, which was taken already, would have no owner and never end."""
+    partner = object(), "sub"
+
+    def send(text):
+        asyncio.get_running_loop().call_soon(places[0].joined.set_result, partner)
+
+    places = []
+    gate = gate_module._Gate.__new__(gate_module._Gate)
+    gate._relay = SimpleNamespace(
+        limits=SimpleNamespace(relay_accept_timeout_ms=0),
+        open_place=lambda place: places.append(place) or "secret",
+        close_place=lambda secret: None,
+    )
+    gate._choose = lambda name, status: SimpleNamespace(origin="wss://host", send=send)
+    gate._strips_authorization = lambda http, name: False
+    http = make_mocked_request("GET", "/$hc/echo?sb-hc-action=connect")
+    assert await gate._find_partner(http, "echo") == partner

@@ -365,3 +365,17 @@ def test_a_changed_rule_counts_to_its_new_kind(namespace: Any, message: Make) ->
     with pytest.raises(QuotaExceededError):
         engine.update_rule("t", "s", RuleDescription("other", SqlFilter("p = 2")))
     engine.update_rule("t", "s", RuleDescription("sql", SqlFilter("p = 3")))
+
+
+@pytest.mark.parametrize("key", [5, UUID(int=5), b"\5", ["k"]])
+def test_a_partition_key_of_another_type_is_text_or_none(
+    namespace: Any, engine: Any, message: Make, read: Any, key: object
+) -> None:
+    """Of a filter and its contrary one selects the message, as of one with a key that is text."""
+    for name, expression in (
+        ("same", "sys.PartitionKey = 'x'"),
+        ("other", "sys.PartitionKey IS NULL OR NOT sys.PartitionKey = 'x'"),
+    ):
+        engine.create_subscription("t", name, default_rule=RuleDescription("r", SqlFilter(expression)))
+    namespace.send("t", message("m", annotations={"x-opt-partition-key": key}))
+    assert (texts(namespace, read, "same"), texts(namespace, read, "other")) == ([], ["m"])

@@ -67,6 +67,34 @@ def test_i1_of_a_filter_and_its_contrary_exactly_one_selects(
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "sys.Label = 5", "sys.Label IN (1, 2)", "sys.SequenceNumber = '5'", "sys.SequenceNumber LIKE '5%'",
+        "sys.EnqueuedTimeUtc < '2026-01-01'", "sys.TimeToLive > 60", "p = 'a' OR sys.ExpiresAtUtc > '2026-01-01'",
+        "sys.DeliveryCount = TRUE",
+    ],
+)  # fmt: skip
+def test_a_system_property_compared_with_what_it_never_is_has_no_contrary_i1(text: str) -> None:
+    """Such a condition is unknown of every message that has the property, and so would be its contrary."""
+    assert not_true(Filter(text).tree) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["sys.Label IN ('a', 1)", "sys.SequenceNumber = 7", "sys.SequenceNumber >= 7.0", "sys.SequenceNumber IN (1, 'a')"],
+)
+@pytest.mark.parametrize("sequence", [1, 7, 8])
+@pytest.mark.parametrize("label", [None, "a", "b"])
+def test_a_system_property_among_constants_of_its_type_has_a_contrary_i1(
+    text: str, sequence: int, label: str | None
+) -> None:
+    view = DictView(sys={"Label": label, "SequenceNumber": sequence})
+    contrary = not_true(Filter(text).tree)
+    assert contrary is not None
+    assert (Filter(text).matches(view) is True) != (Filter(render(contrary)).matches(view) is True)
+
+
+@pytest.mark.parametrize(
     "text", ["p = q", "p + 1 = 2", "p IN ('a', 1)", "p = newid()", "p LIKE q", "property('p') = 1", "p = NULL"]
 )
 def test_what_cannot_be_decided_has_no_contrary(text: str) -> None:
