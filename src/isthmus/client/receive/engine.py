@@ -98,7 +98,7 @@ class Engine:
         skip: says of a message that it was handled before, though the list does not know it.
         on_lost: called with each failure of a namespace.
         on_open: called when a namespace is connected.
-        on_settled: called with each message that the application handled, or abandoned.
+        on_settled: called with each message that the application handled, or abandoned, and with those that are settled since they were handled.
     """
 
     def __init__(
@@ -398,6 +398,12 @@ class Engine:
         with self._changed:
             return not self._merge.unsettled_of(side)
 
+    def unsettled(self, messages: Iterable[ServiceBusReceivedMessage]) -> int:
+        """How many of these, which came here, are not settled."""
+        with self._changed:
+            found = [handed.number for each in messages if (handed := self._handed.get(each)) is not None]
+            return sum(number in self._merge or number in self._claiming for number in found)
+
     # ---- callbacks of the branches
 
     def on_open(self, side: str, identity: str) -> None:
@@ -523,6 +529,8 @@ class Engine:
                     self._merge.released(effect.keys)
             else:
                 branch, message = self._branches.get(effect.side), self._messages.get(effect.number)
+                if message is not None and isinstance(effect, Settle) and effect.action is Action.COMPLETE:
+                    self._on_settled(message, True)
                 if branch is None or message is None:
                     continue
                 if isinstance(effect, Renew):
