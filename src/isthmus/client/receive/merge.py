@@ -392,9 +392,7 @@ class Merge:
 
     # ---- within
 
-    def _judge(
-        self, held: _Held, verdict: Verdict | None, now: float, question: int, *, is_sure: bool
-    ) -> list[Effect]:
+    def _judge(self, held: _Held, verdict: Verdict | None, now: float, question: int, *, is_sure: bool) -> list[Effect]:
         delivery = held.delivery
         if verdict is Verdict.HANDLED:
             self._forget(held)

@@ -312,7 +312,11 @@ class Channel:
 
 def _can_be_sent(answer: object) -> bool:
     """Whether it is an answer: a handler of the application's may give anything."""
-    if not isinstance(answer, RelayResponse) or not isinstance(answer.headers, Mapping) or not isinstance(answer.body, bytes):
+    if (
+        not isinstance(answer, RelayResponse)
+        or not isinstance(answer.headers, Mapping)
+        or not isinstance(answer.body, bytes)
+    ):
         return False
     texts = [answer.reason, *(each for pair in answer.headers.items() for each in pair)]
     return isinstance(answer.status, int) and all(isinstance(each, str) for each in texts)

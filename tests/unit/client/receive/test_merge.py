@@ -374,14 +374,7 @@ class _Run:
         merge: Merge = receiver["merge"]
         for at, effect in enumerate(effects):
             if isinstance(effect, Release):
-                keys, following = effect.keys, effects[at + 1 :]
-
-                def release() -> None:
-                    self.window.release([keys], receiver["owner"])
-                    merge.released(keys)
-                    self.carry_out(receiver, following)
-
-                self.soon(release)
+                self.soon(partial(self.release, receiver, effect.keys, effects[at + 1 :]))
                 return
             if isinstance(effect, Ask):
                 self.ask(receiver, effect.keys, partial(merge.answered, effect))
@@ -390,6 +383,11 @@ class _Run:
                     self.sides[effect.side].renew(effect.number, self.now)
                 else:
                     self.sides[effect.side].settle(effect.number, effect.action, self.now)
+
+    def release(self, receiver: dict, keys: tuple[bytes, ...], following: list[Effect]) -> None:  # type: ignore[type-arg]
+        self.window.release([keys], receiver["owner"])
+        receiver["merge"].released(keys)
+        self.carry_out(receiver, following)
 
     def soon(self, what: Callable[[], None]) -> None:
         """Now, or after something else: threads and networks take their time."""

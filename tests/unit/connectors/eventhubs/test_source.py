@@ -57,7 +57,10 @@ class Hub:
         self.written: list[dict[int, Checkpoint]] = []
         self.answers: list[Any] = []
         thread = SimpleNamespace(
-            take=self._take, write=lambda _, checkpoints: self.written.append(checkpoints), stop=lambda: None, ident=None
+            take=self._take,
+            write=lambda _, checkpoints: self.written.append(checkpoints),
+            stop=lambda: None,
+            ident=None,
         )
         pool: Any = SimpleNamespace(
             peer=lambda _: None, mark=lambda _: None, unmark=lambda _: None, leave=lambda *_: None,

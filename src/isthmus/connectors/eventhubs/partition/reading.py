@@ -67,7 +67,9 @@ class Reading:
         self._done: dict[int, tuple[int, str]] = {}  # the last event of each partition that is done with
         self._asked: dict[int, int] = {}  # the commit that has no answer yet
         self._writing: Mapping[int, Checkpoint] | None = None  # its checkpoints
-        self._under_way: dict[int, IndexSet] = {}  # by partition that was made again: what the owner has of the one before
+        self._under_way: dict[
+            int, IndexSet
+        ] = {}  # by partition that was made again: what the owner has of the one before
         self._replaces: set[int] = set()  # partitions whose checkpoint is from before they were made again
 
     @property

@@ -201,7 +201,9 @@ class Connection:
         except (struct.error, IndexError, ValueError) as error:
             self.lose(ProtocolError(f"{self.place}: what came is no AMQP 0-9-1: {error}"))
         except Exception as error:  # noqa: BLE001 - its user's fault, which would end the loop of all routes
-            self.lose(ConnectionLostError(f"{self.place}: what came cannot be handled: {type(error).__name__}: {error}"))
+            self.lose(
+                ConnectionLostError(f"{self.place}: what came cannot be handled: {type(error).__name__}: {error}")
+            )
         if isinstance(self._socket, ssl.SSLSocket) and self.error is None and self._socket.pending():
             self._read(now)  # poll does not tell of these
 
