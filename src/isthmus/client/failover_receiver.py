@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -56,6 +57,8 @@ _LOGGER = logging.getLogger(__name__)
 _TICK_SECONDS = 0.2
 _SAVE_SECONDS = 1.0
 _AGAIN_SECONDS = 1.0
+# Within so long everything comes again that an earlier link to the primary, or another process, had in hand: a lock lasts five minutes at most.
+_LOCK_SECONDS = 310.0
 _CAUGHT_UP_MS = 10_000  # how far the clocks of this machine and of the secondary may differ
 
 
@@ -170,6 +173,11 @@ class FailoverReceiver(TwoRegionReceiver):
         self._publishers = publishers
         self._on_change = on_change
         self._watermark = Watermark(watermark_ms)
+        self._held_until = math.inf  # the watermark
+        # Whether messages of the primary may be in another hand: unless this is the first receiver that there has been.
+        self._is_second = self._file is None or not self._file.is_new
+        if self._is_second:
+            self._watermark.hold()
         self._drift_ms = None if watermark_drift is None else watermark_drift // timedelta(milliseconds=1)
         self._probe_seconds = probe_interval.total_seconds()
         self._probe_timeout = probe_timeout.total_seconds()
@@ -293,8 +301,13 @@ class FailoverReceiver(TwoRegionReceiver):
 
     def _on_open(self, side: str) -> None:
         with self._lock:
-            self._machine.answered(side, time.monotonic())
-            self._arrived_at = time.monotonic()
+            now = self._arrived_at = time.monotonic()
+            self._machine.answered(side, now)
+            if side == PRIMARY:
+                if self._is_second:
+                    self._watermark.hold()
+                    self._held_until = now + _LOCK_SECONDS
+                self._is_second = True
 
     def _on_lost(self, side: str, failure: Failure) -> None:
         if failure.region_may_be_gone:
@@ -331,9 +344,11 @@ class FailoverReceiver(TwoRegionReceiver):
         self._probe_read(now)
         self._probe_primary(now)
         with self._lock:
-            self._carry_out(
-                self._machine.tick(now, local_unsettled=len(self._local), is_caught_up=self._is_caught_up(now))
-            )
+            if now >= self._held_until:
+                self._held_until = math.inf
+                self._watermark.let_go()
+            local = self._engine.unsettled(list(self._local))
+            self._carry_out(self._machine.tick(now, local_unsettled=local, is_caught_up=self._is_caught_up(now)))
 
     def _is_caught_up(self, now: float) -> bool:
         """Messages arrive in the order in which they were enqueued: one from after the switch says that all did, and so does none for
@@ -431,15 +446,18 @@ class FailoverReceiver(TwoRegionReceiver):
         threading.Thread(target=self._tell_publishers, args=(side, self._publishers), daemon=True).start()
 
     def _tell_publishers(self, side: str, publishers: Callable[[str], object]) -> None:
-        while self._telling == side and not self._closing.is_set():
+        while not self._closing.is_set():
             try:
                 publishers(side)
             except Exception:
                 _LOGGER.exception("publishers could not be switched to the %s; they are told again", side)
                 self._closing.wait(_AGAIN_SECONDS)
             else:
-                self._published(side)
-                return
+                if self._telling == side:
+                    self._published(side)
+                    return
+            # Another call may have been made, and may have returned, while this one was under way: it must not have the last word.
+            side = self._telling
 
     def _published(self, side: str) -> None:
         with self._lock:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusReceivedMessage
 
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.failover_receiver import FailoverReceiver, FailoverState
-from isthmus.client.receive.failover import SECONDARY
+from isthmus.client.receive.failover import PRIMARY, SECONDARY
 
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
 LATER_SECONDS = 60.0
@@ -64,3 +69,97 @@ def test_after_a_restart_a_message_from_before_it_does_not_say_that_all_have_arr
     assert not receiver._is_caught_up(time.monotonic())
     receiver._latest_ms = time.time_ns() // 1_000_000 + 3_600_000
     assert receiver._is_caught_up(time.monotonic())
+
+
+def message(name: str, sequence: int, enqueued_ms: int, **properties: str) -> ServiceBusReceivedMessage:
+    annotations = {"x-opt-sequence-number": Long(sequence), "x-opt-enqueued-time": Timestamp(enqueued_ms)}
+    return ServiceBusReceivedMessage.from_bytes(
+        section.encode_message(name.encode(), properties={"message_id": name, **properties}, annotations=annotations)
+    )
+
+
+def test_a_message_that_came_twice_does_not_keep_the_secondary_from_being_drained(receiver: FailoverReceiver) -> None:
+    """Its publisher sent it again after a time-out: one is handled, the other one is settled unseen."""
+    engine = receiver._engine
+    engine.on_open(SECONDARY, "NS-B")
+    engine.on_messages(SECONDARY, [message("m1", 1, 1000), message("m1", 2, 1000)])
+    [one] = engine.take(10)
+    assert len(receiver._local) == 2
+    engine.complete(one)
+    assert engine.state().unsettled == 0
+    receiver._probe_read = receiver._probe_primary = lambda now: None  # type: ignore[method-assign]
+    receiver._is_caught_up = lambda now: True  # type: ignore[method-assign]
+    receiver._machine._drain_since = 0.0
+    receiver._turn(time.monotonic() + LATER_SECONDS)
+    assert receiver.state is FailoverState.PRIMARY
+
+
+def primary(path: Path) -> FailoverReceiver:
+    made = FailoverReceiver(CONNECTION, CONNECTION, "orders", state=path, watermark_drift=timedelta(seconds=1))
+    made._engine.on_open(PRIMARY, "NS-A")
+    return made
+
+
+def handle(receiver: FailoverReceiver, *messages: ServiceBusReceivedMessage) -> None:
+    receiver._engine.on_messages(PRIMARY, list(messages))
+    for each in receiver._engine.take(10):
+        receiver._engine.complete(each)
+
+
+def mark(receiver: FailoverReceiver) -> int:
+    return receiver._watermark.at_ms
+
+
+def test_the_watermark_stands_while_what_a_killed_receiver_had_in_hand_is_locked(tmp_path: Path) -> None:
+    """Its copy at the secondary would be settled though nobody has handled it."""
+    first = primary(tmp_path / "state.json")
+    handle(first, message("m1", 1, 10_000))
+    assert mark(first) == 10_000
+    first._engine.on_messages(PRIMARY, [message("in hand", 2, 20_000), message("m3", 3, 30_000)])
+    [_, later] = first._engine.take(10)
+    first._engine.complete(later)
+    assert mark(first) == 20_000
+    first._save()  # and then it is killed
+    second = primary(tmp_path / "state.json")
+    handle(second, message("m4", 4, 40_000))
+    assert mark(second) == 20_000
+    handle(second, message("in hand", 2, 20_000))
+    second._turn(time.monotonic() + 400.0)
+    assert mark(second) == 40_000
+    first.close()
+    second.close()
+
+
+def test_the_watermark_goes_on_behind_a_message_that_comes_again_and_is_known(tmp_path: Path) -> None:
+    receiver = primary(tmp_path / "state.json")
+    handle(receiver, message("m1", 1, 10_000))
+    handle(receiver, message("m1", 1, 10_000), message("m2", 2, 20_000))  # its settlement was lost
+    assert mark(receiver) == 20_000
+    receiver.close()
+
+
+def test_a_call_of_publishers_that_is_overtaken_has_not_the_last_word(tmp_path: Path) -> None:
+    """The primary fails again while publishers are being told to send there."""
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    sends_to: list[str] = []
+
+    def publishers(side: str) -> None:
+        if side == PRIMARY:
+            begun.set()
+            assert go_on.wait(10)
+        sends_to.append(side)
+        if sends_to[-2:] == [PRIMARY, SECONDARY]:
+            done.set()
+
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"version": 1, "state": "secondary", "watermark_ms": 0}))
+    receiver = FailoverReceiver(CONNECTION, CONNECTION, "orders", state=state, publishers=publishers)
+    receiver.fail_back()
+    assert begun.wait(10)
+    receiver._failed(PRIMARY)
+    assert receiver.state is FailoverState.SECONDARY
+    while not sends_to:
+        time.sleep(0.001)
+    go_on.set()
+    assert done.wait(10)
+    receiver.close()

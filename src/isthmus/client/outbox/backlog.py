@@ -238,11 +238,14 @@ class Backlog:
 
     def _pass_over(self, reader: _Reader) -> bool:
         """Whether reading can continue behind bytes that are no sound record (I4)."""
+        # Asked before the bytes are read: a writer that goes on to another file, or ends, has completed its record in this one.
+        has_ended, has_later = self._folder.has_ended(reader.stream), self._has_later(reader)
         size = os.fstat(reader.descriptor).st_size
         rest = os.pread(reader.descriptor, size - reader.offset, reader.offset)
+        if isinstance(read_record(rest), Record):
+            return True  # it has become whole
         next_at = find_record(rest, 1)
-        has_ended = self._folder.has_ended(reader.stream)
-        if next_at < 0 and not has_ended and not self._has_later(reader):
+        if next_at < 0 and not has_ended and not has_later:
             # The writer may be at it; its lock tells when it is not.
             now = time.monotonic()
             if reader.incomplete_since is None:

@@ -68,6 +68,7 @@ class Journal:
         self._has_leader = False
         self._descriptor = -1
         self._is_closed = False
+        self._number = 0  # of the file that was made last, or could not be made
         self.segment: Segment | None = None
         self.offset = 0
         self.records = 0
@@ -83,7 +84,7 @@ class Journal:
         """A child shares neither the lock nor the file: it begins a stream of its own with its first record."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self.segment, self.offset = -1, None, 0
+        self._descriptor, self._number, self.segment, self.offset = -1, 0, None, 0
         self._taking, self._waiting, self._has_leader = threading.Lock(), [], False
 
     def append(self, payloads: Sequence[bytes]) -> None:
@@ -204,8 +205,8 @@ class Journal:
         self.offset = start + len(data)
 
     def _next_segment(self) -> None:
-        number = self.segment.number + 1 if self.segment is not None else 1
-        segment = self._folder.segment(self.stream, number)
+        self._number += 1  # also after a failure: the drain may have the file open whose name is gone
+        segment = self._folder.segment(self.stream, self._number)
         note = encode_note({"stream": self.stream, "after": self.before}, time.time_ns() // 1_000_000)
         # It has its name once its note is in it: who reads a stream must know what comes before it.
         fresh = segment.path.with_suffix(NEW_SUFFIX)

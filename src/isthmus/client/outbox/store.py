@@ -122,7 +122,8 @@ class Store:
         self._free = 0
         self._oldest_ms = 0
         self._version = 0
-        self._empty_version = -1 if self.folder.segments() else 0
+        self._found = frozenset(self.folder.streams())  # by name: the clock may have been set back since
+        self._empty_version = -1 if self._found else 0
         self._counting = threading.Lock()
         self.appended = 0
         self.journal = Journal(self.folder, self._check)
@@ -132,7 +133,8 @@ class Store:
         """Whether all that was there when it was opened, and all that was appended, has been delivered."""
         version = self._version
         if self._empty_version != version and not any(
-            segment.stream <= self.journal.stream and _left(segment.path, segment.done_path) > 0
+            (segment.stream <= self.journal.stream or segment.stream in self._found)
+            and _left(segment.path, segment.done_path) > 0
             for segment in self.folder.segments()
         ):
             self._empty_version = version

@@ -13,7 +13,8 @@ committed. What it is not: a connection of its own for adding; that is the appli
 Invariants:
     I1. A message is delivered only after the transaction that added it has committed; then at least once, with one MessageId.
     I2. Messages are delivered in the order in which their transactions took SQLite's write lock, which is that of their numbers.
-    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason.
+    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason; it is sent again
+        once that is null.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+import zlib
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -99,7 +101,7 @@ class SqliteOutbox:
 
 
 class SqliteDelivery:
-    """Delivers what applications have committed, until it is closed. Of several for one database, one works at a time.
+    """Delivers what applications have committed, until it is closed. Of several for one entity, one works at a time.
 
     Args:
         namespace: see `isthmus.client.endpoint` for its forms.
@@ -161,9 +163,11 @@ class _TableSource:
         self._table = table
         self._lock: Lock | None = None
         self._connection: sqlite3.Connection | None = None
+        self._numbers: list[int] = []  # of the batch that is being delivered
 
     def acquire(self) -> bool:
-        self._lock = Lock.take(self._database.with_name(f"{self._database.name}.{self._table}.lock"))
+        place = f"{self._database.name}.{self._table}.{zlib.crc32(self._entity.encode()):08x}.lock"
+        self._lock = Lock.take(self._database.with_name(place))
         if self._lock is None:
             return False
         self._connection = self._open()
@@ -179,6 +183,7 @@ class _TableSource:
 
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
         batch, size = Batch(), 0
+        self._numbers = []
         for number, written_ms, payload in self._run(
             f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = ? AND refused IS NULL "  # noqa: S608
             "ORDER BY number LIMIT ?",
@@ -191,13 +196,17 @@ class _TableSource:
                 batch.oldest_ms = written_ms
             batch.payloads.append(payload)
             batch.last_number = number
+            self._numbers.append(number)
         return batch if batch.payloads else None
 
     def done(self, batch: Batch) -> None:
-        self._run(
-            f"DELETE FROM {self._table} WHERE entity = ? AND refused IS NULL AND number <= ?",  # noqa: S608
-            (self._entity, batch.last_number),
-        )
+        # These and no others: one with a lower number, which was refused, may be to be sent again by now.
+        self._run("BEGIN IMMEDIATE")
+        try:
+            for number in self._numbers:
+                self._run(f"DELETE FROM {self._table} WHERE number = ?", (number,))  # noqa: S608
+        finally:
+            self._run("COMMIT")
 
     def set_aside(self, batch: Batch, reason: str) -> None:
         self._run(f"UPDATE {self._table} SET refused = ? WHERE number = ?", (reason, batch.last_number))  # noqa: S608
@@ -219,7 +228,7 @@ class _TableSource:
         _make(connection, self._table)
         return connection
 
-    def _run(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+    def _run(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         assert self._connection is not None
         try:
             return self._connection.execute(statement, values).fetchall()

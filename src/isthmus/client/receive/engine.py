@@ -16,7 +16,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from isthmus.client.receive.branch import Branch, BranchState, Source
 from isthmus.client.receive.claims import Claims
 from isthmus.client.receive.merge import Action, Ask, Counts, Delivery, Effect, Merge, Release, Renew, Settle
 from isthmus.client.receive.message_key import Arrived, arrived, keys_of
-from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError
+from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError, Verdict
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
@@ -98,7 +98,7 @@ class Engine:
         skip: says of a message that it was handled before, though the list does not know it.
         on_lost: called with each failure of a namespace.
         on_open: called when a namespace is connected.
-        on_settled: called with each message that the application handled, or abandoned.
+        on_settled: called with each message that the application handled, or abandoned, and with those that are settled since they were handled.
     """
 
     def __init__(
@@ -307,6 +307,7 @@ class Engine:
         try:
             future.result(SETTLE_SECONDS)
         except Exception:
+            future.cancel()  # what has not begun must not be done behind the abandoning
             self.abandon(message)
             raise
         handed.is_settled = True
@@ -397,6 +398,12 @@ class Engine:
         with self._changed:
             return not self._merge.unsettled_of(side)
 
+    def unsettled(self, messages: Iterable[ServiceBusReceivedMessage]) -> int:
+        """How many of these, which came here, are not settled."""
+        with self._changed:
+            found = [handed.number for each in messages if (handed := self._handed.get(each)) is not None]
+            return sum(number in self._merge or number in self._claiming for number in found)
+
     # ---- callbacks of the branches
 
     def on_open(self, side: str, identity: str) -> None:
@@ -446,16 +453,28 @@ class Engine:
                 self._claiming.add(number)
                 self._handed[message] = _Handed(number, side, keys)
             deliveries.append(Delivery(number, side, keys, self._renew_seconds(message), message.sequence_number or 0))
-        verdicts = self._claims.claim([each.keys for each in deliveries])
         effects: list[Effect] = []
-        with self._changed:
+        with self._question([each.keys for each in deliveries]) as (question, verdicts):
             now = time.monotonic()
             for delivery, verdict in zip(deliveries, verdicts, strict=True):
                 self._claiming.discard(delivery.number)
-                effects += self._merge.received(delivery, verdict, now)
+                effects += self._merge.received(delivery, verdict, now, question)
         self._carry_out(effects)
 
     # ---- within
+
+    @contextlib.contextmanager
+    def _question(self, messages: Sequence[Keys]) -> Iterator[tuple[int, Sequence[Verdict | None]]]:
+        """Asks the list; what is done with the answers is done under the lock."""
+        with self._changed:
+            question = self._merge.asks()
+        try:
+            verdicts = self._claims.claim(messages)
+            with self._changed:
+                yield question, verdicts
+        finally:
+            with self._changed:
+                self._merge.asked(question)
 
     def _renew_seconds(self, message: ServiceBusReceivedMessage) -> float:
         if self._source.session_id is not None:
@@ -506,8 +525,12 @@ class Engine:
                 asks.append(effect)
             elif isinstance(effect, Release):
                 self._claims.release(effect.keys)
+                with self._changed:
+                    self._merge.released(effect.keys)
             else:
                 branch, message = self._branches.get(effect.side), self._messages.get(effect.number)
+                if message is not None and isinstance(effect, Settle) and effect.action is Action.COMPLETE:
+                    self._on_settled(message, True)
                 if branch is None or message is None:
                     continue
                 if isinstance(effect, Renew):
@@ -515,11 +538,10 @@ class Engine:
                 else:
                     branch.settle(message, effect.action)
         if asks:
-            verdicts = self._claims.claim([each.keys for each in asks])
             further: list[Effect] = []
-            with self._changed:
+            with self._question([each.keys for each in asks]) as (question, verdicts):
                 for ask, verdict in zip(asks, verdicts, strict=True):
-                    further += self._merge.answered(ask, verdict, time.monotonic())
+                    further += self._merge.answered(ask, verdict, time.monotonic(), question)
             self._carry_out(further)
         if self._merge.ready:
             self._notify()

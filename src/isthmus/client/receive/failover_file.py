@@ -38,9 +38,13 @@ class FailoverFile:
 
     Args:
         path: of it.
+
+    Attributes:
+        is_new: whether there was none when it was read.
     """
 
     def __init__(self, path: Path) -> None:
+        self.is_new = False
         self._path = path
         self._written: tuple[FailoverState, int] | None = None
 
@@ -58,6 +62,7 @@ class FailoverFile:
                 )
             return FailoverState(told["state"]), int(told["watermark_ms"])
         except FileNotFoundError:
+            self.is_new = True
             return FailoverState.PRIMARY, 0
         except OSError as error:
             raise FailoverStateError(str(self._path), error.strerror or str(error)) from None

@@ -10,7 +10,9 @@ Invariants:
     M3. A message whose handler failed, or whose namespace went away before, is handed over again: its copy if there is one.
     M4. Everything that is received is handed over, settled, given back, or waits for something that ends by itself.
     M5. A namespace that is away, or hangs, delays no message of the other for longer than `order_wait_seconds`.
-    M6. With `keeps_order` messages are handed over in the order of the leading namespace, as long as both hold them in one order; none
+    M6. No answer of the list counts for a message that was done with, or whose claim was taken back, after the question: it may have been
+        on its way meanwhile.
+    M7. With `keeps_order` messages are handed over in the order of the leading namespace, as long as both hold them in one order; none
         overtakes one about which the list has yet to be asked again.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -79,14 +81,14 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Take back the claim of a message in the list, before what comes after it."""
+    """Take back the claim of a message in the list, before what comes after it; `Merge.released` answers."""
 
     keys: Keys
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the list about a delivery again, and give the answer to `Merge.received`."""
+    """Ask the list about a delivery again, and give the answer to `Merge.answered`."""
 
     number: int
     side: str
@@ -182,6 +184,9 @@ class Merge:
         self._entries: dict[bytes, _Entry] = {}
         self._ready: deque[_Entry] = deque()
         self._waiting: list[_Entry] = []
+        self._question = 0
+        self._questions: dict[int, set[bytes]] = {}  # those under way: keys of messages that were done with since
+        self._releasing: Counter[bytes] = Counter()
 
     # ---- what is seen from outside
 
@@ -259,24 +264,39 @@ class Merge:
             elif entry is not None and entry.copies:
                 entry.current = entry.copies.pop(0)
             elif entry is not None:
-                self._remove(entry)
-                effects.append(Release(tuple(entry.keys)))
+                effects.append(self._released(entry))
             if not held.is_lost:
                 effects.append(Settle(held.delivery.number, side, Action.GIVE_BACK))
         return effects + self._let_pass(now)
 
-    def received(self, delivery: Delivery, verdict: Verdict | None, now: float) -> list[Effect]:
+    def asks(self) -> int:
+        """The list is asked now: the question's number, for the answers; `asked` ends it."""
+        self._question += 1
+        self._questions[self._question] = set()
+        return self._question
+
+    def asked(self, question: int) -> None:
+        """All answers to a question have been given."""
+        self._questions.pop(question, None)
+
+    def received(self, delivery: Delivery, verdict: Verdict | None, now: float, question: int = 0) -> list[Effect]:
         """A delivery arrived, and the list said this of it; None where it did not answer."""
         held = self._held[delivery.number] = _Held(delivery, now)
-        return self._judge(held, verdict, now, is_sure=False)
+        return self._judge(held, verdict, now, question, is_sure=False)
 
-    def answered(self, ask: Ask, verdict: Verdict | None, now: float) -> list[Effect]:
+    def answered(self, ask: Ask, verdict: Verdict | None, now: float, question: int = 0) -> list[Effect]:
         """The list said this to a question; None where it did not answer."""
         held = self._held.get(ask.number)
         if held is not None:
-            return self._judge(held, verdict, now, is_sure=True)
+            return self._judge(held, verdict, now, question, is_sure=True)
         is_unused = verdict in (Verdict.NEW, Verdict.MINE) and not any(key in self._entries for key in ask.keys)
-        return [Release(ask.keys)] if is_unused else []
+        return [self._release(ask.keys)] if is_unused else []
+
+    def released(self, keys: Keys) -> None:
+        """A claim was taken back, or the list did not answer that."""
+        self._releasing.subtract(keys)
+        self._releasing += Counter()  # drops what is at zero
+        self._done_with(keys)
 
     def doubted(self, now: float) -> None:
         """The claims may have run out, since this process hung: nothing is handed over before the list is asked again."""
@@ -352,8 +372,7 @@ class Merge:
             entry.phase, entry.since = _Phase.READY, now
             self._ready.appendleft(entry)
             return effects
-        self._remove(entry)
-        return [Release(tuple(entry.keys)), *effects]
+        return [self._released(entry), *effects]
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed; to be called a few times a second."""
@@ -373,7 +392,7 @@ class Merge:
 
     # ---- within
 
-    def _judge(self, held: _Held, verdict: Verdict | None, now: float, *, is_sure: bool) -> list[Effect]:
+    def _judge(self, held: _Held, verdict: Verdict | None, now: float, question: int, *, is_sure: bool) -> list[Effect]:
         delivery = held.delivery
         if verdict is Verdict.HANDLED:
             self._forget(held)
@@ -385,6 +404,9 @@ class Merge:
         entry = next((self._entries[key] for key in delivery.keys if key in self._entries), None)
         if entry is not None:
             return self._joined(entry, held, now)
+        if self._is_stale(delivery.keys, question):
+            held.ask_at = now
+            return []
         if verdict is Verdict.MINE and not is_sure:
             # It was claimed a moment ago, and is no more here: it was handled or released since, unless the list says so again.
             held.ask_at = now
@@ -459,12 +481,11 @@ class Merge:
 
     def _give_up(self, entry: _Entry) -> Iterable[Effect]:
         """Nobody has handled it for too long: it goes back, and another receiver may have it."""
-        yield Release(tuple(entry.keys))
+        yield self._released(entry)
         for held in (entry.current, *entry.copies):
             self._forget(held)
             if not held.is_lost and not (entry.phase is _Phase.HANDED and held is entry.current):
                 yield Settle(held.delivery.number, held.delivery.side, Action.GIVE_BACK)
-        self._remove(entry)
 
     @property
     def _leader(self) -> str | None:
@@ -473,7 +494,24 @@ class Merge:
     def _forget(self, held: _Held) -> None:
         self._held.pop(held.delivery.number, None)
 
+    def _is_stale(self, keys: Keys, question: int) -> bool:
+        """Whether an answer may be from before what became of the message (M6)."""
+        return any(key in self._releasing for key in keys) or not self._questions.get(question, set()).isdisjoint(keys)
+
+    def _done_with(self, keys: Iterable[bytes]) -> None:
+        for since in self._questions.values():
+            since.update(keys)
+
+    def _released(self, entry: _Entry) -> Release:
+        self._remove(entry)
+        return self._release(tuple(entry.keys))
+
+    def _release(self, keys: Keys) -> Release:
+        self._releasing.update(keys)
+        return Release(keys)
+
     def _remove(self, entry: _Entry) -> None:
+        self._done_with(entry.keys)
         for key in entry.keys:
             if self._entries.get(key) is entry:
                 del self._entries[key]

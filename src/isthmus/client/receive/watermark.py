@@ -7,6 +7,7 @@ allowance for clocks that differ, was handled, as far as this receiver was the o
 Invariants:
     W1. The mark never passes the enqueued time of a message that arrived and is not handled, failed ones included.
     W2. The mark never goes back but to stay below such a message; what it remembers is bounded.
+    W3. While it is held the mark does not advance: what an earlier link or process had in hand may come again.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ class Watermark:
         self._handled_ms = at_ms
         self._open: dict[object, int] = {}
         self._frozen_ms: int | None = None
+        self._held_ms: int | None = None
 
     @property
     def at_ms(self) -> int:
         """The mark; 0 where nothing was handled."""
         marks = [self._handled_ms, *self._open.values()]
-        if self._frozen_ms is not None:
-            marks.append(self._frozen_ms)
+        marks += [each for each in (self._frozen_ms, self._held_ms) if each is not None]
         return min(marks)
+
+    def hold(self) -> None:
+        """Messages may be on their way back that are not handled, and are not known here (W3)."""
+        self._held_ms = self.at_ms
+
+    def let_go(self) -> None:
+        """They have come."""
+        self._held_ms = None
 
     def arrived(self, key: object, enqueued_ms: int) -> None:
         """A message came from the primary."""

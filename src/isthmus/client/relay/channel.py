@@ -6,7 +6,8 @@ Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (listener proto
 
 Invariants:
     I1. Whatever ends the channel, it is opened again, later and later, until the listener is closed.
-    I2. Every request is answered and every connection accepted or rejected, also where a handler raises.
+    I2. Every request is answered and every connection accepted or rejected, also where a handler raises, or gives what no answer is: half
+        of one would be taken together with the next.
     I3. A relay that is gone without a word is noticed within one and a half `heartbeat`.
 """
 
@@ -16,7 +17,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -253,6 +254,14 @@ class Channel:
             _log.exception("the handler of a request failed: side=%s method=%s", self.side, request.method)
             self.state.failed += 1
             return RelayResponse(500, b"The service failed.\n")
+        if not _can_be_sent(answer):
+            _log.error(
+                "the handler of a request has to give a RelayResponse, with texts as headers and bytes as body: side=%s method=%s",
+                self.side,
+                request.method,
+            )
+            self.state.failed += 1
+            return RelayResponse(500, b"The service failed.\n")
         self.state.requests += 1
         return answer
 
@@ -299,6 +308,17 @@ class Channel:
 
     def _meet(self, address: str, place: RelayPlace) -> Any:
         return self._session.ws_connect(_secured(address, place), ssl=place.tls, max_msg_size=self._max_body_bytes)
+
+
+def _can_be_sent(answer: object) -> bool:
+    """Whether it is an answer: a handler of the application's may give anything."""
+    if not isinstance(answer, RelayResponse):
+        return False
+    status: Any = answer.status  # no class looks at its values
+    headers: Any = answer.headers
+    if not isinstance(status, int) or not isinstance(headers, Mapping) or not isinstance(answer.body, bytes):
+        return False
+    return all(isinstance(each, str) for each in (answer.reason, *headers.keys(), *headers.values()))
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse, request_id: str, answer: RelayResponse) -> None:

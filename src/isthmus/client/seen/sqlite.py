@@ -178,13 +178,16 @@ class SqliteSeen:
                     each.fresh.append(not self._any_handled(cursor, keys, now_ms))
                     self._mark(cursor, keys, now_ms)
 
+        # Of a commit that was interrupted, e.g. by Ctrl-C, nobody knows what became: the others may ask again.
+        error: SeenStoreError | None = self._failed(InterruptedError("the transaction was interrupted"))
         try:
             self._run(self._durable, work)
-        except SeenStoreError as error:
+            error = None
+        except SeenStoreError as failure:
+            error = failure
+        finally:
             for each in batch:
-                each.error = error
-        for each in batch:
-            each.is_done = True
+                each.error, each.is_done = error, True
 
     def _any_handled(self, cursor: sqlite3.Cursor, keys: Keys, now_ms: int) -> bool:
         since = now_ms - self.bounds.window_ms

@@ -6,6 +6,7 @@ it is not: the checkpoint: that of a message that is set aside is written after 
 Invariants:
     I1. A position is told as done only after the hub has accepted its event.
     I2. What was not accepted is sent again over the next link.
+    I3. Of what came from a partition that was made again nothing is told any more: its positions name other events.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DeadLetterHub"]
 
 _TEXT_CHARACTERS = 4096
+NOBODYS = -1
 
 
 class _Dead(NamedTuple):
@@ -85,8 +87,10 @@ class DeadLetterHub:
             first, last, error = sender.outcomes.popleft()
             for ordinal in range(first, last + 1):
                 dead = self._sent.pop(ordinal)
-                if error is None:
+                if error is None and dead.position != NOBODYS:
                     done.append(dead.position)
+                elif error is None:
+                    continue
                 else:
                     self._waiting.append(dead)
                     self.error = self.error or error
@@ -104,6 +108,20 @@ class DeadLetterHub:
         self._sent.clear()
         if sender is not None and sender.client.error is None:
             sender.close()
+
+    def disown(self, partition: int) -> list[int]:
+        """A partition was made again: the positions of what came from it, which is sent all the same (I3)."""
+        found: list[int] = []
+
+        def without(dead: _Dead) -> _Dead:
+            if dead.position >> PARTITION_SHIFT != partition:
+                return dead
+            found.append(dead.position)
+            return dead._replace(position=NOBODYS)
+
+        self._waiting = deque(map(without, self._waiting))
+        self._sent = {ordinal: without(dead) for ordinal, dead in self._sent.items()}
+        return found
 
     def forget(self) -> None:
         """The messages are somebody else's."""

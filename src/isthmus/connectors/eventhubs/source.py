@@ -261,7 +261,14 @@ class EventHubsSource(End):
             else opening(view, checkpoints.get(number), self._reading.next_of(number), self.settings.start)
             for number, view in look.views.items()
         }
+        again = [number for number, each in openings.items() if each.begins_again]
+        for number in again:
+            self._is_made_again(number)
         self._losses.check_openings(openings)
+        if any(self._reading.is_under_way(number) for number in again):
+            raise ConnectionLostError(
+                f"event hub '{self.path}' was made again; it is read once the events of the one before that are under way have an outcome"
+            )
         self._made_again.clear()
         first = {number: each.checkpoint for number, each in openings.items() if each.checkpoint is not None}
         if first and self._group is not None:
@@ -291,14 +298,20 @@ class EventHubsSource(End):
                 self._reading.put(partition, link.take())
         if self._reading.begun_again:
             partition, sequence = next(iter(self._reading.begun_again.items()))
-            for number in self._reading.begun_again:
+            for number in list(self._reading.begun_again):
                 self._losses.knows_of_remake(number)
-                self._made_again.add(number)
-            self._reading.forget(list(self._reading.begun_again))
+                self._is_made_again(number)
             raise ConnectionLostError(
                 f"event hub '{self.path}', partition {partition}: sequence numbers begin again at {sequence}; the event hub was made again. "
                 "What is there is read from its beginning"
             )
+
+    def _is_made_again(self, number: int) -> None:
+        """A partition is read from its beginning when it is opened next, however many events it has then."""
+        self._made_again.add(number)
+        self._reading.made_again(number)
+        for position in self._dead.disown(number) if self._dead is not None else ():
+            self._reading.settle(position, position, time.monotonic())
 
     def _refill(self) -> None:
         """Grants each link its share of what the owner has granted and not been given."""

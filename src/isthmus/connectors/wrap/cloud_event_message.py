@@ -12,6 +12,7 @@ Invariants:
     I1. `from_json(to_json(message))` says the same as the message, its body to the byte.
     I2. An event of somebody else becomes a message whose body is that event to the byte (structured mode).
     I3. What is no event is told as none, never as an error.
+    I4. A body that is nested too deep to be written within an event is in it as bytes.
 """
 
 from __future__ import annotations
@@ -48,13 +49,18 @@ def to_json(message: bytes, source: str) -> bytes:
     Raises:
         CodecError: it is no message.
     """
-    return json.dumps(to_event(message, source), separators=(",", ":")).encode()
+    try:
+        return json.dumps(to_event(message, source), separators=(",", ":")).encode()
+    except RecursionError:
+        return json.dumps(to_event(message, source, is_deep=True), separators=(",", ":")).encode()
 
 
-def to_event(message: bytes, source: str) -> dict[str, Any]:
-    """The same, as an object."""
+def to_event(message: bytes, source: str, *, is_deep: bool = False) -> dict[str, Any]:
+    """The same, as an object; `is_deep`: nothing is told of what the body holds (I4)."""
     record = to_record(message)
     attributes = attributes_of(message, source)
+    if is_deep and record.value is not None:
+        return {**attributes, NOTE: note_of(record), **_bytes(record.value)}
     if attributes.get("datacontenttype", "").partition(";")[0].strip() == CONTENT_TYPE:
         event = _object(record.value)
         if event is not None and is_event(event):
@@ -164,7 +170,11 @@ def _data(value: bytes | None, attributes: dict[str, str]) -> tuple[dict[str, An
         else:
             attributes.setdefault("datacontenttype", "text/plain; charset=utf-8")
             return {"data": text}, {}
-    return {"data_base64": base64.b64encode(value).decode()}, {}
+    return _bytes(value), {}
+
+
+def _bytes(value: bytes) -> dict[str, Any]:
+    return {"data_base64": base64.b64encode(value).decode()}
 
 
 def _style(value: Any, raw: bytes) -> int | None:

@@ -200,6 +200,43 @@ def test_a_record_that_a_living_writer_is_at_is_waited_for(tmp_path: Path) -> No
     assert drained(folder) == [b"second"]
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_record_that_becomes_whole_while_the_drain_looks_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """A writer that goes on, or ends, after the drain has read half of its record has written all of it."""
+    folder = Folder(tmp_path)
+    writer = journal(folder, segment_bytes=150)
+    writer.append([b"first"])
+    [segment] = folder.segments()
+    at = segment.path.stat().st_size
+    writer.append([b"second" * 20])
+    whole = segment.path.read_bytes()
+    os.truncate(segment.path, at + 10)
+    pread = os.pread
+
+    def read(descriptor: int, size: int, offset: int) -> bytes:
+        data = pread(descriptor, size, offset)
+        if size == 10:  # the rest of the file, to be passed over
+            segment.path.write_bytes(whole)
+            if ends:
+                writer.close()
+            else:
+                writer.append([b"third"])
+        return data
+
+    backlog = Backlog(folder)
+    batch = backlog.next_batch(1000, 3)
+    assert batch is not None
+    backlog.done(batch.ends[-1])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", read)
+        assert backlog.next_batch(1000, 3) is None
+    backlog.close()
+    assert not list(folder.quarantine_path.iterdir())
+    assert drained(folder) == [b"second" * 20, *([] if ends else [b"third"])]
+
+
 def test_without_sound_progress_everything_is_delivered_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     writer = journal(folder)
@@ -309,6 +346,31 @@ def test_a_failed_sync_is_told_as_unknown_and_the_file_is_not_used_again(tmp_pat
     assert len(folder.segments()) == 2
     writer.close()
     assert drained(folder) == [b"a", b"b", b"c"]
+
+
+def test_a_file_whose_making_failed_when_the_drain_had_seen_it_costs_no_later_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drain holds a file that has no name any more: another one under its name would be removed unread."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    backlog = Backlog(folder)
+
+    def sync() -> None:
+        assert backlog.next_batch(1000, 3) is None  # the file has its name by now
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder, "sync", sync)
+        with pytest.raises(StoreError, match="nothing was kept"):
+            writer.append([b"refused"])
+    writer.append([b"kept"])
+    batch = backlog.next_batch(1000, 3)
+    assert batch is not None
+    assert batch.payloads == [b"kept"]
+    writer.close()
+    backlog.close()
+    assert drained(folder) == [b"kept"]
 
 
 def test_a_call_that_is_interrupted_blocks_no_other(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,24 @@ def test_a_refused_message_is_kept_whole_though_the_disk_takes_half_a_write(
     following = source.next_batch(1000, 10)
     assert following is not None
     assert following.payloads == [b"second"]
+    source.release()
+
+
+def test_what_was_found_counts_though_the_clock_was_set_back_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New messages of a `ReplicatedSender` would overtake it, and `flush` would return too early."""
+    now_ns = time.time_ns()
+    Store(tmp_path).append((b"before",))
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns - 3_600_000_000_000)
+    store = Store(tmp_path)
+    assert not store.is_empty
+    source = FolderSource(store.folder)
+    assert source.acquire()
+    batch = source.next_batch(1000, 10)
+    assert batch is not None
+    source.done(batch)
+    assert store.is_empty
     source.release()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -14,9 +15,9 @@ from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.receive import claims as claims_module
 from isthmus.client.receive import engine as engine_module
-from isthmus.client.receive.branch import Source
+from isthmus.client.receive.branch import Branch, Source
 from isthmus.client.receive.engine import Engine
-from isthmus.client.seen import Bounds, MemorySeen, Verdict
+from isthmus.client.seen import Bounds, Keys, MemorySeen, Verdict
 from isthmus.testing.clock import ManualClock
 
 A, B = "primary", "secondary"
@@ -132,3 +133,73 @@ def test_messages_that_the_application_forgets_are_not_kept(engine: Engine) -> N
         engine.complete(one)
         engine.on_turn(A)
     assert len(engine._messages) <= 101
+
+
+def test_an_answer_that_was_on_its_way_while_the_message_was_handled_hands_nothing_over(
+    engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list answers both namespaces at once; one answer comes late, when the copy has been handled."""
+    claim = seen.claim
+
+    def late(messages: Sequence[Keys], owner: str) -> list[Verdict]:
+        verdicts = claim(messages, owner)
+        monkeypatch.setattr(seen, "claim", claim)
+        engine.on_messages(B, [message("m1", 7)])
+        engine.on_turn(B)
+        [one] = engine.take(10)
+        engine.complete(one)
+        return verdicts
+
+    monkeypatch.setattr(seen, "claim", late)
+    engine.on_messages(A, [message("m1", 1)])
+    assert engine.take(10) == []
+    engine.on_turn(A)
+    assert engine.take(10) == []
+    assert engine.state().counts.suppressed == 1
+
+
+def test_a_claim_that_is_being_taken_back_hands_nothing_over(
+    engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another receiver may have the message as soon as the list has heard of it."""
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    keys = engine._handed[one].keys
+    release = seen.release
+
+    def late(messages: Sequence[Keys], owner: str) -> None:
+        engine.on_messages(B, [message("m1", 7)])
+        engine.on_turn(B)
+        assert engine.take(10) == []
+        release(messages, owner)
+
+    monkeypatch.setattr(seen, "release", late)
+    engine.abandon(one)
+    assert seen.claim([keys], "another") == [Verdict.NEW]
+    engine.on_turn(B)
+    assert engine.take(10) == []
+
+
+def test_what_was_not_dead_lettered_in_time_is_not_dead_lettered_later(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application was told that the message comes again, and its copy is handed over."""
+    monkeypatch.setattr(engine_module, "SETTLE_SECONDS", 0.0)
+    branch = Branch(A, Endpoint.of(CONNECTION), Source(entity="orders"), engine)  # its namespace hangs
+    engine._branches[A] = branch
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    branch._delivered.add(one)
+    calls: list[str] = []
+
+    class Receiver:
+        def dead_letter_message(self, *_: object, **__: object) -> None:
+            calls.append("dead-letter")
+
+        def abandon_message(self, *_: object) -> None:
+            calls.append("abandon")
+
+    with pytest.raises(TimeoutError):
+        engine.settle(one, "dead_letter_message", reason="bad")
+    branch._do_commands(Receiver())  # type: ignore[arg-type]
+    assert calls == ["abandon"]

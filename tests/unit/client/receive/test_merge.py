@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
@@ -359,6 +360,7 @@ class _Run:
         self.receivers = [self.receiver() for _ in range(receivers)]
         self.handled: dict[str, int] = dict.fromkeys(self.names, 0)
         self.is_calm = False
+        self.on_the_way: list[Callable[[], None]] = []  # answers of the list, and releases
 
     def receiver(self) -> dict[str, object]:
         self.owners += 1
@@ -369,19 +371,51 @@ class _Run:
         return round(self.now * 1000)
 
     def carry_out(self, receiver: dict, effects: list[Effect]) -> None:  # type: ignore[type-arg]
-        for effect in effects:
+        merge: Merge = receiver["merge"]
+        for at, effect in enumerate(effects):
             if isinstance(effect, Release):
-                self.window.release([effect.keys], receiver["owner"])
-            elif isinstance(effect, Ask):
-                [verdict] = self.window.claim([effect.keys], receiver["owner"], self.ms())
-                self.carry_out(receiver, receiver["merge"].answered(effect, verdict, self.now))
+                self.soon(partial(self.release, receiver, effect.keys, effects[at + 1 :]))
+                return
+            if isinstance(effect, Ask):
+                self.ask(receiver, effect.keys, partial(merge.answered, effect))
             elif effect.side in receiver["open"] and (self.is_calm or self.chance.random() < 0.9):
                 if isinstance(effect, Renew):
                     self.sides[effect.side].renew(effect.number, self.now)
                 else:
                     self.sides[effect.side].settle(effect.number, effect.action, self.now)
 
+    def release(self, receiver: dict, keys: tuple[bytes, ...], following: list[Effect]) -> None:  # type: ignore[type-arg]
+        self.window.release([keys], receiver["owner"])
+        receiver["merge"].released(keys)
+        self.carry_out(receiver, following)
+
+    def soon(self, what: Callable[[], None]) -> None:
+        """Now, or after something else: threads and networks take their time."""
+        if self.chance.random() < 0.7:
+            what()
+        else:
+            self.on_the_way.append(what)
+
+    def ask(self, receiver: dict, keys: tuple[bytes, ...], told: Callable[..., list[Effect]]) -> None:  # type: ignore[type-arg]
+        """The list answers, and the answer comes, both soon."""
+        merge: Merge = receiver["merge"]
+        question = merge.asks()
+
+        def claim() -> None:
+            [verdict] = self.window.claim([keys], receiver["owner"], self.ms())
+
+            def come() -> None:
+                effects = told(verdict, self.now, question)
+                merge.asked(question)
+                self.carry_out(receiver, effects)
+
+            self.soon(come)
+
+        self.soon(claim)
+
     def step(self) -> None:
+        if self.on_the_way and self.chance.random() < 0.3:
+            self.on_the_way.pop(self.chance.randrange(len(self.on_the_way)))()
         index = self.chance.randrange(len(self.receivers))
         receiver = self.receivers[index]
         merge: Merge = receiver["merge"]  # type: ignore[assignment]
@@ -408,8 +442,7 @@ class _Run:
             if name is not None:
                 receiver["names"][self.number] = name  # type: ignore[index]
                 came = Delivery(self.number, side, keys_at(name), 2.0, hash(name))
-                [verdict] = self.window.claim([came.keys], receiver["owner"], self.ms())  # type: ignore[arg-type]
-                self.carry_out(receiver, merge.received(came, verdict, self.now))
+                self.ask(receiver, came.keys, partial(merge.received, came))
         elif not self.is_calm and what < 0.42:
             merge.doubted(self.now)
         elif what < 0.7:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ServiceRequestError
 
-from isthmus.client import RelayUnavailableError
+from isthmus.client import RelayResponse, RelayUnavailableError
 from isthmus.client.aio import RelayRequester
 from isthmus.client.relay import channel as channel_module
 from isthmus.client.relay.address import RelayAddress
@@ -86,3 +86,41 @@ async def test_no_error_ends_a_listener(monkeypatch: pytest.MonkeyPatch) -> None
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "text",
+        RelayResponse(200, "text"),  # type: ignore[arg-type]
+        RelayResponse(200, b"", {"Retry-After": 5}),  # type: ignore[dict-item]
+        RelayResponse("200"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_handler_that_gives_no_answer_leaves_nobody_waiting_and_the_channel_whole(given: Any) -> None:
+    """The head of an answer without its body would be taken together with the next answer."""
+    sent: list[Any] = []
+
+    class Control:
+        async def send_json(self, told: Any) -> None:
+            sent.append(told["response"])
+
+        async def send_bytes(self, body: bytes) -> None:
+            memoryview(body)
+            sent.append(body)
+
+    async def handler(request: Any) -> Any:
+        return given
+
+    nothing: Any = None
+    channel = Channel(
+        "primary", nothing, Handlers(handler, nothing), nothing, asyncio.Semaphore(), heartbeat=1.0, max_body_bytes=1,
+        on_change=lambda: None,
+    )  # fmt: skip
+    told = {"id": "1", "method": "GET", "requestTarget": "/orders", "address": "wss://relay"}
+    channel._begin(lambda: channel._answer(Control(), told, b"", nothing))  # type: ignore[arg-type]
+    await asyncio.gather(*channel._working)
+    head, body = sent
+    assert (head["statusCode"], head["body"], body) == (500, True, b"The service failed.\n")
+    assert channel.state.failed == 1

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from isthmus.client.seen import Bounds, SeenStore, SeenStoreError, SqliteSeen, Verdict
+from isthmus.client.seen.sqlite import _Handling
 from isthmus.testing.clock import ManualClock
 from isthmus.testing.seen_conformance import MakeSeen, SeenConformance
 
@@ -131,3 +133,28 @@ def test_what_handle_returned_for_is_there_after_kill_9_of_one_of_two_processes(
         assert len(keys) >= 20
         assert store.claim(keys, "late") == [Verdict.HANDLED] * len(keys)
     store.close()
+
+
+def test_a_commit_that_is_interrupted_is_told_to_all_that_share_it(tmp_path: Path) -> None:
+    """The main thread commits for all when Ctrl-C comes; whoever is told that a message is handled settles it."""
+    seen = SqliteSeen(tmp_path / "seen.db")
+    run = seen._run
+
+    def interrupted(connection: Any, work: Any) -> Any:
+        def all_but_commit(cursor: Any) -> None:
+            work(cursor)
+            raise KeyboardInterrupt
+
+        seen._run = run  # type: ignore[method-assign]
+        return run(connection, all_but_commit)
+
+    other = _Handling([(b"other",)])
+    seen._waiting.append(other)
+    seen._run = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        seen.handle([(b"own",)], "o")
+    assert seen.count() == 0
+    assert other.is_done
+    assert other.error is not None
+    assert seen.handle([(b"own",), (b"other",)], "o") == [True, True]
+    seen.close()

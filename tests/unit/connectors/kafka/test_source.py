@@ -47,6 +47,13 @@ class Message:
         return None
 
 
+class Unreadable(Message):
+    """confluent-kafka of 2.16 raises this where the name of a header is no UTF-8 text."""
+
+    def headers(self) -> None:
+        raise SystemError("returned a result with an exception set")
+
+
 class Consumer:
     """Notes what is asked of it."""
 
@@ -242,6 +249,38 @@ def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
     sent[0]["on_delivery"](None, None)
     rig.thread._serve_dead()
     assert rig.commits() == {0: 2}
+    rig.source.close()
+    rig.pool.close()
+
+
+def test_a_record_whose_headers_cannot_be_read_costs_no_other(rig: Rig) -> None:
+    rig.source.grant(100)
+    rig.thread._take_in([Message(0), Unreadable(1), Message(2), Message(0, 1)])
+    assert rig.positions() == [0, 1 << 48]
+    rig.source.settle(0, 0)
+    assert rig.commits() == {0: 1, 1: 0}
+    assert rig.thread._lost_text is not None
+    text, is_fatal = rig.thread._lost_text
+    assert "partition 0, offset 1: the headers cannot be read" in text
+    assert is_fatal
+    rig.thread._go_back(rig.consumer)
+    assert rig.consumer.seeks == [(0, 1)]
+
+
+def test_a_record_whose_headers_cannot_be_read_is_set_aside_where_there_is_a_place() -> None:
+    rig = Rig(dead_letter_topic="dead")
+    rig.source.grant(100)
+    rig.thread._take_in([Message(0), Unreadable(1), Message(2)])
+    assert rig.positions() == [0, 2]
+    dead = rig.thread._delivered.dead
+    assert dead is not None
+    [(position, disposition, payload)] = dead._waiting
+    assert (position, disposition.reason, to_record(payload).value) == (1, "Unreadable", b"1")
+    for offset in (0, 2):
+        rig.source.settle(offset, offset)
+    assert rig.commits() == {0: 1}
+    rig.thread.settle(1, 1)  # the topic has acknowledged it
+    assert rig.commits() == {0: 3}
     rig.source.close()
     rig.pool.close()
 

@@ -176,3 +176,19 @@ def test_i3_a_text_that_cannot_be_read_stands_in_the_poison_queue_as_it_was() ->
     text = "no base64! " * 5_900
     message = section.encode_message(text.encode(), properties={"message_id": "1"})
     assert poison_text(message, {"DeadLetterReason": "Unreadable"}, "base64") == text
+
+
+@pytest.mark.parametrize("media", ["application/json", cloud_event_message.CONTENT_TYPE])
+def test_i4_a_body_is_never_nested_too_deep_for_an_event(media: str) -> None:
+    """What can just be read cannot be written within more of it: a target would try again and again."""
+    depths = range(900, 1000)
+    for depth in depths:
+        inner = b"[" * depth + b"]" * depth
+        body = b'{"specversion":"1.0","id":"1","source":"s","type":"t","d":%b}' % inner
+        message = section.encode_message(body, properties={"message_id": "1", "content_type": media})
+        event = cloud_event_message.to_json(message, "ewr/flights")
+        if b"data_base64" in event:
+            opened = cloud_event_message.from_json(event)
+            assert opened is not None
+            assert said(opened) == said(message)
+    assert b"data_base64" in event

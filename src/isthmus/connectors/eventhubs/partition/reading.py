@@ -10,6 +10,7 @@ Invariants:
     I4. Of a partition whose sequence numbers begin again nothing is given: they name other events. So it is with the first event that is
         read: none is before the one that the link asked for.
     I5. What was read before an event that cannot be read is given.
+    I6. A partition that was made again is read once what the owner has of the one before is settled or given back: positions name both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.mapping import EventReader
@@ -64,6 +66,10 @@ class Reading:
         self._offsets: dict[int, deque[tuple[int, str]]] = {}
         self._done: dict[int, tuple[int, str]] = {}  # the last event of each partition that is done with
         self._asked: dict[int, int] = {}  # the commit that has no answer yet
+        self._writing: Mapping[int, Checkpoint] | None = None  # its checkpoints
+        self._under_way: dict[
+            int, IndexSet
+        ] = {}  # by partition that was made again: what the owner has of the one before
         self._replaces: set[int] = set()  # partitions whose checkpoint is from before they were made again
 
     @property
@@ -89,6 +95,25 @@ class Reading:
             self.account.assign([partition])
             self.account.partitions[partition].next = first
             self._offsets[partition] = deque()
+
+    def made_again(self, partition: int) -> None:
+        """A partition is not what it was."""
+        self._remove_queued([partition])
+        found = self.account.partitions.get(partition)
+        for start, stop in found.unsettled if found is not None else ():
+            self._under_way.setdefault(partition, IndexSet()).add(start, stop)
+        self.forget([partition])
+
+    def is_under_way(self, partition: int) -> bool:
+        """Whether the owner has something of what the partition was before (I6)."""
+        return bool(self._under_way.get(partition))
+
+    def _came_back(self, first: int, last: int) -> None:
+        for partition, sequences in self._under_way.items():
+            base = partition << PARTITION_SHIFT
+            start, stop = max(first - base, 0), min(last - base, (1 << PARTITION_SHIFT) - 1) + 1
+            if start < stop:
+                sequences.remove(start, stop)
 
     def forget(self, partitions: Iterable[int]) -> None:
         """Partitions are somebody else's, or are not what they were."""
@@ -170,12 +195,14 @@ class Reading:
 
     def settle(self, first: int, last: int, now: float) -> None:
         """Completes what was taken."""
+        self._came_back(first, last)
         self._drop_kept(first, last)
         if self.account.settle(first, last):
             self._commits.settled(now)
 
     def give_back(self, first: int, last: int) -> None:
         """What was taken is read again, and what was read of its partitions and not taken yet, too."""
+        self._came_back(first, last)
         self._drop_kept(first, last)
         partitions = self.account.give_back(first, last)
         self.rewind.update(partitions)
@@ -211,6 +238,7 @@ class Reading:
         found = self._checkpoints(asked)
         if not found:  # nothing is done with yet
             self._commits.answered(asked, (), now)
+        self._writing = found
         return found
 
     def unconfirmed(self) -> dict[int, Checkpoint]:
@@ -218,11 +246,14 @@ class Reading:
         return self._checkpoints(self._commits.unconfirmed())
 
     def written(self, checkpoints: Mapping[int, Checkpoint], *, failed: bool, now: float) -> None:
-        """A write has been answered."""
+        """A write has been answered: the one that `begin_commit` gave, or one of an opening."""
+        is_commit = checkpoints is self._writing
         if failed:
-            self._commits.failed(now)
+            if is_commit:
+                self._commits.failed(now)
             return
-        self._commits.answered(self._asked, (), now)
+        if is_commit:
+            self._commits.answered(self._asked, (), now)
         for number, each in checkpoints.items():
             if each.begins_again:
                 self._replaces.discard(number)

@@ -273,10 +273,14 @@ class ConsumerThread(threading.Thread):
             is_more, errors = self._delivered.put(messages)
             is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
+            unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
         for error in errors:
             self._heard(error)
         if again:
             self._begin_again(again)
+        if unreadable:
+            hint = "name a dead_letter_topic at the source, or have its producer write another"
+            self._lose(KafkaFailureError(f"topic '{self._options.topic}', {unreadable}; {hint}"))
         if is_more:
             self._wake()
         if is_over:

@@ -8,6 +8,8 @@ Invariants:
     I2. Of partitions that were handed over nothing is given any more.
     I3. With `only_present` nothing is given that came after the first opening.
     I4. Of a partition whose offsets begin again nothing is given: they name other records.
+    I5. A record that cannot be read is set aside, without what cannot be read of it, where there is a place for it; else it is read again,
+        and the source is lost: nothing is passed over.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from isthmus.connectors.kafka.option import SourceOptions
 
 __all__ = ["Delivered"]
 
+UNREADABLE = "Unreadable"
+
 
 class Delivered:
     """The state of one source.
@@ -43,6 +47,7 @@ class Delivered:
         rewind: partitions of which something is to be read again.
         begun_again: by partition, the first offset of those whose offsets begin again; the consumer is of no use then.
         record_bytes: the mean size of the records that were read last.
+        unreadable: what is told of a record that cannot be read, for which there is no place; empty: there is none.
     """
 
     def __init__(self, options: SourceOptions, *, only_present: bool) -> None:
@@ -53,6 +58,7 @@ class Delivered:
         self.rewind: set[int] = set()
         self.begun_again: dict[int, int] = {}
         self.record_bytes = 1024
+        self.unreadable = ""
         self._reader = RecordReader.of(options)
 
     @property
@@ -68,7 +74,11 @@ class Delivered:
             error = message.error()
             if error is None:
                 if self._belongs(message.partition(), message.offset()):
-                    position, payload = self._reader.read(message)
+                    try:
+                        position, payload = self._reader.read(message)
+                    except Exception as failure:  # noqa: BLE001 - one record's fault: what was read with it would be lost for this reader
+                        self._put_unreadable(message, failure)
+                        continue
                     batch.positions.append(position)
                     batch.payloads.append(payload)
             elif error.code() != KafkaError._PARTITION_EOF:
@@ -79,6 +89,20 @@ class Delivered:
             self.queue.put(batch)
             self.record_bytes = max(1, sum(map(len, batch.payloads)) // len(batch.payloads))
         return bool(batch.positions), errors
+
+    def _put_unreadable(self, message: Any, failure: Exception) -> None:
+        position, payload = self._reader.read(message, with_headers=False)
+        text = (
+            f"partition {message.partition()}, offset {message.offset()}: the headers cannot be read; the name of one may be no UTF-8 text "
+            f"({type(failure).__name__})"
+        )
+        if self.dead is not None:
+            self.dead.keep((position,), (payload,))
+            self.dead.add(position, position, Disposition("dead-letter", UNREADABLE, text))
+            return
+        self.unreadable = text
+        self.account.give_back(position, position)
+        self.rewind.add(message.partition())
 
     def _belongs(self, partition: int, offset: int) -> bool:
         """Whether a record is to be delivered; it is counted as such then."""

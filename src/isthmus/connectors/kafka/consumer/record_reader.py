@@ -40,8 +40,12 @@ class RecordReader:
             names_partition=options.keyless == "partition",
         )
 
-    def read(self, found: Any) -> tuple[int, bytes]:
-        """Position and message of a record of confluent-kafka."""
+    def read(self, found: Any, *, with_headers: bool = True) -> tuple[int, bytes]:
+        """Position and message of a record of confluent-kafka.
+
+        Raises:
+            Exception: the client cannot give its headers: the name of one is no UTF-8 text.
+        """
         partition = found.partition()
         position = partition << PARTITION_SHIFT | found.offset()
         kind, timestamp_ms = found.timestamp()
@@ -49,7 +53,11 @@ class RecordReader:
         if key is None and self._names_partition:
             key = b"partition-%d" % partition
         record = Record(
-            found.value(), key, found.headers() or (), timestamp_ms if kind != _NO_TIMESTAMP else None, partition
+            found.value(),
+            key,
+            (found.headers() or ()) if with_headers else (),
+            timestamp_ms if kind != _NO_TIMESTAMP else None,
+            partition,
         )
         message = to_message(record, position)
         return position, message if self._ids is None else self._ids.add(message, position)

@@ -68,7 +68,17 @@ CACHED, CACHED_BYTES = 512, 2048
 TTL_MAX_MS = (1 << 32) - 1
 AMQP_PRIORITY = 4
 """The priority of a message that names none (OASIS AMQP 1.0 part 3, 3.2.1)."""
-UNREADABLE = (CodecError, TableError, IndexError, KeyError, ValueError, TypeError, struct.error, ArithmeticError)
+UNREADABLE = (
+    CodecError,
+    TableError,
+    IndexError,
+    KeyError,
+    ValueError,
+    TypeError,
+    struct.error,
+    ArithmeticError,
+    RecursionError,  # tables within tables
+)
 
 _NUMBERS = struct.Struct(f">{len(SEQUENCE)}sq{len(TIME)}sq").pack
 _U32 = struct.Struct(">I").pack

@@ -11,6 +11,7 @@ Invariants:
     I1. `service` and `flush` never block, nor read more than `READ_BYTES` at a time.
     I2. A connection over which nothing came for two heartbeats, though it was read, is lost.
     I3. After `error` is set nothing is read, written or told.
+    I4. What its user raises at what comes ends this connection, and nothing else.
 """
 
 from __future__ import annotations
@@ -199,6 +200,10 @@ class Connection:
             self._parse(self._buffer + data if self._buffer else data)
         except (struct.error, IndexError, ValueError) as error:
             self.lose(ProtocolError(f"{self.place}: what came is no AMQP 0-9-1: {error}"))
+        except Exception as error:  # noqa: BLE001 - its user's fault, which would end the loop of all routes
+            self.lose(
+                ConnectionLostError(f"{self.place}: what came cannot be handled: {type(error).__name__}: {error}")
+            )
         if isinstance(self._socket, ssl.SSLSocket) and self.error is None and self._socket.pending():
             self._read(now)  # poll does not tell of these
 

@@ -53,6 +53,19 @@ def test_a_checkpoint_stays_below_what_is_outstanding() -> None:
     assert reading.unconfirmed() == {}
 
 
+def test_the_answer_to_another_write_says_nothing_of_a_commit() -> None:
+    """An opening writes where a partition begins, too; a commit that fails then is made again."""
+    reading = made()
+    reading.put(0, events(0, 2))
+    taken(reading)
+    reading.settle(0, 1, 1.0)
+    written = reading.begin_commit(3.0)
+    reading.written({1: Checkpoint(7, "70")}, failed=False, now=3.1)
+    assert reading.unconfirmed() == written
+    reading.written(written, failed=True, now=3.2)
+    assert reading.begin_commit(9.0) == written
+
+
 def test_what_is_given_back_is_read_again_in_order() -> None:
     """I2."""
     reading = made()

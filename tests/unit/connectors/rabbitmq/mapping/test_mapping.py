@@ -357,3 +357,14 @@ def joined(payloads: list[bytes]) -> tuple[bytes, list[int]]:
     for each in payloads:
         offsets.append(offsets[-1] + len(each))
     return b"".join(payloads), offsets
+
+
+def test_tables_may_be_nested_as_deep_as_a_frame_holds() -> None:
+    """I3: RabbitMQ takes such a message, and its reader carries other routes, too."""
+    raw = b""
+    for _ in range(3000):
+        raw = b"A" + long_text(raw)
+    properties = props.write(Properties(headers=(("deep", raw[:1], raw[1:]),), delivery_mode=2))
+    record = Record(b"body", properties, "", "queue")
+    back = to_record(to_message(record, 1, 2))
+    assert (back.body, back.properties) == (record.body, record.properties)

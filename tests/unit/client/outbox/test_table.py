@@ -1,0 +1,68 @@
+"""What a delivery takes from a table of SQLite, and deletes there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from isthmus.client.outbox.table import _TableSource, sqlite
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(tmp_path / "app.db")) as made:
+        yield made
+
+
+def add(connection: sqlite3.Connection, entity: str, *texts: bytes) -> None:
+    with connection:
+        sqlite(connection, entity).add([ServiceBusMessage(text) for text in texts])
+
+
+def source(path: Path, entity: str) -> _TableSource:
+    made = _TableSource(path / "app.db", entity, "isthmus_outbox")
+    assert made.acquire(), "another delivery of this entity is at work"
+    return made
+
+
+def test_entities_of_one_database_are_delivered_side_by_side(tmp_path: Path, connection: sqlite3.Connection) -> None:
+    """A second entity's messages would wait for as long as the first one's delivery lives."""
+    add(connection, "orders", b"order")
+    add(connection, "invoices", b"invoice")
+    both = [source(tmp_path, entity) for entity in ("orders", "invoices")]
+    for each in both:
+        batch = each.next_batch(1000, 10)
+        assert batch is not None
+        assert len(batch.payloads) == 1
+        each.done(batch)
+    assert not _TableSource(tmp_path / "app.db", "orders", "isthmus_outbox").acquire()
+    for each in both:
+        each.release()
+    assert connection.execute("SELECT count(*) FROM isthmus_outbox").fetchone() == (0,)
+
+
+def test_a_refused_message_that_is_to_be_sent_again_is_not_deleted_with_later_ones(
+    tmp_path: Path, connection: sqlite3.Connection
+) -> None:
+    """The operator says so while a batch of later ones is under way."""
+    add(connection, "orders", b"refused", b"later")
+    here = source(tmp_path, "orders")
+    first = here.next_batch(1000, 1)
+    assert first is not None
+    here.set_aside(first, "too large")
+    batch = here.next_batch(1000, 10)
+    assert batch is not None
+    with connection:
+        connection.execute("UPDATE isthmus_outbox SET refused = NULL")
+    here.done(batch)
+    again = here.next_batch(1000, 10)
+    assert again is not None
+    assert again.payloads == first.payloads
+    here.done(again)
+    assert here.next_batch(1000, 10) is None
+    here.release()

@@ -1,0 +1,155 @@
+"""An event hub that is made again while it is read, without a namespace."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, SourceLost
+from isthmus.connectors.eventhubs import source as source_module
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.eventhubs.option import read_source
+from isthmus.connectors.eventhubs.partition.look import PartitionView
+from isthmus.connectors.eventhubs.source import EventHubsSource
+from isthmus.connectors.servicebus.port.end import Step
+from isthmus.entities.hub.event import EventReader as Broker
+from isthmus.entities.hub.event import write_events
+from isthmus.errors import ConnectionLostError
+
+
+def events(first: int, stop: int) -> list[bytes]:
+    plain = [section.encode_message(b"x")]
+    return [write_events(Broker().read(plain), number, number * 10, 1)[0] for number in range(first, stop)]
+
+
+class Link:
+    """Gives what a test puts into it."""
+
+    def __init__(self, client: Any, hub: str, group: str, partition: int, begin: Any, *_: Any) -> None:
+        self.begin, self.payloads = begin, list[bytes]()
+        self.attached, self.error, self.credit = True, None, 0
+
+    @property
+    def count(self) -> int:
+        return len(self.payloads)
+
+    def take(self) -> list[bytes]:
+        taken, self.payloads = self.payloads, []
+        return taken
+
+    def grant(self, credit: int) -> None:
+        self.credit = credit
+
+    def close(self) -> None:
+        pass
+
+
+class Hub:
+    """A source of a hub of one partition."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+        monkeypatch.setattr(source_module, "PartitionLink", Link)
+        monkeypatch.setenv("HUB", "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v")
+        self.written: list[dict[int, Checkpoint]] = []
+        self.answers: list[Any] = []
+        thread = SimpleNamespace(
+            take=self._take,
+            write=lambda _, checkpoints: self.written.append(checkpoints),
+            stop=lambda: None,
+            ident=None,
+        )
+        pool: Any = SimpleNamespace(
+            peer=lambda _: None, mark=lambda _: None, unmark=lambda _: None, leave=lambda *_: None,
+            threads=SimpleNamespace(mark=lambda _: None),
+        )  # fmt: skip
+        told = {"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere", **options}
+        self.source = EventHubsSource(pool, 1, read_source(told), only_present=False, thread=lambda *_: thread)  # type: ignore[arg-type,return-value]
+        self.source._group = "group"  # type: ignore[assignment]
+
+    def _take(self) -> list[Any]:
+        taken, self.answers = self.answers, []
+        return taken
+
+    def open(self, last: int, begin: int = 0, checkpoint: int = -1) -> list[Any]:
+        """The namespace answers what there is; what the owner is told."""
+        source = self.source
+        source.step = Step.ATTACHING
+        source.client = SimpleNamespace(error=None)  # type: ignore[assignment]
+        view = PartitionView(begin, last, str(last * 10))
+        source._look = SimpleNamespace(  # type: ignore[assignment]
+            advance=lambda: None, close=lambda: None, error=None, is_done=True, views={0: view}
+        )
+        source._checkpoints = {0: Checkpoint(checkpoint, str(checkpoint * 10))} if checkpoint >= 0 else {}
+        told = list(source.poll(0.0))
+        source.grant(100)
+        return told
+
+    def give(self, first: int, stop: int) -> list[int]:
+        """Events come; the positions that the owner is given."""
+        self.source._links[0].payloads += events(first, stop)  # type: ignore[attr-defined]
+        return [at for each in self.source.poll(0.0) if isinstance(each, Arrived) for at in each.positions]
+
+    @property
+    def begins_at(self) -> int:
+        return self.source._links[0].begin.sequence  # type: ignore[no-any-return,attr-defined]
+
+    def lose(self) -> None:
+        self.source.fail(ConnectionLostError("gone"))
+        self.source.poll(0.0)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    return Hub(monkeypatch)
+
+
+def lost(told: list[Any]) -> str:
+    [event] = [each for each in told if isinstance(each, SourceLost)]
+    return str(event.text)
+
+
+def test_a_hub_that_was_made_again_is_read_from_its_beginning_though_it_has_grown_when_it_is_opened(hub: Hub) -> None:
+    """The first opening tells of it, and fails."""
+    hub.open(last=49)
+    assert len(hub.give(0, 50)) == 50
+    hub.source.settle(0, 49)
+    hub.lose()
+    assert "made again" in lost(hub.open(last=20))
+    hub.open(last=90)
+    assert hub.begins_at == -1
+    assert hub.give(0, 3) == [0, 1, 2]
+
+
+def test_positions_of_a_hub_that_was_made_again_are_given_once_those_of_the_one_before_are_settled(hub: Hub) -> None:
+    """The owner takes what comes with a position that it has for what it has."""
+    hub.open(last=4)
+    assert hub.give(0, 5) == [0, 1, 2, 3, 4]
+    hub.lose()
+    assert "made again" in lost(hub.open(last=2))
+    assert "under way" in lost(hub.open(last=2))
+    hub.source.settle(0, 3)
+    assert "under way" in lost(hub.open(last=9))
+    hub.source.release(4, 4)
+    assert not [each for each in hub.open(last=9) if isinstance(each, SourceLost)]
+    assert hub.give(0, 3) == [0, 1, 2]
+
+
+def test_what_of_it_waits_to_be_set_aside_keeps_it_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch, dead_letter_topic="dead")
+    hub.open(last=0)
+    assert hub.give(0, 1) == [0]
+    hub.source.settle(0, 0, Disposition("dead-letter", "bad"))
+    hub.lose()
+    dead = hub.source._dead
+    assert dead is not None
+    monkeypatch.setattr(dead, "serve", lambda client: [])
+    hub.source._is_made_again(0)
+    assert "made again" in lost(hub.open(last=5))
+    hub.open(last=5)
+    assert hub.give(0, 1) == [0]
+    assert [each.position for each in dead._waiting] == [-1]
+    assert hub.source._reading.outstanding == 1
