@@ -62,9 +62,9 @@ class Account:
     def _lines(self, node: str) -> list[tuple[str, str]]:
         properties = self._properties[node]
         asked = [str(value) for name, value in properties if name == ASKED]
-        if not asked:
-            return []
         seen = [(str(value[0]), str(value[1])) for name, value in properties if name == SEEN]
+        if not asked:
+            return seen
         return seen or [(" and ".join(asked) + " rounds", "as its test tells")]
 
     def _verdict(self, node: str) -> str:

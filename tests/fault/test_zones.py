@@ -178,7 +178,9 @@ def kept(ns: NamespaceProcess) -> list[str]:
 
 
 @pytest.mark.soak  # a busy disk that lags is a second one at fault
-def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(tmp_path: Path) -> None:
+def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(
+    tmp_path: Path, counted: Callable[[str, str], None]
+) -> None:
     with small_disk(tmp_path / "small") as small:
         zones = [tmp_path / "first", tmp_path / "second", small / "third"]
         arguments = [word for zone in zones for word in ("--zone", str(zone))]
@@ -197,6 +199,7 @@ def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(tmp_
                 traffic.more()
                 back(ns, 2, whole=True)
                 filler = fill(small)
+                faults = "one overwritten, one removed" + (", one filled" if filler is not None else "")
                 if filler is not None:
                     until(lambda: traffic.failures or metric(ns, "in_service", 3) == 0)
                     traffic.more()
@@ -204,6 +207,11 @@ def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(tmp_
                     filler.unlink()
                     back(ns, 3)
                 traffic.more()
+            lost = len(set(traffic.sent) - set(traffic.received))
+            counted(
+                f"zones: {faults}",
+                f"{len(traffic.sent)} sends of two messages, {len(traffic.received)} received, {len(traffic.failures)} operations failed, {lost} lost",
+            )
             assert traffic.failures == []
             assert sorted(traffic.received) == traffic.sent
             until(lambda: not down(ns))
@@ -240,7 +248,7 @@ def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(tmp_
     ],
 )
 def test_killed_during_the_fault_it_starts_with_any_two(
-    tmp_path: Path, fault: Callable[[Path], None], away: int
+    tmp_path: Path, fault: Callable[[Path], None], away: int, counted: Callable[[str, str], None]
 ) -> None:
     zones = [tmp_path / name for name in "abc"]
     arguments = [word for zone in zones for word in ("--zone", str(zone))]
@@ -266,6 +274,8 @@ def test_killed_during_the_fault_it_starts_with_any_two(
         thread.join(LONG_SECONDS)
         ns.start()
         found = kept(ns)
+        lost = len(set(acknowledged) - set(found))
+        counted(f"zones: {fault.__name__} and kill -9", f"{len(acknowledged)} messages acknowledged, {lost} lost")
         assert found[: len(acknowledged)] == acknowledged
         assert len(found) <= len(acknowledged) + 1
         until(lambda: not down(ns))

@@ -24,6 +24,9 @@ from long_count import ASKED, SEEN
 def test_kills(request):
     request.node.user_properties.append((ASKED, 3))
     request.node.user_properties.append((SEEN, ("3 kills", "3, seed 7")))
+
+def test_of_a_fixed_number(request):
+    request.node.user_properties.append((SEEN, ("200 messages", "200, seed 8")))
 """
 
 
@@ -43,3 +46,5 @@ def test_the_results_folder_is_made(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = results.glob("*-soak.md")
     assert "| 3 kills | 3, seed 7 | held | test_counts.py::test_kills |" in file.read_text()
+    # Also of a test whose number does not depend on `--soak`.
+    assert "| 200 messages | 200, seed 8 | held | test_counts.py::test_of_a_fixed_number |" in file.read_text()
