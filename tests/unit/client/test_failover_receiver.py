@@ -64,3 +64,15 @@ def test_after_a_restart_a_message_from_before_it_does_not_say_that_all_have_arr
     assert not receiver._is_caught_up(time.monotonic())
     receiver._latest_ms = time.time_ns() // 1_000_000 + 3_600_000
     assert receiver._is_caught_up(time.monotonic())
+
+
+def test_a_turn_that_changes_nothing_is_followed_by_a_pause(receiver: FailoverReceiver) -> None:
+    """Whatever wakes the thread at the end of its own turn keeps it busy for ever."""
+    engine: Any = Engine()
+    receiver._engine, kept = engine, receiver._engine
+    now = receiver._tried_primary_at = time.monotonic()
+    receiver._turn(now)
+    assert not receiver._wake.is_set()
+    receiver.fail_over()
+    assert receiver._wake.is_set()
+    receiver._engine = kept
