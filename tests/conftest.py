@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_mach
 from flaky import Flaky
 from long_count import ASKED, SEEN, Account
 from module_times import ModuleTimes
+from quick_sdk import shorten_sleeps
 from side_by_side import SideBySide
 
 SHORT_RUN_DIVISOR = 20
@@ -63,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("soak")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """By now the modules of tests have imported what they use."""
+    if not session.config.getoption("--soak"):
+        shorten_sleeps()
 
 
 @pytest.fixture(scope="module")
