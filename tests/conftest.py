@@ -1,4 +1,4 @@
-"""What every test may use: the option `--soak`, the scale of long runs, the account of what they did, and a tidy end."""
+"""What every test may use: the options `--soak` and `--times`, the scale of long runs, the account of what they did, and a tidy end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_mach
 
 from flaky import Flaky
 from long_count import ASKED, SEEN, Account
+from module_times import ModuleTimes
+from quick_sdk import shorten_sleeps
 from side_by_side import SideBySide
 
 SHORT_RUN_DIVISOR = 20
@@ -30,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--again", action="store_true", help="run failed tests again, each alone; one that passes then is let pass"
     )
+    parser.addoption("--times", action="store_true", help="print each module's wall time and processor time at the end")
 
 
 # No deadlines: on a shared machine they measure the neighbours. The default run repeats the same examples, so that a
@@ -45,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Account(), "long-count-account")
     if config.pluginmanager.has_plugin("xdist"):
         config.pluginmanager.register(SideBySide(), "side-by-side")
+    if config.getoption("--times"):
+        config.pluginmanager.register(ModuleTimes(), "module-times")
     if config.getoption("--again") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Flaky(), "flaky")
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
@@ -59,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("soak")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """By now the modules of tests have imported what they use."""
+    if not session.config.getoption("--soak"):
+        shorten_sleeps()
 
 
 @pytest.fixture(scope="module")

@@ -142,9 +142,10 @@ def test_a_message_that_is_set_aside_goes_where_the_broker_sends_rejected_ones(
 
 
 def test_without_a_place_for_it_a_message_that_would_be_set_aside_stays(
-    broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path
+    broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker without dead-letter addresses drops what is rejected."""
+    monkeypatch.setattr("hosted_lease.LEASE_SECONDS", 10.0)  # since the message stays, only this ends the route
     for each in ("kept.source", "kept.target"):
         broker.create_queue(each)
     end.publish("kept.source", keys(0, 1), b"x" * 50_000, 0)

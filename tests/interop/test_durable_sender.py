@@ -45,8 +45,7 @@ def here(served: Region) -> Iterator[Region]:
     served.mend()
     yield served
     served.mend()
-    for entity in ("orders", "detecting"):
-        served.received(entity, wait=0.3)
+    served.drain("orders", "detecting")
 
 
 def text(number: int) -> ServiceBusMessage:

@@ -46,7 +46,7 @@ def _mended(one: Region) -> Iterator[Region]:
     one.mend()
     yield one
     one.mend()
-    one.received("orders", wait=0.3)
+    one.drain("orders")
 
 
 Call = Callable[..., Awaitable[Any]]

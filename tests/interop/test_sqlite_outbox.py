@@ -31,7 +31,7 @@ def here(served: Region) -> Iterator[Region]:
     served.mend()
     yield served
     served.mend()
-    served.received("orders", wait=0.3)
+    served.drain("orders")
 
 
 def text(number: int) -> ServiceBusMessage:

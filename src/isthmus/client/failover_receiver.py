@@ -18,7 +18,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -420,7 +420,7 @@ class FailoverReceiver(TwoRegionReceiver):
 
     # ---- effects
 
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Save):
                 _LOGGER.info("failover receiver of %s: %s", self._source.entity, effect.state.value)
@@ -436,7 +436,8 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._engine.open_side(effect.side)
             else:
                 self._tell(effect.side)
-        self._wake.set()
+        if effects:  # else each turn of the thread would wake the thread for the next
+            self._wake.set()
 
     def _tell(self, side: str) -> None:
         if self._publishers is None:

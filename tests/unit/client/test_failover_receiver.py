@@ -34,6 +34,9 @@ class Engine:
         self.probes.append(Future())
         return self.probes[-1]
 
+    def unsettled(self, keys: object) -> int:
+        return 0
+
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[FailoverReceiver]:
@@ -163,3 +166,15 @@ def test_a_call_of_publishers_that_is_overtaken_has_not_the_last_word(tmp_path: 
     go_on.set()
     assert done.wait(10)
     receiver.close()
+
+
+def test_a_turn_that_changes_nothing_is_followed_by_a_pause(receiver: FailoverReceiver) -> None:
+    """Whatever wakes the thread at the end of its own turn keeps it busy for ever."""
+    engine: Any = Engine()
+    receiver._engine, kept = engine, receiver._engine
+    now = receiver._tried_primary_at = time.monotonic()
+    receiver._turn(now)
+    assert not receiver._wake.is_set()
+    receiver.fail_over()
+    assert receiver._wake.is_set()
+    receiver._engine = kept

@@ -95,6 +95,7 @@ def test_enrich_adds_columns_and_reads_a_changed_file_again(tmp_path: Path) -> N
 def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", watched_file.__name__)  # whatever level another test has left
     file, now = tmp_path / "f", [0.0]
     file.write_text("1")
     watched = WatchedFile(str(file), lambda path: int(Path(path).read_text()), lambda: now[0], lambda: time.time() + 60)
@@ -107,7 +108,7 @@ def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
         now[0] += LOOK_SECONDS
         assert watched.get() == 22
     told = [record.levelname for record in caplog.records if record.name == watched_file.__name__]
-    assert told == ["WARNING"]
+    assert told == ["INFO", "WARNING"]  # of the change, and of what is broken once
     file.write_text("4444")
     now[0] += LOOK_SECONDS
     assert watched.get() == 4444

@@ -14,7 +14,7 @@ from isthmus.topology.file.starter import starter
 from isthmus.topology.pattern import PATTERNS
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "topology"
-SOUND = [file for file in FIXTURES.glob("*/*.yaml") if not lint(file.read_text())]
+SOUND_AT_LEAST = 9
 TYPES = {
     "object": dict,
     "array": list,
@@ -55,9 +55,10 @@ def valid(schema: dict[str, Any], value: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("file", SOUND, ids=lambda file: file.stem)
-def test_i1_a_file_without_faults_is_valid(file: Path) -> None:
-    assert valid(federation_schema(), yaml.safe_load(file.read_text()))
+def test_i1_a_file_without_faults_is_valid() -> None:
+    sound = [file for file in FIXTURES.glob("*/*.yaml") if not lint(file.read_text())]
+    assert len(sound) >= SOUND_AT_LEAST
+    assert [file.stem for file in sound if not valid(federation_schema(), yaml.safe_load(file.read_text()))] == []
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
