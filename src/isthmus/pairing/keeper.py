@@ -129,7 +129,12 @@ class Keeper:
             raise SameNamespaceError(pair, first.alias, second.alias)
 
     def follow(self, state: PairState) -> PairState:
-        """The state after what other processes have decided; a member that gives no answer tells nothing."""
+        """The state after what other processes have decided; a member that gives no answer tells nothing.
+
+        While a fail-over is under way nobody is asked: it follows nobody, and may be on its way from a member that hangs.
+        """
+        if state.is_under_way:
+            return state
         followed = state
         for member in self._members.values():
             try:

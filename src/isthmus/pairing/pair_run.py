@@ -5,7 +5,7 @@ What it is not: a fail-over by itself: an operator, or a script, says when; but 
 
 Invariants:
     I1. The alias turns within `alias_proxy.LOOK_SECONDS` of a saving, whatever the other loop waits for.
-    I2. A round compares without a lock, so that a member that hangs keeps nobody from a fail-over.
+    I2. A round asks the active member without a lock, so that a member that hangs keeps nobody from a fail-over.
     I3. A fault is told once, not in each round, and told again when it has changed.
 """
 
@@ -113,7 +113,8 @@ class PairRun:
             if (current.epoch, current.phase) != (state.epoch, state.phase):
                 return
             current, found = session.keeper.make(current, compared)
-            session.keeper.settle(current)
+        # Without the lock (I2). A marker that a fail-over has overtaken meanwhile is overwritten by what ends it.
+        session.keeper.settle(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)
         faults = [f"{step}: {error}" for step, error in found.failed] + [str(each) for each in found.drift.conflicts]

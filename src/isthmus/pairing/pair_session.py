@@ -4,7 +4,7 @@ What it is: what the verbs of `isthmus pair` do, without options and tables. Wha
 `isthmus.topology.pair` and `isthmus.pairing.state`. What only some verbs need is imported by them: a forced fail-over is in a hurry.
 
 Invariants:
-    I1. A forced fail-over is on disk before any member is asked anything.
+    I1. A forced fail-over is on disk before any member is asked anything, or as much as its secret is read.
     I2. Before the pair is changed, the namespaces' markers are read: of two state folders the one that is behind follows.
 """
 
@@ -12,26 +12,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from isthmus.connectors.secret import resolve
-from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.pairing.failover import Failover
-from isthmus.pairing.keeper import Comparison, Consent, Keeper, Round
-from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, StateFile
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pair.declaration import Pair, address_of
-from isthmus.topology.pair.description import Description
-from isthmus.topology.pair.difference import Step
 
 if TYPE_CHECKING:
+    from isthmus.connectors.servicebus.administration.pair_member import PairMember
     from isthmus.pairing.alias_proxy import Lead
+    from isthmus.pairing.failover import Failover
+    from isthmus.pairing.keeper import Comparison, Consent, Keeper, Round
+    from isthmus.pairing.moved import Moved
+    from isthmus.topology.pair.description import Description
+    from isthmus.topology.pair.difference import Step
     from isthmus.transport import Client
 
 __all__ = ["NotInStepError", "PairSession", "find_pair"]
@@ -82,15 +82,32 @@ class PairSession:
         self._federation = federation
         self.pair = pair
         self.file = StateFile(folder, pair.name)
-        self.members = {alias: PairMember(federation.namespaces[alias]) for alias in pair.members}
-        self.keeper = Keeper(self.members, self.file.save, pair.exclude)
+
+    @cached_property
+    def members(self) -> Mapping[str, PairMember]:
+        """The namespaces by alias.
+
+        Raises:
+            SecretError, ConnectionStringError: a connection leads nowhere.
+        """
+        from isthmus.connectors.servicebus.administration.pair_member import PairMember
+
+        return {alias: PairMember(self._federation.namespaces[alias]) for alias in self.pair.members}
+
+    @cached_property
+    def keeper(self) -> Keeper:
+        """Keeps the pair in step."""
+        from isthmus.pairing.keeper import Keeper
+
+        return Keeper(self.members, self.file.save, self.pair.exclude)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for member in self.members.values():
-            member.close()
+        if "members" in vars(self):
+            for member in self.members.values():
+                member.close()
 
     # ---- create, sync, break
 
@@ -255,6 +272,8 @@ class PairSession:
                 continue
 
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
+        from isthmus.pairing.failover import Failover
+
         return Failover(self.file.save, self.members, self._move, self.pair.exclude, note, move_dead=self._move_dead)
 
     def _move(self, state: PairState, entity: Description) -> Moved:
