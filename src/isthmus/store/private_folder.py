@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from isthmus.errors import StoreError
@@ -64,10 +65,12 @@ def narrow_files(folder: Path) -> None:
         StoreError: the folder cannot be read.
     """
     try:
-        for entry in os.scandir(folder):
-            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mode & _OTHERS:
-                Path(entry.path).chmod(0o600)
-    except FileNotFoundError:  # RocksDB removes files as it goes
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # RocksDB removes files as it goes
+                    if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mode & _OTHERS:
+                        Path(entry.path).chmod(0o600)
+    except FileNotFoundError:
         return
     except OSError as error:
         raise StoreError(f"The files in '{folder}' cannot be brought to mode 0600: {error.strerror}") from error

@@ -288,8 +288,8 @@ class RocksJournal:
 
     def statistics(self) -> dict[str, int]:
         size = 0
-        with suppress(OSError):  # files come and go meanwhile
-            size = sum(file.stat().st_size for file in os.scandir(self._folder))
+        with suppress(OSError), os.scandir(self._folder) as files:  # files come and go meanwhile
+            size = sum(file.stat().st_size for file in files)
         return {"size_bytes": size}
 
     def close(self) -> None:
