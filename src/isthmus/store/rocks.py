@@ -9,7 +9,8 @@ Invariants:
     I3. What a start must replay is bounded by the memtables' size, whatever the backlog.
     I4. A checkpoint has everything written before it, and holds neither the interpreter nor a writer for long.
     I5. A read gives what was written or raises a StoreError: it neither leaves out what cannot be read, nor fails in
-        another way while the store is not open. A later `reopen` may open it.
+        another way while the store is not open. A later `reopen` may open it, whatever scans have not ended
+        (`isthmus.store.open_scans`).
     I6. Folder and files are for their owner alone.
     I7. What was synced is kept though somebody removes the log that is written to, unless the process ends before the next
         sync.
@@ -33,6 +34,7 @@ from isthmus.entities.storage.journal import Batch
 from isthmus.errors import StoreError
 from isthmus.store.log_in_use import LogInUse
 from isthmus.store.open_files import open_files_limit
+from isthmus.store.open_scans import OpenScan, OpenScans
 from isthmus.store.private_folder import make_private, narrow_files
 from isthmus.store.recovery import damaged, lock_folder, open_database
 
@@ -68,6 +70,7 @@ class RocksJournal:
         self._folder = folder
         self._share = share
         self._database: Any = None
+        self._scans = OpenScans()
         self.unsynced_bytes = 0
         self._failed = ""
         # A database is neither closed nor reopened below a checkpoint or a sync in another thread.
@@ -134,20 +137,41 @@ class RocksJournal:
     def _scan(self, database: Any, options: Any, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         pairs = database.iter(options)
         pairs.seek(first)
-        return self._pairs(pairs, options)
+        return self._pairs(self._scans.begin(pairs, options))
 
-    def _pairs(self, pairs: Any, options: Any) -> Iterator[tuple[bytes, bytes]]:
-        # This frame keeps the options alive: RocksDB reads the upper bound from them as long as the scan continues.
-        key_of, value_of, step = pairs.key, pairs.value, pairs.next
+    def _pairs(self, scan: OpenScan) -> Iterator[tuple[bytes, bytes]]:
+        # While it stands at a yield, and in the traceback of an error, no variable of this frame has the iterator.
+        pairs: Any = None
         try:
-            while (key := key_of()) is not None:
-                yield key, value_of()
-                step()
+            pairs = self._of(scan)
+            while (key := pairs.key()) is not None:
+                value = pairs.value()
+                pairs = None
+                yield key, value
+                pairs = self._of(scan)
+                pairs.next()
             # A block that cannot be read ends the pairs as the last key does. Only these pairs tell one from the other: to
             # another look the disk may give the block.
             pairs.status()
+        except StoreError:
+            raise
         except Exception as error:
             raise self._unread(error) from error
+        finally:
+            pairs = None
+            scan.close()
+
+    def _of(self, scan: OpenScan) -> Any:
+        """The iterator of a scan.
+
+        Raises:
+            StoreError: the store was opened again, or closed, since the scan was begun.
+        """
+        pairs = scan.pairs
+        if pairs is None:
+            self._read()
+            raise StoreError(f"The store in '{self._folder}' was opened again during a scan.")
+        return pairs
 
     def batch(self) -> Batch:
         batch: Batch = rocksdict.WriteBatch(raw_mode=True)
@@ -235,6 +259,7 @@ class RocksJournal:
         return "the disk is full" if free < log_bytes + _SPARE_BYTES else ""
 
     def _renew(self) -> None:
+        self._scans.close_all()
         with suppress(Exception):  # a database that failed says so again when it is closed; the lock goes all the same
             self._database.close()
         self._database = None
@@ -306,6 +331,7 @@ class RocksJournal:
             os.close(lock)
 
     def _close(self) -> None:
+        self._scans.close_all()
         if self._database is None:
             return
         try:

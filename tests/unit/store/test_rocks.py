@@ -255,7 +255,7 @@ def test_i5_a_block_that_can_be_read_again_a_moment_later_is_not_left_out(tmp_pa
     middle = len(content) // 2
     journal = RocksJournal(tmp_path / "left")
     table.write_bytes(content[:middle] + bytes(200_000) + content[middle + 200_000 :])
-    began = []
+    began: list[object] = []
     journal._database = OtherLook(journal._database, lambda: [table.write_bytes(content) for _ in began])
     scan = journal.scan(wanted, b"9")
     began.append(scan)
@@ -335,3 +335,35 @@ def test_i6_folder_and_files_are_for_their_owner_alone(tmp_path: Path, umask: in
 def made_since(folder: Path) -> set[str]:
     """What RocksDB made while it was open has the process's umask."""
     return {"LOG"} if folder.name == "s" else set()
+
+
+def with_ten_keys(tmp_path: Path) -> RocksJournal:
+    journal = RocksJournal(tmp_path / "store")
+    batch = journal.batch()
+    for number in range(10):
+        batch.put(b"%d" % number, b"x")
+    journal.write(batch)
+    journal.sync()
+    return journal
+
+
+def test_i5_a_scan_that_has_not_ended_keeps_no_store_from_being_opened_again(tmp_path: Path) -> None:
+    journal = with_ten_keys(tmp_path)
+    scan = journal.scan(b"0", b"9")
+    assert next(scan) == (b"0", b"x")
+    journal.reopen()
+    assert journal.get(b"5") == b"x"
+    with pytest.raises(StoreError, match="opened again during a scan"):
+        next(scan)
+    assert len(list(journal.scan(b"0", b":"))) == 10
+    journal.close()
+
+
+def test_i5_a_scan_that_has_not_ended_keeps_no_store_from_being_closed(tmp_path: Path) -> None:
+    journal = with_ten_keys(tmp_path)
+    scan = journal.scan(b"0", b"9")
+    next(scan)
+    journal.close()
+    with pytest.raises(StoreError, match="closed"):
+        next(scan)
+    RocksJournal(tmp_path / "store").close()
