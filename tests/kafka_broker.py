@@ -120,7 +120,12 @@ class KafkaBroker:
         users = [f"--add-scram={name}=[name={USER},password={PASSWORD}]" for name in _SCRAM if is_secure]
         formatting = self._java(
             # An id that begins with a hyphen would be taken for an option if it stood alone.
-            "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}", "-c", str(self._config), *users
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={_cluster_id()}",
+            "-c",
+            str(self._config),
+            *users,
         )
         assert formatting.wait(START_SECONDS) == 0, self.log()
 

@@ -99,11 +99,14 @@ class Registry:
         key_names: which queues and topics have an authorization rule of a name.
         hubs: the event hubs.
         hybrid_connections: what the relay serves.
+        catalog_version: another number after each change of a description, and after each reload; it counts from the start of
+            this object.
         outbox: what leaves the store for others.
         handover: what delivers it; None where there are no others.
     """
 
     _outbox_index = 0
+    catalog_version = 0
 
     def __init__(
         self,
@@ -254,6 +257,7 @@ class Registry:
         """
         queues, topics, forwarding = self._queues, self._topics, self._forwarding
         self._is_loaded = True
+        self.catalog_version += 1
         self._kept = self._numbers
         self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, {}
         try:
@@ -355,9 +359,11 @@ class Registry:
             entry.stores = min(entry.fragments, self._limits.partition_stores)
 
     def _stage(self, entry: Entry) -> None:
+        self.catalog_version += 1
         self._staging.batch.put(catalog_key(entry.kind, *entry.names), entry.pack())
 
     def _unstage(self, entry: Entry) -> None:
+        self.catalog_version += 1
         self._staging.batch.delete(catalog_key(entry.kind, *entry.names))
 
     def _wipe(self, entry: Entry, *members: Intake | AnyPartitioned | None) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from isthmus.connectors.servicebus.administration.pair_member import Counts
+from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase

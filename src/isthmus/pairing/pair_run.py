@@ -31,12 +31,20 @@ __all__ = ["PairRun", "pause_seconds"]
 _log = logging.getLogger(__name__)
 
 _COUNT_SECONDS = 5.0
-_LOAD = 4
+_PAUSE = 4.0
+_TOLD_PAUSE = 0.5
 
 
-def pause_seconds(interval_seconds: float, round_seconds: float) -> float:
-    """How long to wait after a round: comparing takes at most a fifth of the time."""
-    return max(interval_seconds, _LOAD * round_seconds)
+def pause_seconds(interval_seconds: float, round_seconds: float, *, is_told: bool = False) -> float:
+    """How long to wait after a round.
+
+    Args:
+        interval_seconds: at least this long.
+        round_seconds: that the round took. Comparing takes at most a fifth of the time,
+        is_told: or two thirds of it, where both members tell whether anything has changed: a long round is then one that had
+            something to compare.
+    """
+    return max(interval_seconds, (_TOLD_PAUSE if is_told else _PAUSE) * round_seconds)
 
 
 class PairRun:
@@ -85,17 +93,18 @@ class PairRun:
     def _keep(self) -> None:
         interval = self._session.pair.interval_ms / 1000
         while not self._stop.is_set():
-            began = time.monotonic()
+            began, is_told = time.monotonic(), False
             try:
                 self._round()
                 self._tell("")
+                is_told = all(member.tells_changes for member in self._session.members.values())
             except (PairInUseError, SupersededError):
                 pass  # an operator's verb is at work
             except IsthmusError as error:
                 self._tell(str(error))
             except Exception:  # noqa: BLE001 - the alias has to outlive any fault of the other loop
                 _log.exception("pair %s: the round failed", self._session.pair.name)
-            self._stop.wait(pause_seconds(interval, time.monotonic() - began))
+            self._stop.wait(pause_seconds(interval, time.monotonic() - began, is_told=is_told))
 
     def _round(self) -> None:
         session = self._session

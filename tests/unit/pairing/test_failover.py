@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from isthmus.connectors.servicebus.administration.pair_member import Counts
+from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.pairing.failover import Failover, NotEmptyError, is_movable, stop_layers
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import PairState, Phase

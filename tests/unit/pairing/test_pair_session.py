@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.connectors.servicebus.administration.pair_member import Counts
+from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.pairing.keeper import Keeper
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession

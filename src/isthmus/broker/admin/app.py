@@ -33,7 +33,10 @@ from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.errors import InvalidArgumentError, IsthmusError, UnauthorizedError
 
-__all__ = ["build_admin_app"]
+__all__ = ["CATALOG_VERSION_HEADER", "build_admin_app"]
+
+CATALOG_VERSION_HEADER = "Isthmus-Catalog-Version"
+"""Of the namespace's own document: another value whenever a description may be another one than before."""
 
 _log = logging.getLogger("isthmus.broker.admin")
 
@@ -130,6 +133,8 @@ class _Handler:
             _log.exception("administration request failed: %s %s", http.method, http.rel_url.raw_path)
             return self._refuse(http, error)
         headers = {"ETag": f'"{answer.updated_at_ms}"'} if answer.updated_at_ms else {}
+        if answer.catalog_version:
+            headers[CATALOG_VERSION_HEADER] = answer.catalog_version
         headers["Content-Type"] = f"application/atom+xml;type={answer.kind};charset=utf-8"
         if not answer.body:
             del headers["Content-Type"]

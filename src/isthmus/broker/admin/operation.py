@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -64,6 +65,7 @@ class Operations:
         self._namespace = namespace
         self._message_size_limit_bytes = message_size_limit_bytes
         self._started_ms = clock.wall_ms()
+        self._run = secrets.token_hex(8)  # catalog versions count from each start
         self._hubs = EventHubOperations(engine.hubs, clock, namespace)
         self._hybrids = HybridConnectionOperations(engine.hybrid_connections, clock, namespace, listeners)
 
@@ -316,4 +318,4 @@ class Operations:
             updated_ms=self._started_ms,
             author=self._namespace,
         )
-        return Answer(200, body)
+        return Answer(200, body, catalog_version=f"{self._run}-{self._engine.catalog_version}")

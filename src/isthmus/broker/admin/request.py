@@ -67,12 +67,14 @@ class Answer:
         body: the document, "" for none.
         kind: ``entry`` or ``feed``.
         updated_at_ms: the entity's, for the ETag; 0 for none.
+        catalog_version: of all descriptions, where it is told.
     """
 
     status: int
     body: str = ""
     kind: str = "entry"
     updated_at_ms: int = 0
+    catalog_version: str = ""
 
 
 def status_of(request: Request, changed: bool) -> int:

@@ -1,6 +1,6 @@
 """The HTTP transport of azure-servicebus's administration client, with what that client lacks.
 
-What it is: a transport that puts a `DefaultRuleDescription` into the request that creates a subscription
+What it is: a transport that remembers the version of the catalog that a namespace tells; that puts a `DefaultRuleDescription` into the request that creates a subscription
 (docs/explanation/protocol.md, Administration), for which the clients for .NET and Java have a parameter and the one for Python
 has none; and that sends requests without TLS to a development namespace on this machine, where the client always asks for HTTPS.
 What it is not: anything for other requests, which it passes on unchanged.
@@ -12,16 +12,17 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from azure.core.pipeline.transport import RequestsTransport
 
+from isthmus.topology.pair.description import Description
 from isthmus.topology.state import RuleState
 
-__all__ = ["DefaultRuleTransport", "with_default_rule"]
+__all__ = ["DefaultRuleTransport", "birth_rule", "with_default_rule"]
 
 _SB = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
@@ -36,6 +37,8 @@ _BEFORE_RULE = (
     "DeadLetteringOnFilterEvaluationExceptions",
 )
 _COMPATIBILITY_LEVEL = "20"
+# As docs/explanation/protocol.md, Administration, has it.
+_CATALOG_VERSION = "Isthmus-Catalog-Version"
 
 
 class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-core types it lazily, as Any
@@ -44,9 +47,14 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
     Args:
         plain: send over HTTP what the client addresses to HTTPS, and past any proxy: the namespace is on this machine.
         options: of `RequestsTransport`.
+
+    Attributes:
+        catalog_version: what the last answer that told one said of all descriptions: another value whenever one of them may
+            be another than before. Empty where the namespace tells none, as Azure's do.
     """
 
     _rule: RuleState | None = None
+    catalog_version = ""
 
     def __init__(self, *, plain: bool = False, **options: Any) -> None:
         super().__init__(use_env_settings=not plain, **options)
@@ -68,7 +76,9 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             request.headers["Content-Length"] = str(len(body))
         if self.is_plain and request.url.startswith("https:"):
             request.url = "http:" + request.url.removeprefix("https:")
-        return super().send(request, **options)
+        response = super().send(request, **options)
+        self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
+        return response
 
 
 def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:
@@ -81,6 +91,18 @@ def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:
     position = sum(1 for element in description if element.tag in before)
     description.insert(position, _rule_element(rule))
     return bytes(ET.tostring(entry, encoding="utf-8"))
+
+
+def birth_rule(rules: Sequence[Description]) -> RuleState | None:
+    """The rule that a subscription can be created with, where it is the only one and can be written there; saves three requests."""
+    if len(rules) != 1:
+        return None
+    kind, *condition = rules[0].settings["filter"]
+    action, action_parameters = rules[0].settings["action"]
+    if kind != "sql" or condition[1] or action_parameters or not condition[0]:
+        return None
+    native = rules[0].native
+    return RuleState(rules[0].names[-1], native.filter.sql_expression, native.action.sql_expression if action else "")
 
 
 def _rule_element(rule: RuleState) -> ET.Element:

@@ -2,13 +2,14 @@
 
 What it is: everything that pairing asks of a namespace: all that it holds, steps, counts, statuses, and the marker that
 tells which member is active. What it is not: a decision (`isthmus.topology.pair.difference`, `isthmus.pairing`).
-A little over 400 lines: one method for each step and kind of entity, which share one client.
 Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
 
 Invariants:
     I1. A step that was made already (the process was killed before it could note it) is made again without harm.
     I2. An entity that holds messages is not deleted: it takes none while they are counted.
-    I3. A new subscription never selects more than its rules do, not even between its creation and theirs: it is created with
+    I3. Descriptions that were read once are given again only while the namespace tells that none has changed since before
+        they were read.
+    I4. A new subscription never selects more than its rules do, not even between its creation and theirs: it is created with
         its only rule, or with one that selects nothing.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -29,6 +30,8 @@ from isthmus.connectors.servicebus.administration.client import (
     administration_errors,
     open_administration_client,
 )
+from isthmus.connectors.servicebus.administration.default_rule import birth_rule
+from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.connectors.servicebus.administration.pair_property import (
     applied,
     creation,
@@ -42,7 +45,7 @@ from isthmus.topology import NamespaceRef, RuleState
 from isthmus.topology.pair.description import CLOSED, Description
 from isthmus.topology.pair.difference import Step
 
-__all__ = ["Counts", "HoldsMessagesError", "PairMember", "birth_rule"]
+__all__ = ["HoldsMessagesError", "PairMember"]
 
 _THREADS = 6
 _READ_TIMEOUT_SECONDS = 8.0
@@ -68,44 +71,11 @@ class HoldsMessagesError(IsthmusError):
         return f"{self.path} holds {self.count} messages; receive them, or sync with --delete-messages"
 
 
-class Counts(NamedTuple):
-    """Messages of an entity.
+class _Read(NamedTuple):
+    """Descriptions, and the version that the namespace told before they were read; empty for none."""
 
-    Attributes:
-        active: those that can be received, locked ones too.
-        scheduled: for later.
-        transfer: on their way to another entity.
-        dead: in its dead-letter queue and its transfer dead-letter queue.
-        other: whatever else the namespace counts, e.g. deferred ones.
-    """
-
-    active: int = 0
-    scheduled: int = 0
-    transfer: int = 0
-    dead: int = 0
-    other: int = 0
-
-    @property
-    def waiting(self) -> int:
-        """Those that a planned fail-over drains."""
-        return self.active + self.scheduled + self.transfer
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self)
-
-    @classmethod
-    def of(cls, found: Any) -> Counts:
-        """From the client's runtime properties."""
-
-        def number(name: str) -> int:
-            return int(getattr(found, name, 0) or 0)
-
-        active, scheduled = number("active_message_count"), number("scheduled_message_count")
-        transfer = number("transfer_message_count")
-        dead = number("dead_letter_message_count") + number("transfer_dead_letter_message_count")
-        return cls(active, scheduled, transfer, dead, max(0, number("total_message_count") - active - scheduled - dead))
+    version: str
+    descriptions: list[Description]
 
 
 class PairMember:
@@ -121,6 +91,7 @@ class PairMember:
         self._local = threading.local()
         self._opened: list[OpenClient] = []
         self._lock = threading.Lock()
+        self._read: _Read | None = None
         self.endpoint = self._open().endpoint
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"pair-{namespace.alias}")
 
@@ -166,6 +137,11 @@ class PairMember:
             found = self._open().client.get_namespace_properties()
             return f"{found.name} {found.created_at_utc}"
 
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the namespace has told a version of its descriptions, so that reading them again costs one request."""
+        return self._read is not None and bool(self._read.version)
+
     def descriptions(self) -> list[Description]:
         """All queues, topics, subscriptions and rules.
 
@@ -173,11 +149,24 @@ class PairMember:
             AdministrationError: no answer, or a refusal.
         """
         with administration_errors(self.endpoint):
-            queues = self._pool.submit(self._queues)
-            topics = [describe_topic(each) for each in self._open().client.list_topics()]
-            subscriptions = [each for found in self.map(self._subscriptions, topics) for each in found]
-            rules = [each for found in self.map(self._rules, subscriptions) for each in found]
-            return [*queues.result(), *topics, *subscriptions, *rules]
+            version = self._version()
+            read = self._read
+            if not version or read is None or read.version != version:
+                read = self._read = _Read(version, self._ask_descriptions())
+            return list(read.descriptions)
+
+    def _version(self) -> str:
+        opened = self._open()
+        opened.transport.catalog_version = ""
+        opened.client.get_namespace_properties()
+        return opened.transport.catalog_version
+
+    def _ask_descriptions(self) -> list[Description]:
+        queues = self._pool.submit(self._queues)
+        topics = [describe_topic(each) for each in self._open().client.list_topics()]
+        subscriptions = [each for found in self.map(self._subscriptions, topics) for each in found]
+        rules = [each for found in self.map(self._rules, subscriptions) for each in found]
+        return [*queues.result(), *topics, *subscriptions, *rules]
 
     def begin_descriptions(self) -> Future[list[Description]]:
         """Begin to ask for `descriptions`."""
@@ -397,18 +386,6 @@ class PairMember:
         """
         with administration_errors(self.endpoint), contextlib.suppress(ResourceNotFoundError):
             self._open().client.delete_queue(_marker(pair))
-
-
-def birth_rule(rules: Sequence[Description]) -> RuleState | None:
-    """The rule that a subscription can be created with, where it is the only one and can be written there; saves three requests."""
-    if len(rules) != 1:
-        return None
-    kind, *condition = rules[0].settings["filter"]
-    action, action_parameters = rules[0].settings["action"]
-    if kind != "sql" or condition[1] or action_parameters or not condition[0]:
-        return None
-    native = rules[0].native
-    return RuleState(rules[0].names[-1], native.filter.sql_expression, native.action.sql_expression if action else "")
 
 
 def _marker(pair: str) -> str:

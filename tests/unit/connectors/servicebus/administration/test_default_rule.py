@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -52,7 +53,12 @@ def test_i2_a_request_goes_without_tls_only_where_that_is_asked_for(
     plain: bool, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
-    monkeypatch.setattr(RequestsTransport, "send", lambda self, request, **options: sent.append(request.url))
+
+    def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
+        sent.append(request.url)
+        return SimpleNamespace(headers={})
+
+    monkeypatch.setattr(RequestsTransport, "send", send)
     transport = DefaultRuleTransport(plain=plain)
     for _ in range(2):  # a retry sends the same request again
         transport.send(HttpRequest("GET", "https://127.0.0.1:5710/q"))

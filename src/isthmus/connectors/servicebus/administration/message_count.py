@@ -1,0 +1,50 @@
+"""How many messages an entity holds, by kind, as azure-servicebus's runtime properties tell it.
+
+Spec: Microsoft Learn, "Message counters" (CountDetails).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["Counts"]
+
+
+class Counts(NamedTuple):
+    """Messages of an entity.
+
+    Attributes:
+        active: those that can be received, locked ones too.
+        scheduled: for later.
+        transfer: on their way to another entity.
+        dead: in its dead-letter queue and its transfer dead-letter queue.
+        other: whatever else the namespace counts, e.g. deferred ones.
+    """
+
+    active: int = 0
+    scheduled: int = 0
+    transfer: int = 0
+    dead: int = 0
+    other: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Those that a planned fail-over drains."""
+        return self.active + self.scheduled + self.transfer
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+    @classmethod
+    def of(cls, found: Any) -> Counts:
+        """From the client's runtime properties."""
+
+        def number(name: str) -> int:
+            return int(getattr(found, name, 0) or 0)
+
+        active, scheduled = number("active_message_count"), number("scheduled_message_count")
+        transfer = number("transfer_message_count")
+        dead = number("dead_letter_message_count") + number("transfer_dead_letter_message_count")
+        return cls(active, scheduled, transfer, dead, max(0, number("total_message_count") - active - scheduled - dead))
