@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from client_region import Region, region
+from client_region import Region, eventually, region
 from isthmus.client import Failure, classify
 from isthmus.client.endpoint import Endpoint
+from isthmus.client.send import lane as lane_module
 from isthmus.client.send.lane import Attempt, Lane
 from isthmus.client.send.parcel import Parcel
 
@@ -78,11 +80,35 @@ def test_errors_of_the_entity_and_of_the_message(
     assert attempt.is_definite
 
 
+def test_what_waited_behind_an_opening_that_was_refused_is_told_the_refusal(lane: Callable[..., Lane]) -> None:
+    """Else a sender would take the region for gone."""
+    way = lane("closed")
+    opening = way.open_soon()
+    attempt = sent(way)
+    assert opening.result(20).failure is attempt.failure is Failure.DISABLED
+    assert attempt.is_definite
+
+
 def test_a_full_entity(lane: Callable[..., Lane]) -> None:
     way = lane("small")
     attempts = [sent(way, b"x" * 100_000) for _ in range(15)]
     assert attempts[0].ok
     assert attempts[-1].failure is Failure.FULL
+
+
+def test_an_idle_connection_is_kept_and_opened_again_once_it_was_lost(
+    lane: Callable[..., Lane], here: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_module, "LISTEN_SECONDS", 0.05)
+    way = lane("orders")
+    assert sent(way).ok
+    time.sleep(0.5)
+    assert way.is_open
+    attempt = sent(way)
+    assert attempt.ok
+    here.proxy.cut()
+    eventually(lambda: not way.is_open)
+    assert sent(way).ok
 
 
 @pytest.mark.parametrize("part", ["SharedAccessKey=", "SharedAccessKeyName="])

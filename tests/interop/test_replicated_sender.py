@@ -7,28 +7,42 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    ServiceBusAuthenticationError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from client_region import Region, eventually, region
-from isthmus.client import RegionsUnavailableError, ReplicatedSender
+from isthmus.client import Failure, RegionsUnavailableError, ReplicatedSender
 from isthmus.client.aio import ReplicatedSender as AsyncReplicatedSender
 from isthmus.testing.proxy import Weather
 
 # The SDK leaves the socket of a connection that was lost while it opened to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-CONFIG = "queues: {orders: {}, detecting: {requires_duplicate_detection: true}, sessions: {requires_session: true}}"
+CONFIG = """\
+queues:
+  orders: {}
+  detecting: {requires_duplicate_detection: true}
+  sessions: {requires_session: true}
+  small: {max_size_in_megabytes: 1}
+"""
 
 
 @pytest.fixture(scope="module")
 def regions() -> Iterator[tuple[Region, Region]]:
-    with region(CONFIG) as west, region(CONFIG) as east:
+    with region(CONFIG) as west, region(CONFIG + "  elsewhere: {}\n") as east:
         yield west, east
 
 
@@ -212,6 +226,86 @@ async def test_a_message_that_is_too_large_is_refused_with_the_sdks_error_and_no
         await driver.send(42)
     assert driver.sender.active == "primary"
     assert driver.sender.statistics().circuits["primary"]["failures"] == 0
+
+
+@contextmanager
+def _administration(one: Region) -> Iterator[ServiceBusAdministrationClient]:
+    ns = one.namespace
+    with ServiceBusAdministrationClient.from_connection_string(
+        ns.admin_connection_string, connection_verify=str(ns.ca_file)
+    ) as made:
+        yield made
+
+
+@contextmanager
+def _missing(one: Region) -> Iterator[str]:
+    yield "elsewhere"
+
+
+@contextmanager
+def _disabled(one: Region) -> Iterator[str]:
+    with _administration(one) as administration:
+        queue = administration.get_queue("orders")
+        queue.status = "Disabled"
+        administration.update_queue(queue)
+        try:
+            yield "orders"
+        finally:
+            queue.status = "Active"
+            administration.update_queue(queue)
+
+
+@contextmanager
+def _full(one: Region) -> Iterator[str]:
+    text = one.namespace.connection_string
+    with ServiceBusClient.from_connection_string(text) as client, client.get_queue_sender("small") as sender:
+        for size in (200_000, 10_000, 500):
+            with suppress(ServiceBusQuotaExceededError):
+                for _ in range(100):
+                    sender.send_messages(ServiceBusMessage(b"x" * size))
+    yield "small"
+    one.drain("small")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error", "failure"),
+    [
+        # By CBS the SDK hears that there is no such entity as a refusal of the token.
+        (_missing, ServiceBusAuthenticationError, Failure.FORBIDDEN),
+        (_disabled, MessagingEntityDisabledError, Failure.DISABLED),
+        (_full, ServiceBusQuotaExceededError, Failure.FULL),
+    ],
+    ids=["missing", "disabled", "full"],
+)
+async def test_an_entity_that_is_missing_disabled_or_full_raises_the_sdks_error_and_the_roles_stay(
+    make: Make, trouble: Any, error: type[ServiceBusError], failure: Failure, west: Region, east: Region
+) -> None:
+    """Also by the first send, while the link is still being opened."""
+    with trouble(west) as entity:
+        driver = make(mode="passive", entity=entity)
+        for _ in range(2):
+            with pytest.raises(error):
+                await driver.send(ServiceBusMessage(b"x" * 1000))
+        assert driver.sender.active == "primary"
+        assert east.ids(entity) == []
+        named = make(mode="passive", entity=entity, fail_over_on={Failure.GONE, Failure.UNKNOWN, failure})
+        result = await named.send(ServiceBusMessage(b"x" * 1000, message_id="m2"))
+        assert (result.taken, result.active) == (("secondary",), "secondary")
+    assert east.ids(entity) == ["m2"]
+
+
+def test_a_wrong_key_raises_the_sdks_error_and_the_roles_stay(west: Region, east: Region) -> None:
+    wrong = west.connection_string.replace("SharedAccessKey=", "SharedAccessKey=wrong")
+    for fail_over_on, taken in ((None, ""), ({Failure.FORBIDDEN}, "secondary")):
+        options: dict[str, Any] = {} if fail_over_on is None else {"fail_over_on": fail_over_on}
+        with ReplicatedSender(wrong, east.connection_string, "orders", mode="passive", **options) as sender:
+            if taken:
+                assert sender.send_messages(message(2)).taken == (taken,)
+            else:
+                with pytest.raises(ServiceBusError, match="client-error"):
+                    sender.send_messages(message(1))
+                assert sender.active == "primary"
+    assert east.ids("orders") == ["m2"]
 
 
 async def test_a_lost_connection_is_opened_again_or_the_secondary_takes_over(

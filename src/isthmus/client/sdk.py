@@ -117,12 +117,13 @@ def limits(sender: Any) -> tuple[int, int]:
 
 
 WITHOUT_THREAD: Mapping[str, Any] = {"keep_alive": 0}
-"""Arguments of a receiver that begins no thread of its own: that of azure-servicebus 7.15 takes messages from the socket while the
-caller's does, every 30 s, and what both have read is handed over in the order in which they come to it. Its owner calls `listen`."""
+"""Arguments of a client or receiver that begins no thread of its own: that of azure-servicebus 7.15 takes messages from the socket
+while the caller's does, every 30 s, and what both have read is handed over in the order in which they come to it; and whatever closes the
+connection waits for its end, up to a second. Its owner calls `listen`."""
 
 
 def listen(receiver: Any) -> None:
-    """Read what has arrived at a receiver, and tell the peer that the connection is in use; grants no credit."""
+    """Read what has arrived at a receiver or sender, and tell the peer that the connection is in use; grants no credit."""
     handler: Any = getattr(receiver, "_handler", None)
     connection, link = getattr(handler, "_connection", None), getattr(handler, "_link", None)
     if connection is not None and link is not None:

@@ -9,6 +9,7 @@ Invariants:
     I2. No attempt is begun after its deadline: what was given up before it was begun is certainly not sent.
     I3. After an error that says that the region may be away no connection is used again.
     I4. The caller waits no longer than its time-out, whatever the SDK does.
+    I5. What waited behind an attempt that was refused is told the same refusal, not that the region is gone.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _log = logging.getLogger(__name__)
 REFRESH_SECONDS = 240.0
 """Service Bus detaches a link after 10 minutes without a message (Microsoft Learn, "AMQP errors in Azure Service Bus"); a
 standby whose link is renewed before is ready at once."""
+LISTEN_SECONDS = 30.0
+"""How often an idle connection is read and its peer told that it is in use: as the SDK's own thread for that does, whose end each
+closing of a connection, and so each refusal of a link, would wait for up to a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ class _Worker:
         self._sender: Any = None
         self._handler: Any = None
         self._socket: Any = None
+        self._ended_by: Attempt | None = None
         self._thread = threading.Thread(target=self._run, name=f"isthmus-lane-{lane.entity}", daemon=True)
         self._thread.start()
 
@@ -227,19 +232,26 @@ class _Worker:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        used_at = time.monotonic()
         try:
             while True:
                 try:
-                    task = self._tasks.get(timeout=self._idle_refresh if self.is_open and self._idle_refresh else None)
+                    task = self._tasks.get(timeout=LISTEN_SECONDS if self.is_open else None)
                 except queue.Empty:
-                    self._refresh()
+                    if self._idle_refresh and time.monotonic() - used_at >= self._idle_refresh:
+                        self._refresh()
+                        used_at = time.monotonic()
+                    else:
+                        self._listen()
                     continue
                 if task is None:
                     break
+                used_at = time.monotonic()
                 attempt = self._attempt(task)
                 if _ends_connection(attempt):
                     with self._lock:
                         self.has_ended = True
+                    self._ended_by = attempt
                     self.is_open = False
                 task.done.set_result(attempt)
                 if self.has_ended:
@@ -278,7 +290,7 @@ class _Worker:
             return
         seconds = max(0.1, deadline - time.monotonic())
         self._client = self._lane.endpoint.client(retry_total=0, try_timeout=seconds)
-        self._sender = self._client.get_queue_sender(self._lane.entity)
+        self._sender = self._client.get_queue_sender(self._lane.entity, **sdk.WITHOUT_THREAD)
         sdk.watch_handler(self._sender, self._note_handler)
         if self.has_ended:
             raise TimeoutError("the attempt was abandoned")
@@ -294,6 +306,14 @@ class _Worker:
     def _batch(self, parcel: Parcel) -> Any:
         first = parcel.message_ids[0] if parcel.message_ids else None
         return sdk.batch_of(self._sender, parcel.payloads, first, parcel.session_id, parcel.partition_key)
+
+    def _listen(self) -> None:
+        """Keep an idle connection; one that was lost is closed, and the next attempt opens another."""
+        try:
+            sdk.listen(self._sender)
+        except Exception as error:  # noqa: BLE001  # whatever the SDK raises means that the connection is of no use
+            _log.debug("an idle connection was lost: %s", error)
+            self._close()
 
     def _refresh(self) -> None:
         """Close a link that has been idle and open it again, before the namespace detaches it."""
@@ -311,8 +331,14 @@ class _Worker:
             except queue.Empty:
                 return
             if task is not None and not task.done.done():
-                error = ConnectionError("the connection was given up before this attempt was begun")
-                task.done.set_result(Attempt(error, Failure.GONE))
+                task.done.set_result(self._unbegun())
+
+    def _unbegun(self) -> Attempt:
+        """Of a task that waited behind the one that ended the connection: what refused that one, refuses it too."""
+        ended = self._ended_by
+        if ended is not None and ended.failure is not None and not ended.failure.region_may_be_gone:
+            return Attempt(ended.error, ended.failure)
+        return Attempt(ConnectionError("the connection was given up before this attempt was begun"), Failure.GONE)
 
     def _close(self) -> None:
         client, sender, sock = self._client, self._sender, self._socket or sdk.socket_of(self._handler)
