@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageAlreadySettled, OperationTimeoutError, ServiceBusError
 
 from client_receiver import (
@@ -47,6 +47,7 @@ CONFIG = (
         for name, seconds in LOCKS.items()
         for number in range(40)
     )
+    + "  few: {lock_duration: 60s, max_delivery_count: 3}\n"
     + "".join(f"  s{number}: {{lock_duration: 60s, requires_session: true}}\n" for number in range(8))
     + "topics:\n"
     + "".join(f"  topic{number}: {{subscriptions: {{before: {{}}, read: {{}}, route: {{}}}}}}\n" for number in range(2))
@@ -278,6 +279,51 @@ def test_locks_are_renewed_and_a_slow_handler_handles_once(
         assert receiver.receive_messages(1, max_wait_time=1) == []
         receiver.complete_message(message)
     assert [left(ns, short) for ns in pair] == [[], []]
+
+
+def test_a_handler_that_takes_too_long_is_followed_by_another_and_both_are_counted(
+    opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess], short: str
+) -> None:
+    """Behind `max_lock_renewal` the lock of 3 s ends, and so does the claim."""
+    send(pair[0], short, [make_message("slow")])
+    bounds = Bounds(lease=timedelta(seconds=1))
+    with opening(short, max_lock_renewal=timedelta(seconds=1), bounds=bounds, prefetch_count=1) as slow:
+        [message] = slow.receive_messages(1)
+        with opening(short, bounds=bounds) as other:
+            [again] = other.receive_messages(1, max_wait_time=30)
+            assert str(again) == "slow"
+            other.complete_message(again)
+        slow.complete_message(message)
+        assert slow.statistics().handled_twice == 1
+    assert left(pair[0], short) == []
+
+
+def test_each_namespace_counts_its_own_deliveries(
+    opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess]
+) -> None:
+    """MaxDeliveryCount is 3: what no handler finishes is tried three times from each, and then a dead letter of both."""
+    for ns in pair:
+        send(ns, "few", [make_message("m1")])
+    attempts = 0
+    with opening("few", max_wait_time=4) as receiver:
+        for message in receiver:
+            attempts += 1
+            receiver.abandon_message(message)
+    assert attempts == 6
+    assert [dead_letters(ns, "few") for ns in pair] == [["m1"], ["m1"]]
+
+
+def dead_letters(ns: NamespaceProcess, queue: str) -> list[str]:
+    """The MessageIds in a queue's dead-letter queue, taken out of it."""
+    found = []
+    with (
+        ServiceBusClient.from_connection_string(ns.connection_string) as client,
+        client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver,
+    ):
+        for message in receiver.receive_messages(10, max_wait_time=3):
+            found.append(str(message.message_id))
+            receiver.complete_message(message)
+    return found
 
 
 def test_a_namespace_that_stands_still_holds_up_nothing(
