@@ -110,7 +110,7 @@ def resolve(reference: str | SecretReference, environment: Mapping[str, str] | N
 
 def scrub(text: str) -> str:
     """The text without the secrets that connection strings, tokens and URLs hold."""
-    for pattern in _SCRUBBED:
+    for pattern in _SCRUBBED if text else ():
         text = pattern.sub(rf"\g<1>{HIDDEN}", text)
     return text
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 FILE = "status.json"
 STALE_SECONDS = 10.0
-FOOTPRINT_SECONDS = 2.0
+FOOTPRINT_SECONDS = 5.0
 
 
 def state_folder(file: str | Path) -> Path:
@@ -195,7 +195,7 @@ class StatusFile:
         temporary = self._path.with_suffix(".new")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file)
+            file.write(json.dumps(document))  # `dump` takes the encoder that is written in Python
         temporary.replace(self._path)
 
 

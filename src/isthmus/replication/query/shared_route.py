@@ -147,8 +147,10 @@ class SharedRoute:
         return self._before.plus(Counts(*since))
 
     def _is_done(self) -> bool:
+        if not self.spec.only_present:
+            return False
         report = self._report()
-        return self.spec.only_present and report.state is RouteState.ENDED and report.is_exhausted
+        return report.state is RouteState.ENDED and report.is_exhausted
 
     def _held(self, report: RouteReport) -> str:
         if report.state is RouteState.PAUSED and report.paused == UNCONFIRMED:

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from isthmus.connectors.administration import Administration, EntitySize, open_administration
 from isthmus.errors import IsthmusError
@@ -29,6 +29,8 @@ __all__ = ["Fill", "FillTrend", "FillWatch", "entity_of", "fill_now", "topics_of
 WINDOW_SECONDS = 3600.0
 LEAST_SECONDS = 20.0
 INTERVAL_SECONDS = 30.0
+# Where nothing has changed from one look to the next.
+IDLE_SECONDS = 60.0
 # From here on a run warns.
 WARN_PERCENT = 80.0
 WARN_HOURS = 24.0
@@ -160,12 +162,16 @@ class FillWatch:
 
     def _watch(self, namespace: NamespaceRef, topics: Sequence[str]) -> None:
         trends = {topic: FillTrend() for topic in topics}
-        while not self._stop.is_set():
-            for topic, (used, limit, kind) in _look(namespace, topics, self._opener).items():
-                trends[topic].add(time.monotonic(), used)
-                hours = trends[topic].hours_until_full(limit)
-                self._found[namespace.alias, topic] = Fill(namespace.alias, topic, used, limit, hours, kind)
-            self._stop.wait(INTERVAL_SECONDS)
+        before: dict[str, EntitySize] = {}
+        with _Look(namespace, self._opener) as look:
+            while not self._stop.is_set():
+                sizes = look.sizes(topics)
+                for topic, (used, limit, kind) in sizes.items():
+                    trends[topic].add(time.monotonic(), used)
+                    hours = trends[topic].hours_until_full(limit)
+                    self._found[namespace.alias, topic] = Fill(namespace.alias, topic, used, limit, hours, kind)
+                self._stop.wait(IDLE_SECONDS if sizes and sizes == before else INTERVAL_SECONDS)
+                before = sizes
 
 
 def fill_now(
@@ -186,7 +192,7 @@ def fill_now(
     if not topics:
         return []
     with ThreadPoolExecutor(len(topics), thread_name_prefix="fill") as pool:
-        looks = pool.map(lambda alias: _look(federation.namespaces[alias], topics[alias], opener), topics)
+        looks = pool.map(lambda alias: _once(federation.namespaces[alias], topics[alias], opener), topics)
     found = []
     for alias, sizes in zip(topics, looks, strict=True):
         for topic, (used, limit, kind) in sizes.items():
@@ -198,13 +204,38 @@ def fill_now(
     return found
 
 
-def _look(namespace: NamespaceRef, topics: Sequence[str], opener: Opener) -> dict[str, EntitySize]:
-    """The size of the topics and queues, as far as the namespace tells them to this key."""
-    with contextlib.suppress(IsthmusError, OSError):
-        administration = opener(namespace)
+def _once(namespace: NamespaceRef, topics: Sequence[str], opener: Opener) -> dict[str, EntitySize]:
+    with _Look(namespace, opener) as look:
+        return look.sizes(topics)
+
+
+class _Look:
+    """Asks one namespace for sizes, again and again over one connection; a new one after a failure."""
+
+    def __init__(self, namespace: NamespaceRef, opener: Opener) -> None:
+        self._namespace = namespace
+        self._opener = opener
+        self._administration: Administration | None = None
+
+    def sizes(self, topics: Sequence[str]) -> dict[str, EntitySize]:
+        """The size of the topics and queues, as far as the namespace tells them to this key."""
         try:
-            found = {topic: administration.size(topic) for topic in topics}
-            return {topic: size for topic, size in found.items() if size is not None}
-        finally:
-            administration.close()
-    return {}
+            if self._administration is None:
+                self._administration = self._opener(self._namespace)
+            found = {topic: self._administration.size(topic) for topic in topics}
+        except (IsthmusError, OSError):
+            self._close()
+            return {}
+        return {topic: size for topic, size in found.items() if size is not None}
+
+    def _close(self) -> None:
+        administration, self._administration = self._administration, None
+        if administration is not None:
+            with contextlib.suppress(IsthmusError, OSError):
+                administration.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()

@@ -72,6 +72,7 @@ def test_a_fill_is_told_with_its_forecast(fill: Fill, text: str, warns: bool) ->
 
 class Administration:
     closed = 0
+    is_closed = False
 
     def __init__(self, namespace: NamespaceRef) -> None:
         self.alias = namespace.alias
@@ -102,9 +103,11 @@ def test_the_watch_keeps_what_it_found() -> None:
     looked = threading.Event()
 
     class Looking(Administration):
-        def close(self) -> None:
+        def size(self, entity: str) -> EntitySize | None:
+            found = super().size(entity)
             if self.alias == "ewr":
                 looked.set()
+            return found
 
     opener: Any = Looking
     watch = FillWatch(FEDERATION, routes(FEDERATION), opener)
@@ -122,3 +125,38 @@ def test_the_watch_keeps_what_it_found() -> None:
 @pytest.mark.parametrize("path", ["orders", "orders/$DeadLetterQueue", "orders/Subscriptions/s/$DeadLetterQueue"])
 def test_a_dead_letter_queue_is_part_of_its_entity(path: str) -> None:
     assert entity_of(path) == "orders"
+
+
+def test_the_watch_asks_over_one_connection_and_over_another_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill_module, "INTERVAL_SECONDS", 0.001)
+    opened: list[Administration] = []
+    sizes = iter([EntitySize(GB, 5 * GB), EntitySize(2 * GB, 5 * GB), None, EntitySize(3 * GB, 5 * GB)])
+    ended = threading.Event()
+
+    class Failing(Administration):
+        def __init__(self, namespace: NamespaceRef) -> None:
+            super().__init__(namespace)
+            opened.append(self)
+
+        def size(self, entity: str) -> EntitySize | None:
+            try:
+                size = next(sizes)
+            except StopIteration:
+                ended.set()
+                return EntitySize(4 * GB, 5 * GB)
+            if size is None:
+                raise ConnectionLostError("ewr: Connection reset")
+            return size
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    opener: Any = Failing
+    watch = FillWatch(FEDERATION, [route for route in routes(FEDERATION) if route.source.alias == "ewr"][:1], opener)
+    del watch._threads[1:]
+    watch.start()
+    assert ended.wait(10)
+    watch.close()
+    watch._threads[0].join(10)
+    assert len(opened) == 2
+    assert [each.is_closed for each in opened] == [True, True]

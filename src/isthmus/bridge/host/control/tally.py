@@ -32,9 +32,11 @@ class RouteTally:
         self._last: dict[int, tuple[int, RouteReport]] = {}  # by slot: its newest reader and what that reported
         self._aside: tuple[int, ...] = ()  # set aside by readers of slots that have lost the route
         self._is_over = False  # it was removed while no slot had it
+        self._total: RouteReport | None = None  # until something changes
 
     def report(self, reader: int, slot: int, report: RouteReport, *, has_moved: bool = False) -> None:
         """A reader reports; readers are numbered in the order of their leases. `has_moved`: another slot carries the route now."""
+        self._total = None
         before = self._live.get(reader, report)
         for name in COUNTS:
             if getattr(report, name) < getattr(before, name):
@@ -45,18 +47,21 @@ class RouteTally:
 
     def take(self, reader: int, slot: int) -> None:
         """A reader is told to carry the route: what another reported of it before no longer holds."""
+        self._total = None
         self._is_over = False
         _, before = self._last.get(slot, (0, RouteReport()))
         self._last[slot] = (reader, RouteReport(set_aside=before.set_aside))
 
     def move(self) -> None:
         """No slot carries the route now; another one takes it next."""
+        self._total = None
         aside = (position for _, report in self._last.values() for position in report.set_aside)
         self._aside = tuple(dict.fromkeys((*self._aside, *aside)))
         self._last.clear()
 
     def leave(self, reader: int, slot: int, error: str) -> None:
         """A reader is gone: nothing of it is outstanding any more. `error` is empty where the route is not to be carried on."""
+        self._total = None
         report = self._live.pop(reader, RouteReport())
         for name in COUNTS:
             self._before[name] += getattr(report, name)
@@ -67,15 +72,22 @@ class RouteTally:
 
     def finish(self) -> None:
         """Nobody carries the route any more."""
+        self._total = None
         self._is_over = not self._last
         self._last = {slot: (reader, _left(report, "")) for slot, (reader, report) in self._last.items()}
 
     def wait(self) -> None:
         """The route is to be carried, and no reader has it yet."""
+        self._total = None
         self._is_over = False
 
     def total(self) -> RouteReport:
         """What the route has come to."""
+        if self._total is None:
+            self._total = self._added_up()
+        return self._total
+
+    def _added_up(self) -> RouteReport:
         if not self._last:
             state = RouteState.ENDED if self._is_over else RouteState.OPENING
             return RouteReport(state=state, set_aside=self._aside, **self.counts())

@@ -12,10 +12,11 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Self
+from typing import NamedTuple, Self
 
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.management import (
@@ -55,6 +56,18 @@ from isthmus.topology import (
 __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
 
 
+_LIMIT_SECONDS = 600.0
+"""How long the size that an entity may have is taken for what it was: operators change it rarely, and what it holds is asked often."""
+
+
+class _Limit(NamedTuple):
+    """What an entity is, how large it may be, and until which monotonic second that is believed."""
+
+    kind: str
+    limit_bytes: int
+    until: float
+
+
 class ServiceBusAdministration:
     """The entities of one namespace.
 
@@ -68,6 +81,7 @@ class ServiceBusAdministration:
         self._client = client
         self._transport = transport
         self._endpoint = endpoint
+        self._limits: dict[str, _Limit] = {}
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
@@ -174,15 +188,30 @@ class ServiceBusAdministration:
 
     def size(self, entity: str) -> EntitySize | None:
         with self._errors():
-            return self._size("topic", entity) or self._size("queue", entity)
+            known = self._limits.get(entity)
+            if known is not None and time.monotonic() < known.until:
+                used_bytes = self._used_bytes(known.kind, entity)
+                if used_bytes is not None:
+                    return EntitySize(used_bytes, known.limit_bytes, known.kind)
+            for kind in ("topic", "queue"):
+                limit_bytes = self._limit_bytes(kind, entity)
+                used_bytes = None if limit_bytes is None else self._used_bytes(kind, entity)
+                if limit_bytes is not None and used_bytes is not None:
+                    self._limits[entity] = _Limit(kind, limit_bytes, time.monotonic() + _LIMIT_SECONDS)
+                    return EntitySize(used_bytes, limit_bytes, kind)
+            return None
 
-    def _size(self, kind: str, name: str) -> EntitySize | None:
+    def _limit_bytes(self, kind: str, name: str) -> int | None:
         try:
-            limit_megabytes = getattr(self._client, f"get_{kind}")(name).max_size_in_megabytes
-            used_bytes = getattr(self._client, f"get_{kind}_runtime_properties")(name).size_in_bytes
+            return int(getattr(self._client, f"get_{kind}")(name).max_size_in_megabytes or 0) * 1024 * 1024
         except (ResourceNotFoundError, AttributeError):  # see `_topic`
             return None
-        return EntitySize(int(used_bytes or 0), int(limit_megabytes or 0) * 1024 * 1024, kind)
+
+    def _used_bytes(self, kind: str, name: str) -> int | None:
+        try:
+            return int(getattr(self._client, f"get_{kind}_runtime_properties")(name).size_in_bytes or 0)
+        except (ResourceNotFoundError, AttributeError):
+            return None
 
     def make(self, change: Change) -> None:
         with self._errors():
