@@ -36,6 +36,7 @@ class Message:
     expires_ms: int = 0
     token: bytes = b""
     locked_until_ms: int = 0  # monotonic
+    held_until_ms: int = 0  # wall; its lock was lost with a process, and it is not looked at for expiry before
     due_ms: int = 0
     reason: str = ""
 
@@ -66,6 +67,11 @@ def name_of(message: bytes) -> str:
 
 def count_of(message: bytes) -> int:
     return section.decode_header(message, section.locate(message).header).delivery_count
+
+
+def swept_at(time_ms: int) -> int:
+    """When what is due at a time is looked for at the latest: once a second."""
+    return (time_ms // 1000 + 1) * 1000 if time_ms else 0
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -169,6 +175,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def unlock_all(self) -> None:
         for one in self.model.messages.values():
+            if one.state == "locked":
+                one.held_until_ms = self.now + max(0, one.locked_until_ms - self.monotonic_ms)
             if one.state in ("locked", "returning", "staged"):
                 one.state = "available"
             elif one.state == "locked-deferred":
@@ -355,9 +363,13 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.last += 1
                 self.model.messages[self.model.last] = Message(one.name)
                 self.model.messages[number].state = "gone"
-        for one in self.model.live("available", "staged").values():
-            if one.expires_ms and (one.expires_ms // 1000 + 1) * 1000 <= self.now:
+        mortal = {number: one for number, one in self.model.live("available", "staged").items() if one.expires_ms}
+        held = {number: one for number, one in mortal.items() if swept_at(one.held_until_ms) > self.now}
+        for number, one in mortal.items():
+            if number not in held and swept_at(one.expires_ms) <= self.now:
                 self.end_life(one)
+        for one in ended_by_a_look(self.queue, held, self.now):
+            self.end_life(one)
 
     # ---- what holds at all times
 
