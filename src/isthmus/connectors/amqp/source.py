@@ -310,7 +310,7 @@ class AmqpSource(End):
 
     def _settle(self, first: int, last: int, state: Any) -> None:
         receiver = self._receiver
-        self._memory.settle(first, last, state)
+        self._memory.settle(first, last, state, time.monotonic())
         for span in self._ledger.settle(first, last):
             self._memory.settled(span.sequence, span.sequence + len(span.tokens) - 1, state)
             # Over a link that is lost, and not told of yet, this says nothing: the memory tells it when the messages come again.
