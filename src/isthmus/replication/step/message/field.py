@@ -15,7 +15,7 @@ from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import MISSING
 from isthmus.rules.system import canonical_name
 
-__all__ = ["ABSENT", "put", "reader", "take_out"]
+__all__ = ["ABSENT", "is_utf8", "put", "reader", "take_out"]
 
 ABSENT = object()
 """A field that a message has not got."""
@@ -57,6 +57,15 @@ def take_out(body: dict[str, Any], field: str) -> None:
         inner = inner.get(name) if isinstance(inner, dict) else None
     if isinstance(inner, dict):
         inner.pop(last, None)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded, and so be in a column: JSON may hold halves of surrogate pairs, which no UTF-8 does."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _get(value: Any, path: list[str]) -> Any:
