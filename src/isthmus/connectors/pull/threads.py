@@ -243,8 +243,10 @@ class PullThreads:
             and not present.is_over
             and present.looked(self._puller.waiting(), held, now)
         ):
-            self._puller.release(present.leave())
-            self._tell(Exhausted())
+            try:
+                self._puller.release(present.leave())
+            finally:  # where they cannot be given back their locks end; nobody would tell it later
+                self._tell(Exhausted())
         return bool(kept)
 
     def _now_ms(self) -> int:

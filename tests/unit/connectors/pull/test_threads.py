@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import SourceLost, SourceOpened
+from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.pull.puller import Lease, Pulled, PullError
 from isthmus.connectors.pull.threads import PullThreads
 
@@ -97,3 +97,29 @@ def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:
     threads.stop()
     threads.join(WAIT_SECONDS)
     assert not threads.is_alive()
+
+
+def test_the_end_of_what_was_there_is_told_though_what_came_later_cannot_be_given_back() -> None:
+    class Later(Fake):
+        """Has one message that came after the opening; it cannot be given back."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._messages = [Pulled(Lease("1", "r1", 60.0), section.encode_message(b"x"), 1, 1 << 60)]
+
+        def release(self, leases: Sequence[Lease]) -> Sequence[bool]:
+            raise PullError("no answer")
+
+    fake = Later()
+    threads = PullThreads(fake, parallel=1, most=10, pause_seconds=1.0, only_present=True, wake=lambda: None)
+    told: list[object] = []
+
+    def has_ended() -> bool:
+        told.extend(threads.take()[0])
+        return any(isinstance(each, Exhausted) for each in told)
+
+    threads.open()
+    threads.grant(10)
+    until(has_ended)
+    threads.stop()
+    threads.join(WAIT_SECONDS)
