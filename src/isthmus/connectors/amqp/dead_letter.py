@@ -6,13 +6,16 @@ where rejected messages go, without the reason.
 Invariants:
     I1. A position is told as stored only after the broker has accepted its copy.
     I2. An address that cannot be written to, or refuses a copy, ends the source's link: nothing is lost, and the route says why.
+    I3. A message that cannot be read is the body of its copy.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.amqp.mapping import with_header, with_properties
 from isthmus.connectors.amqp.peer import sender_terms
@@ -55,8 +58,7 @@ class DeadLetters:
             names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
         }
-        copy = with_properties(payload, {name: text for name, text in told.items() if text})
-        self._waiting.append((position, with_header(copy, durable=True)))
+        self._waiting.append((position, _copy(payload, {name: text for name, text in told.items() if text})))
         self._mark()
 
     def stored(self) -> Iterator[tuple[int, int]]:
@@ -88,3 +90,10 @@ class DeadLetters:
         self._sent.clear()
         if sender is not None and sender.client.error is None:
             sender.close()
+
+
+def _copy(payload: bytes, told: Mapping[str, str]) -> bytes:
+    try:
+        return with_header(with_properties(payload, told), durable=True)
+    except (CodecError, IndexError, ValueError):
+        return with_header(section.encode_message(payload, application_properties=dict(told)), durable=True)
