@@ -5,6 +5,7 @@ Specification: RFC 8259; Apache Avro 1.11, "Binary encoding"; RFC 4180; W3C XML 
 
 Invariants:
     I1. An XML document with a DTD is refused: entities can make a small body a large one.
+    I2. What a body holds beyond what the other encoding can say is refused, or kept: nothing is left out.
 """
 
 from __future__ import annotations
@@ -53,7 +54,15 @@ def _reader(settings: Settings) -> Callable[[bytes], Any]:
             from fastavro import schemaless_reader
 
             schema = WatchedFile(settings["schema"], load_avro_schema)
-            return lambda body: schemaless_reader(io.BytesIO(body), schema.get(), None)
+
+            def read(body: bytes) -> Any:
+                data = io.BytesIO(body)
+                value = schemaless_reader(data, schema.get(), None)
+                if data.read(1):
+                    raise ValueError("bytes follow the datum")
+                return value
+
+            return read
         case "xml":
             return read_xml
         case "csv":
@@ -85,7 +94,7 @@ def _writer(settings: Settings) -> Callable[[Any], bytes]:
 
 
 def _write_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_value).encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_value, allow_nan=False).encode()
 
 
 def _json_value(value: Any) -> Any:
@@ -130,7 +139,9 @@ def write_csv(value: Any, columns: list[str] | None) -> bytes:
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "" if value is None else _write_json(value).decode() if isinstance(value, dict | list) else value
+    if isinstance(value, dict | list):
+        return _write_json(value).decode()
+    return "" if value is None else value if isinstance(value, str | int | float) else _json_value(value)
 
 
 # ---- XML
@@ -169,7 +180,8 @@ def _content(element: ET.Element) -> Any:
             found[child.tag].append(value)
         else:
             found[child.tag] = [found[child.tag], value]
-    text = (element.text or "").strip()
+    parts = (part.strip() for part in (element.text, *(child.tail for child in element)) if part)
+    text = " ".join(part for part in parts if part)
     if not found:
         return text or None
     if text:
