@@ -123,3 +123,52 @@ def test_the_end_of_what_was_there_is_told_though_what_came_later_cannot_be_give
     until(has_ended)
     threads.stop()
     threads.join(WAIT_SECONDS)
+
+
+def test_what_another_reader_holds_is_waited_for_though_something_is_completed_meanwhile() -> None:
+    class Shared(Fake):
+        """A second message is with another reader, which dies; the first is completed while the messages are counted."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.failures = []
+            self.looks = 0
+            self.settle: Callable[[], None] = lambda: None
+
+        def receive(self, count: int) -> Sequence[Pulled]:
+            if self._messages:
+                return [self._messages.pop()]
+            if self.looks == 1:
+                self.looks += 1
+                return [Pulled(Lease("2", "r2", 60.0), section.encode_message(b"y"))]
+            return ()
+
+        def waiting(self) -> int | None:
+            self.looks += 1
+            if self.looks == 1:
+                self.settle()
+                until(lambda: self.completed == ["1"])
+            return 2 - len(self.completed)
+
+    fake = Shared()
+    threads = PullThreads(fake, parallel=1, most=10, pause_seconds=0.01, only_present=True, wake=lambda: None)
+    order: list[object] = []
+
+    def settle() -> None:
+        until(lambda: look() and 1 in order)
+
+    def look() -> list[object]:
+        told, helds = threads.take()
+        for held in helds:
+            order.append(len(fake.completed) + 1)
+            threads.settle(held.position, held.position)
+        order.extend(type(each) for each in told)
+        return order
+
+    fake.settle = settle
+    threads.open()
+    threads.grant(10)
+    until(lambda: Exhausted in look())
+    assert order == [SourceOpened, 1, 2, Exhausted]
+    threads.stop()
+    threads.join(WAIT_SECONDS)
