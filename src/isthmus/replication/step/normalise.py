@@ -31,6 +31,8 @@ from isthmus.topology.step.material import load_avro_schema
 __all__ = ["open_normalise", "read_csv", "read_xml", "write_csv", "write_xml"]
 
 CONTENT_TYPES = {"json": "application/json", "avro": "avro/binary", "xml": "application/xml", "csv": "text/csv"}
+# What XML 1.0 holds; a carriage return becomes a line feed when it is read.
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -201,7 +203,7 @@ def _element(name: str, value: Any) -> ET.Element:
     element = ET.Element(name)
     if not isinstance(value, dict):
         if isinstance(value, list):
-            element.extend(_element("item", each) for each in value)
+            element.extend([_element("item", each) for each in value])  # a generator's error would be another one
         else:
             element.text = _xml_text(value)
         return element
@@ -211,7 +213,7 @@ def _element(name: str, value: Any) -> ET.Element:
         elif key.startswith("@"):
             element.set(key[1:], _xml_text(each) or "")
         else:
-            element.extend(_element(key, one) for one in (each if isinstance(each, list) else [each]))
+            element.extend([_element(key, one) for one in (each if isinstance(each, list) else [each])])
     return element
 
 
@@ -220,4 +222,9 @@ def _xml_text(value: Any) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else str(_json_value(value) if not isinstance(value, int | float) else value)
+    if not isinstance(value, str):
+        return str(_json_value(value) if not isinstance(value, int | float) else value)
+    found = _NO_XML.search(value)
+    if found is not None:
+        raise ValueError(f"it has the character U+{ord(found[0]):04X}, which XML does not hold")
+    return value

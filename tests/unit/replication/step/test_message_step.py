@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pyarrow import parquet
 
 from isthmus.amqp import section
 from isthmus.errors import InvalidArgumentError
@@ -308,6 +310,29 @@ def test_normalise_writes_every_encoding_in_every_other(tmp_path: Path) -> None:
 def test_xml_keeps_attributes_repetition_and_text() -> None:
     told = {"@id": "1", "leg": [{"to": "IAH"}, {"to": "MIA"}], "#text": "hello"}
     assert read_xml(write_xml(told, "flight")) == told
+
+
+def test_what_a_step_takes_out_stays_where_it_came_from(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"id": [1], "place": [{"lat": 1.0, "lon": 2.0}]}), str(tmp_path / "places.parquet"))
+    declared = {
+        "map": {"fields": {"one": "leg", "two": "leg", "id": "id"}, "keep": False},
+        "enrich": {"from": str(tmp_path / "places.parquet"), "on": "id = id", "columns": ["place"], "missing": "keep"},
+        "reduce": {"remove": ["one.to", "place.lat"]},
+    }
+    steps = [open_message_step(StepDeclaration(kind, settings)) for kind, settings in declared.items()]
+    for _ in range(2):
+        read = StepMessage(message({"leg": {"to": "IAH", "from": "EWR"}, "id": 1}))
+        for step in steps[:2]:
+            assert guarded(step, read) is None
+        assert read.json["place"] == {"lat": 1.0, "lon": 2.0}
+        assert guarded(steps[2], read) is None
+        assert read.json["one"] == {"from": "EWR"}
+        assert read.json["two"] == {"to": "IAH", "from": "EWR"}
+
+
+def test_i2_of_normalise_a_character_that_xml_does_not_hold_is_refused() -> None:
+    told = passed("normalise", message({"a": "x\0y"}), **{"from": "json", "to": "xml", "root": "r"})
+    assert told[2].endswith("it has the character U+0000, which XML does not hold")  # type: ignore[index]
 
 
 def test_xml_keeps_text_between_elements() -> None:

@@ -6,6 +6,7 @@ language, `'text'` that text.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -39,14 +40,14 @@ def reader(field: str) -> Callable[[StepMessage], Any]:
 
 
 def put(body: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of a JSON object; dots nest."""
+    """Set a field of a JSON object; dots nest. A value that holds others is copied: what one step takes out of it stays where it came from."""
     *above, last = field.split(".")
     for name in above:
         inner = body.get(name)
         if not isinstance(inner, dict):
             inner = body[name] = {}
         body = inner
-    body[last] = value
+    body[last] = copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
 def take_out(body: dict[str, Any], field: str) -> None:
