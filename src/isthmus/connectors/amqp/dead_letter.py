@@ -42,6 +42,7 @@ class DeadLetters:
         self._sender: MarkedSender | None = None
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._sent: list[int] = []  # positions by the sender's ordinals
+        self._pending: set[int] = set()  # positions that are not stored
 
     def attach(self, client: Client) -> None:
         """Begins the link to the address.
@@ -58,6 +59,7 @@ class DeadLetters:
             names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
         }
+        self._pending.add(position)
         self._waiting.append((position, _copy(payload, {name: text for name, text in told.items() if text})))
         self._mark()
 
@@ -81,15 +83,20 @@ class DeadLetters:
             if outcome.error is not None:
                 raise outcome.error
             for ordinal in range(outcome.first, outcome.last + 1):
-                yield self._sent[ordinal], self._sent[ordinal]
+                position = self._sent[ordinal]
+                self._pending.discard(position)
+                yield position, position
 
-    def link_lost(self) -> None:
-        """The source's link is gone: what is not stored comes again."""
+    def link_lost(self) -> list[int]:
+        """The source's link is gone: what is not stored, these positions, comes again as a new delivery."""
+        pending = sorted(self._pending)
+        self._pending.clear()
         sender, self._sender = self._sender, None
         self._waiting.clear()
         self._sent.clear()
         if sender is not None and sender.client.error is None:
             sender.close()
+        return pending
 
 
 def _copy(payload: bytes, told: Mapping[str, str]) -> bytes:

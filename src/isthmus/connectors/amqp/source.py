@@ -337,8 +337,8 @@ class AmqpSource(End):
     def _end_links(self, now: float) -> None:
         receiver, self._receiver = self._receiver, None
         self._memory.lost([(each.sequence, each.sequence + len(each.tokens) - 1) for each in self._ledger.clear()], now)
-        if self._dead_letters is not None:
-            self._dead_letters.link_lost()
+        for position in self._dead_letters.link_lost() if self._dead_letters is not None else ():
+            self._memory.settle(position, position, Released(), now)  # the owner has done with it
         if self._present is not None:
             self._present = _Present()
         if receiver is not None and receiver.client.error is None:
