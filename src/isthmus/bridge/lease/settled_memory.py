@@ -112,6 +112,11 @@ class SettledMemory:
         for low, high in left:
             recent[-1][1].add(low, high + 1)
 
+    def disposed(self, first: int, last: int) -> None:
+        """These positions are outstanding no more, and were not acknowledged by the target."""
+        for loss in self._losses:
+            loss.outstanding.settle(first, last)
+
     def lost(self, now: float, newest_ms: Mapping[int, int], outstanding: Iterable[Run]) -> None:
         """The connection to the source is gone.
 

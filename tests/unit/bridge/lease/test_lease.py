@@ -820,6 +820,17 @@ def test_what_was_under_way_at_a_loss_is_known_however_long_the_target_is_away()
     assert Settle(2, 2) in come(route, 2)
 
 
+def test_what_was_set_aside_after_a_loss_keeps_nothing_known() -> None:
+    route = running()
+    for position in (1, 2):
+        come(route, position)
+    back(route)
+    route.on(Completed([(1, 1)]))
+    route.on(Disposed(2, 2, Disposition("dead-letter", "Odd")))
+    route.at(route.now + KEPT_SECONDS)
+    assert handed_on(come(route, 1)) == [1]
+
+
 def test_nothing_is_known_of_another_namespace_or_of_an_entity_that_was_gone() -> None:
     for lost, identity in ((SourceLost("gone"), "other"), (SourceLost("no such entity", True), "ns")):
         route = running()
