@@ -366,3 +366,14 @@ def test_the_last_commit_waits_for_an_answer_and_is_repeated(rig: Rig) -> None:
     rig.consumer.failures = [KafkaError(KafkaError._TRANSPORT)]
     rig.thread._close_consumer()
     assert rig.consumer.commits == [{0: 3}, {0: 5}, {0: 5}]
+
+
+def test_i7_a_gap_is_looked_at(rig: Rig) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1, 5)
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (4, 9)  # type: ignore[attr-defined]
+    assert "records 2 to 3 were removed" in rig.thread._removed.look(rig.consumer, 1.0)
+    rig.source.release(0, 1)
+    rig.thread._go_back(rig.consumer)
+    rig.read(0, 1, 6)
+    assert rig.thread._removed.look(rig.consumer, 100.0) == "", "what is read again has no gap"
