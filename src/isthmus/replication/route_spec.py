@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.connectors.spool.option import UNNUMBERED
 from isthmus.replication.reach import namespace_options
 from isthmus.topology.model import TABLE, Federation, Route
 from isthmus.topology.pattern.ordering import SESSIONS_AT_ONCE
@@ -37,7 +38,7 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
     return RouteSpec(
         name=route.name,
         source=End(source.kind, source.alias, namespace_options(source) | read(route)),
-        target=_spool(route) if route.target.is_table else _end(route, federation),
+        target=_spool(route, source.kind) if route.target.is_table else _end(route, federation),
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering != "none",
         is_strict=options.ordering == "strict",
@@ -57,11 +58,11 @@ def _end(route: Route, federation: Federation) -> End:
     return End(target.kind, target.alias, told)
 
 
-def _spool(route: Route) -> End:
-    """The spool before a table."""
+def _spool(route: Route, kind: str) -> End:
+    """The spool before a table; `kind` is the source's."""
     assert route.options.table is not None
-    source = f"{route.source.alias}/{route.source.entity}"
-    return End("spool", TABLE, {"path": route.options.table.spool, "source": source})
+    told = {"path": route.options.table.spool, "source": f"{route.source.alias}/{route.source.entity}"}
+    return End("spool", TABLE, told | ({"numbered": "false"} if kind in UNNUMBERED else {}))
 
 
 def _source(route: Route) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from isthmus.bridge.route_spec import RouteSpec
@@ -49,6 +51,30 @@ def test_i1_ends_hold_references_only() -> None:
     }
     assert route_spec(to_ewr, federation).target.options["origin"] == "jfk/flights"
     assert RouteSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("namespace", "entity", "numbered"),
+    [
+        ("{kind: amqp, url: 'amqp://127.0.0.1'}", "queue: flights", "false"),
+        ("{connection: env:EWR_CONNECTION}", "queue: flights", None),
+    ],
+)
+def test_a_spool_goes_by_numbers_that_the_source_gives(
+    tmp_path: Path, namespace: str, entity: str, numbered: str | None
+) -> None:
+    text = f"""
+isthmus: 1
+namespaces:
+  ewr: {namespace}
+tasks:
+  flights: {{pattern: archive, {entity}, source: ewr, table: {tmp_path / "table"}}}
+"""
+    federation = read(text)
+    (route,) = routes(federation)
+    spec = route_spec(route, federation)
+    assert spec.target.kind == "spool"
+    assert spec.target.options.get("numbered") == numbered
 
 
 def test_i2_a_claim_is_one_of_a_task_at_a_source() -> None:

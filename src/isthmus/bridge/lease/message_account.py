@@ -129,6 +129,8 @@ class MessageAccount:
                 effects.append(Settle(low, high, disposition))
                 if disposition is None:
                     self.memory.completed(low, high, now)
+                else:
+                    self.memory.disposed(low, high)
         count = self.unsettled.settled - before
         self.counts.settled += count
         if disposition is not None:

@@ -13,7 +13,8 @@ took them in, which tells nothing about their order: of these the time of each i
 
 Invariants:
     I1. Nothing is known but positions that were completed within `RECENT_SECONDS` before a loss, or that were outstanding then.
-    I2. What is known is forgotten `KEPT_SECONDS` after the source is back, and when it turns out to be another one.
+    I2. What is known is forgotten `KEPT_SECONDS` after the source is back, and after the last of what was outstanding at the loss has been
+        completed: it comes again only once there is credit for it. It is forgotten, too, when the source turns out to be another one.
     I3. A position is judged by the first loss since its message came last: what came after that may be of other numbers.
     I4. What was completed again counts as completed just now: it is known after another loss, too.
 """
@@ -102,6 +103,7 @@ class SettledMemory:
         for loss in self._losses:
             for low, high in loss.outstanding.settle(first, last):
                 _add(loss.known, low, high)
+                loss.until = max(loss.until, now + KEPT_SECONDS)
                 left = _without(left, low, high)
         recent = self._recent
         if left and (not recent or now >= recent[-1][0] + TOGETHER_SECONDS):
@@ -109,6 +111,11 @@ class SettledMemory:
             recent.append((now, IndexSet()))
         for low, high in left:
             recent[-1][1].add(low, high + 1)
+
+    def disposed(self, first: int, last: int) -> None:
+        """These positions are outstanding no more, and were not acknowledged by the target."""
+        for loss in self._losses:
+            loss.outstanding.settle(first, last)
 
     def lost(self, now: float, newest_ms: Mapping[int, int], outstanding: Iterable[Run]) -> None:
         """The connection to the source is gone.
@@ -189,7 +196,7 @@ class SettledMemory:
 
     def _forget_old(self, now: float) -> None:
         if self._losses and now >= self._losses[0].until:
-            self._losses = [loss for loss in self._losses if now < loss.until]
+            self._losses = [loss for loss in self._losses if now < loss.until or loss.outstanding.outstanding]
 
 
 def _add(positions: UnsettledMap, first: int, last: int) -> None:

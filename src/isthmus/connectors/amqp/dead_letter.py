@@ -6,13 +6,16 @@ where rejected messages go, without the reason.
 Invariants:
     I1. A position is told as stored only after the broker has accepted its copy.
     I2. An address that cannot be written to, or refuses a copy, ends the source's link: nothing is lost, and the route says why.
+    I3. A message that cannot be read is the body of its copy.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.amqp.mapping import with_header, with_properties
 from isthmus.connectors.amqp.peer import sender_terms
@@ -39,6 +42,7 @@ class DeadLetters:
         self._sender: MarkedSender | None = None
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._sent: list[int] = []  # positions by the sender's ordinals
+        self._pending: set[int] = set()  # positions that are not stored
 
     def attach(self, client: Client) -> None:
         """Begins the link to the address.
@@ -55,8 +59,8 @@ class DeadLetters:
             names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
         }
-        copy = with_properties(payload, {name: text for name, text in told.items() if text})
-        self._waiting.append((position, with_header(copy, durable=True)))
+        self._pending.add(position)
+        self._waiting.append((position, _copy(payload, {name: text for name, text in told.items() if text})))
         self._mark()
 
     def stored(self) -> Iterator[tuple[int, int]]:
@@ -79,12 +83,24 @@ class DeadLetters:
             if outcome.error is not None:
                 raise outcome.error
             for ordinal in range(outcome.first, outcome.last + 1):
-                yield self._sent[ordinal], self._sent[ordinal]
+                position = self._sent[ordinal]
+                self._pending.discard(position)
+                yield position, position
 
-    def link_lost(self) -> None:
-        """The source's link is gone: what is not stored comes again."""
+    def link_lost(self) -> list[int]:
+        """The source's link is gone: what is not stored, these positions, comes again as a new delivery."""
+        pending = sorted(self._pending)
+        self._pending.clear()
         sender, self._sender = self._sender, None
         self._waiting.clear()
         self._sent.clear()
         if sender is not None and sender.client.error is None:
             sender.close()
+        return pending
+
+
+def _copy(payload: bytes, told: Mapping[str, str]) -> bytes:
+    try:
+        return with_header(with_properties(payload, told), durable=True)
+    except (CodecError, IndexError, ValueError):
+        return with_header(section.encode_message(payload, application_properties=dict(told)), durable=True)

@@ -10,7 +10,8 @@ AMQP 1.0, 3.2.4), and by a checksum of what its sender wrote, which no broker ma
 Invariants:
     I1. A position is expected again only if it was delivered over a lost link and was unsettled, or settled within `RECENT_SECONDS` before.
     I2. Each is expected once, of messages that are alike as many as there were, the unsettled ones first; what is expected is forgotten
-        `KEPT_SECONDS` after the source is back.
+        `KEPT_SECONDS` after the source is back, and after the owner has settled the last of what was unsettled: it comes again only once
+        there is credit for it.
     I3. What was given back is not expected: when it comes, it is given to the owner.
     I4. Besides what is unsettled at most `RECENT_BYTES` are kept.
 """
@@ -29,8 +30,9 @@ from isthmus.amqp.performative import Modified, Released
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "Again", "RedeliveryMemory", "message_key"]
 
-# So long before a loss is noticed something may have been written that the broker did not take in.
-RECENT_SECONDS = 10.0
+# So long before a loss is noticed something may have been written that the broker did not take in: a connection over which nothing comes
+# any more is given up after 60 s (`isthmus.transport.client`).
+RECENT_SECONDS = 75.0
 RECENT_BYTES = 32 << 20
 KEPT_SECONDS = 600.0
 
@@ -157,12 +159,13 @@ class RedeliveryMemory:
         """The source is open again."""
         self._until = now + KEPT_SECONDS
 
-    def settle(self, first: int, last: int, state: Any) -> None:
+    def settle(self, first: int, last: int, state: Any, now: float) -> None:
         """The owner settles positions of lost links among these."""
         if not self._unsettled:
             return
         for position in [each for each in self._unsettled if first <= each <= last]:
             key = self._unsettled.pop(position)
+            self._until = max(self._until, now + KEPT_SECONDS)
             if isinstance(state, _GIVEN_BACK):
                 self._forget_one(key, position)
             elif state is not None:
@@ -172,7 +175,7 @@ class RedeliveryMemory:
         """What a delivery is that came before; None where it is another one, or was given back. It is to be told as `delivered`, and
         where it is settled as `settled`: its link may be lost, too.
         """
-        if now >= self._until:
+        if now >= self._until and not self._unsettled:
             self._forget()
         if not self._expected:
             return None

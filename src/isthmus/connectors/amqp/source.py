@@ -310,7 +310,7 @@ class AmqpSource(End):
 
     def _settle(self, first: int, last: int, state: Any) -> None:
         receiver = self._receiver
-        self._memory.settle(first, last, state)
+        self._memory.settle(first, last, state, time.monotonic())
         for span in self._ledger.settle(first, last):
             self._memory.settled(span.sequence, span.sequence + len(span.tokens) - 1, state)
             # Over a link that is lost, and not told of yet, this says nothing: the memory tells it when the messages come again.
@@ -337,8 +337,8 @@ class AmqpSource(End):
     def _end_links(self, now: float) -> None:
         receiver, self._receiver = self._receiver, None
         self._memory.lost([(each.sequence, each.sequence + len(each.tokens) - 1) for each in self._ledger.clear()], now)
-        if self._dead_letters is not None:
-            self._dead_letters.link_lost()
+        for position in self._dead_letters.link_lost() if self._dead_letters is not None else ():
+            self._memory.settle(position, position, Released(), now)  # the owner has done with it
         if self._present is not None:
             self._present = _Present()
         if receiver is not None and receiver.client.error is None:

@@ -6,6 +6,7 @@ the commit: the offset of a record that is set aside is committed after its ackn
 Invariants:
     I1. A position is told as done only after the cluster has acknowledged its record.
     I2. Messages are kept only while they are neither settled nor given back.
+    I3. A topic that refuses a record is told of, and the record is sent again after that.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.kafka.cluster import settings
+from isthmus.connectors.kafka.cluster import error_of, settings
 from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.kafka.option import SourceOptions
@@ -42,6 +43,7 @@ class DeadLetterTopic:
         self._done: list[int] = []
         self._under_way = 0
         self._producer: Any = None
+        self._failed: KafkaError | None = None
 
     def keep(self, positions: Sequence[int], payloads: Sequence[bytes]) -> None:
         """Messages were delivered."""
@@ -62,23 +64,40 @@ class DeadLetterTopic:
             self._waiting.append((position, disposition, self._kept.pop(position)))
 
     def serve(self, lock: threading.Condition) -> list[int]:
-        """Sends what waits; the positions that are done."""
-        with lock:
-            waiting = list(self._waiting)
-            self._waiting.clear()
-        for position, disposition, payload in waiting:
-            self._send(position, disposition, payload)
+        """Sends what waits; the positions that are done.
+
+        Raises:
+            IsthmusError: the topic refuses a record; what is not stored is sent again by the next call.
+        """
         if self._producer is not None and self._under_way:
             self._producer.poll(0)
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self._refused(failed)
+        with lock:
+            waiting, self._waiting = self._waiting, deque()
+        try:
+            while waiting and self._send(*waiting[0]):
+                waiting.popleft()
+        finally:
+            with lock:
+                self._waiting.extendleft(reversed(waiting))
         done, self._done = self._done, []
         return done
+
+    def _refused(self, error: KafkaError) -> NoReturn:
+        if error.fatal() or error.code() == KafkaError._FATAL:  # it takes nothing any more
+            self.finish()
+            self._producer = None
+        raise error_of(error, self._options.dead_letter_topic)
 
     def finish(self) -> None:
         """Waits for acknowledgements, for a while."""
         if self._producer is not None:
             self._producer.flush(FINISH_SECONDS)
 
-    def _send(self, position: int, disposition: Disposition, payload: bytes) -> None:
+    def _send(self, position: int, disposition: Disposition, payload: bytes) -> bool:
+        """Sends a record; whether there is room for it."""
         if self._producer is None:
             # The topic says what is too large for it; librdkafka's own limit is below what a source may have read.
             limits = {"message.max.bytes": LARGEST_BYTES}
@@ -101,7 +120,12 @@ class DeadLetterTopic:
                 on_delivery=partial(self._delivered, position, disposition, payload),
             )
         except BufferError:
-            self._delivered(position, disposition, payload, KafkaError(KafkaError._QUEUE_FULL), None)
+            self._under_way -= 1
+            return False
+        except KafkaException as error:
+            self._under_way -= 1
+            self._refused(error.args[0])
+        return True
 
     def _delivered(
         self, position: int, disposition: Disposition, payload: bytes, error: KafkaError | None, message: Any
@@ -110,4 +134,5 @@ class DeadLetterTopic:
         if error is None:
             self._done.append(position)
         else:
+            self._failed = self._failed or error
             self._waiting.append((position, disposition, payload))

@@ -230,22 +230,25 @@ class PullThreads:
         with self._condition:
             is_stopped = self._stops
             is_new = not is_stopped and self._locks.arrive(kept, now)
-            held = len(self._locks)
             self._condition.notify_all()
         if is_stopped:
             self._puller.release([each.lease for each in pulled])
             return False
         if is_new:
             self._wake()
-        if (
-            present is not None
-            and not kept
-            and not present.is_over
-            and present.looked(self._puller.waiting(), held, now)
-        ):
-            self._puller.release(present.leave())
-            self._tell(Exhausted())
+        if present is not None and not kept and not present.is_over and self._has_looked(present, now):
+            try:
+                self._puller.release(present.leave())
+            finally:  # where they cannot be given back their locks end; nobody would tell it later
+                self._tell(Exhausted())
         return bool(kept)
+
+    def _has_looked(self, present: Present, now: float) -> bool:
+        """Whether that was all. What is completed between the two counts is still to come, as far as these tell: it is looked again."""
+        waiting = self._puller.waiting()
+        with self._condition:
+            held = len(self._locks)
+        return present.looked(waiting, held, now)
 
     def _now_ms(self) -> int:
         offset = self._puller.clock_offset_ms

@@ -4,7 +4,7 @@ What it is: reading, deleting, renewing and giving back by the SDK, and the pois
 Specification: Microsoft Learn, "Get Messages", "Update Message", "Delete Message" (Queue Storage REST API).
 
 Invariants:
-    I1. A message is in the poison queue before it is deleted.
+    I1. A message is in the poison queue before it is deleted, and once, though it cannot be deleted at first.
     I2. What has been given to somebody else since is told as gone, never as an error.
 """
 
@@ -39,6 +39,8 @@ __all__ = ["BATCH", "QueuePuller"]
 # Azure: messages in one read at most.
 BATCH = 32
 _NEVER_YEAR = 9999
+# Messages that were put into the poison queue and could not be deleted.
+REMEMBERED = 10_000
 
 
 class QueuePuller:
@@ -59,6 +61,7 @@ class QueuePuller:
         self._client: QueueClient | None = None
         self._poison: QueueClient | None = None
         self._identity = ""
+        self._stored: dict[str, None] = {}  # names of messages that are in the poison queue, and may not be deleted yet
 
     @property
     def clock_offset_ms(self) -> int | None:
@@ -96,9 +99,16 @@ class QueuePuller:
                 visibility_timeout=visibility,
                 raw_response_hook=self._clock.heard,
             ).by_page()
-            return [self._pulled(each, visibility) for each in next(pages, ())]
+            found = [self._pulled(each, visibility) for each in next(pages, ())]
         except AzureError as error:
             raise self._failed(error) from None
+        gone: set[str] = set()
+        for each in found:
+            # In the poison queue: it is given again since it could not be deleted.
+            if each.lease.name in self._stored and self.complete([each.lease])[0]:
+                self._stored.pop(each.lease.name, None)
+                gone.add(each.lease.name)
+        return [each for each in found if each.lease.name not in gone and each.lease.name not in self._stored]
 
     def _pulled(self, found: Any, visibility: int) -> Pulled:
         enqueued_ms = round(found.inserted_on.timestamp() * 1000)
@@ -164,15 +174,22 @@ class QueuePuller:
         text = poison_text(message, reason, self._options.encoding)
         poison = self._poison
         assert poison is not None
-        try:
+        if lease.name not in self._stored:
             try:
-                poison.send_message(text, time_to_live=-1)
-            except ResourceNotFoundError:
-                poison.create_queue()
-                poison.send_message(text, time_to_live=-1)
-        except AzureError as error:
-            raise PullError(text_of(self._options.poison_queue, error)) from None
-        return self.complete([lease])[0]
+                try:
+                    poison.send_message(text, time_to_live=-1)
+                except ResourceNotFoundError:
+                    poison.create_queue()
+                    poison.send_message(text, time_to_live=-1)
+            except AzureError as error:
+                raise PullError(text_of(self._options.poison_queue, error)) from None
+            self._stored[lease.name] = None
+            if len(self._stored) > REMEMBERED:
+                del self._stored[next(iter(self._stored))]
+        is_taken = self.complete([lease])[0]
+        if is_taken:
+            self._stored.pop(lease.name, None)
+        return is_taken
 
     def interrupt(self) -> None:
         """A read does not wait."""

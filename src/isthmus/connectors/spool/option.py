@@ -8,7 +8,19 @@ from pathlib import Path
 
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 
-__all__ = ["ReadOptions", "SourceOptions", "TargetOptions", "read_options", "source_options", "target_options"]
+__all__ = [
+    "UNNUMBERED",
+    "ReadOptions",
+    "SourceOptions",
+    "TargetOptions",
+    "read_options",
+    "source_options",
+    "target_options",
+]
+
+UNNUMBERED = frozenset({"amqp", "rabbitmq"})
+"""Kinds of systems that give their messages no numbers. What a message of theirs has in the place of one was given elsewhere: two that came
+to one queue from two others may have the same."""
 
 _PATH = Setting(
     name="path",
@@ -28,6 +40,13 @@ TARGET = Spec(
             required=True,
             description="Alias and entity that the route reads; names the messages' source.",
             example="ewr/flights",
+        ),
+        Setting(
+            name="numbered",
+            kind=Kind.BOOLEAN,
+            default=True,
+            description="Whether the source gives its messages the numbers that they have: one that comes again is known by its number, and "
+            "kept once.",
         ),
         Setting(
             name="segment_bytes",
@@ -117,6 +136,7 @@ class TargetOptions:
 
     path: Path
     source: str
+    numbered: bool = True
     segment_bytes: int
     segment_seconds: int
 

@@ -39,13 +39,16 @@ _LOCK_SECONDS = 10.0
 _LOCK_STEP_SECONDS = 0.05
 
 
-def record_of(key: str, message: bytes) -> Record:
-    """A received message as the spool keeps it. One that nobody can read has no number, and is never taken for another."""
+def record_of(key: str, message: bytes, *, is_numbered: bool = True) -> Record:
+    """A received message as the spool keeps it. One that nobody can read, or that its source has not numbered, has no number, and is never
+    taken for another.
+    """
     try:
         found = annotations_of(message, SEQUENCE_NUMBER, ENQUEUED_TIME)
     except UNREADABLE:
         return Record(key, -1, 0, message)
-    return Record(key, _number(found.get(SEQUENCE_NUMBER), -1), _number(found.get(ENQUEUED_TIME), 0), message)
+    sequence = _number(found.get(SEQUENCE_NUMBER), -1) if is_numbered else -1
+    return Record(key, sequence, _number(found.get(ENQUEUED_TIME), 0), message)
 
 
 def _number(value: object, otherwise: int) -> int:
@@ -74,6 +77,7 @@ class SpoolThread(threading.Thread):
         super().__init__(name=f"spool-{options.path.name}", daemon=True)
         self._key = key
         self._path = options.path
+        self._is_numbered = options.numbered
         self._on_news = on_news
         self._writer = writer(options.path, options.segment_bytes, options.segment_seconds)
         self._condition = threading.Condition()
@@ -139,7 +143,8 @@ class SpoolThread(threading.Thread):
             while self._queue and size < _GROUP_BYTES:
                 group.append(self._queue.popleft())
                 size += len(group[-1])
-        if self._writer.append([record_of(self._key, message) for message in group]):
+        records = [record_of(self._key, message, is_numbered=self._is_numbered) for message in group]
+        if self._writer.append(records):
             self._writer.sync()
         with self._condition:
             self._answered += len(group)

@@ -86,7 +86,7 @@ class SharedRun:
         self._start_query = start_query
         self._clock = clock
         self._quarantine = Quarantine()
-        self._lock = threading.RLock()  # of the account: deaths are told by the control port's thread
+        self._lock = threading.RLock()  # of the account and the queries: deaths are told by the control port's thread
         self._queries: dict[Group, SharedQuery] = {}
         self._starts: Counter[str] = Counter()
         self._carried: dict[str, dict[str, int]] = {}  # by query: its routes, with what of their settled is accounted
@@ -126,7 +126,7 @@ class SharedRun:
         """The query that shall carry a route; a new one where that of its group has ended."""
         with self._lock:
             group = Group(spec.steps, spec.name if self._quarantine.is_alone(spec.name) else "")
-        own = None if group.alone else self._queries.pop(Group(spec.steps, spec.name), None)
+            own = None if group.alone else self._queries.pop(Group(spec.steps, spec.name), None)
         if own is not None:
             self._stop(own, "its route is carried with the others again")
         query = self._queries.get(group)
@@ -142,7 +142,8 @@ class SharedRun:
                 self._on_reports,
                 self._clock,
             )
-            self._queries[group] = query
+            with self._lock:
+                self._queries[group] = query
         return query
 
     # ---- the account of deaths

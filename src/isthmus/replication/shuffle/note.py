@@ -1,8 +1,11 @@
 """What a query notes beside the messages of a batch, in the spool that it writes.
 
 What it is: the note, and where the last one is found. A note is a record without a key in the same block as the batch's messages; a block
-is on disk whole or not at all. So a batch that Spark repeats is known, whatever Spark's checkpoint says. The last note is also a file of its
+is on disk whole or not at all. So what Spark gives again is known, whatever Spark's checkpoint says. The last note is also a file of its
 own, since its segment may be deleted. What it is not: the query (`query`).
+
+Spark syncs nothing. After a power cut its checkpoint may have gone back by some batches, and a batch of a number that was written may end
+further on than it did: its number alone does not tell what of it was written.
 
 Invariants:
     I1. A note that is found says that the messages of its batch are in the spool; where none is found for a batch they are not.
@@ -35,6 +38,9 @@ class BatchNote:
         taken: messages that all batches have read.
         passed: messages that they have written.
         suppressed: messages that they have not passed on, since one like them came before.
+        spool: identity of the spool that `deduplicate` reads.
+        read: the first record there that no batch has read; 0 where that is not known.
+        closed_ms: end of the latest window of `aggregate` that the query has written; 0 where there is none.
     """
 
     number: int = 0
@@ -43,6 +49,9 @@ class BatchNote:
     taken: int = 0
     passed: int = 0
     suppressed: int = 0
+    spool: str = ""
+    read: int = 0
+    closed_ms: int = 0
 
     def has(self, query: str, batch: int) -> bool:
         """Whether a batch was written."""

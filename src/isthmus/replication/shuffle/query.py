@@ -8,6 +8,8 @@ Where it is killed:
     after that, before Spark's     Spark repeats the batch; its note is found, and nothing is written
     commit
     after Spark's commit           the next batch
+    with the machine's power       Spark's checkpoint may have gone back by some batches; of what it gives again that is written which the note
+                                   does not tell of
 
 Invariants:
     I1. The messages of a batch are in the outgoing spool once, as a whole and before Spark commits the batch.
@@ -268,30 +270,37 @@ class ShuffleQuery:
         with self._lock:
             if self._is_stopped:
                 raise SpoolError("the query was stopped; the next start repeats the batch")
-            if not self._note.has(query, batch):
+            # A note of an earlier release tells no more than the batch's number.
+            if not self._note.has(query, batch) or self._note.read or self._note.closed_ms:
                 self._append(found, query, batch)
 
     def _append(self, found: list[dict[str, Any]], query: str, batch: int) -> None:
-        settings = self._settings
+        before, settings = self._note, self._settings
         if self._step.kind == "aggregate":
             source = f"{settings.source} {SpoolFolder(settings.outgoing).identity()}"
-            records, taken = results(self._step.settings, found, settings.task, source, self._writer.number)
+            closed_ms = before.closed_ms if query == before.query else 0
+            fresh = [row for row in found if row["kind"] == MESSAGE_ROW and row["end_ms"] > closed_ms]
+            records, taken = results(self._step.settings, fresh, settings.task, source, self._writer.number)
+            closed_ms = max((int(row["end_ms"]) for row in fresh), default=closed_ms)
+            note = replace(before, closed_ms=closed_ms)
         else:
-            records, taken = _passed(found)
+            spool = SpoolReader(settings.incoming).identity
+            records, taken, read = _passed(found, before.read if spool == before.spool else 0)
+            note = replace(before, spool=spool, read=read, suppressed=before.suppressed + taken - len(records))
+        if not records and not taken:
+            return
         note = replace(
-            self._note,
-            number=self._note.number + 1,
+            note,
+            number=before.number + 1,
             query=query,
             batch=batch,
-            taken=self._note.taken + taken,
-            passed=self._note.passed + len(records),
-            suppressed=self._note.suppressed + (taken - len(records) if self._step.kind == "deduplicate" else 0),
+            taken=before.taken + taken,
+            passed=before.passed + len(records),
         )
-        if records or taken:
-            self._tell_origin(records)
-            self._writer.append([*records, note.record()])
-            self._writer.sync()
-            write_note(settings.outgoing, note)
+        self._tell_origin(records)
+        self._writer.append([*records, note.record()])
+        self._writer.sync()
+        write_note(settings.outgoing, note)
         self._note = note
 
     def _tell_origin(self, records: list[Record]) -> None:
@@ -299,11 +308,18 @@ class ShuffleQuery:
             SpoolFolder(self._settings.outgoing).write_origin(records[-1].key.rpartition(" ")[2])
 
 
-def _passed(rows: list[dict[str, Any]]) -> tuple[list[Record], int]:
-    """The messages that `deduplicate` lets pass, in the order of the source, and how many there were."""
-    messages = sorted((row for row in rows if row["kind"] == MESSAGE_ROW), key=lambda row: int(row["spool_number"]))
-    taken = sum(int(row["message"]) for row in rows if row["kind"] == END_ROW)
-    return [Record(row["source"], -1, 0, bytes(row["message"])) for row in messages], taken
+def _passed(rows: list[dict[str, Any]], read: int) -> tuple[list[Record], int, int]:
+    """The messages that `deduplicate` lets pass, in the order of the source, of those that no batch has read before the record `read`; how
+    many of these there were, and the first record that is not among them.
+    """
+    messages = sorted(
+        (row for row in rows if row["kind"] == MESSAGE_ROW and row["spool_number"] >= read),
+        key=lambda row: int(row["spool_number"]),
+    )
+    ends = [row for row in rows if row["kind"] == END_ROW]
+    end = max((int(row["spool_number"]) for row in ends), default=read)
+    taken = min(sum(int(row["message"]) for row in ends), max(0, end - read))
+    return [Record(row["source"], -1, 0, bytes(row["message"])) for row in messages], taken, max(read, end)
 
 
 def results(

@@ -6,7 +6,7 @@ Specification: Spark's documentation, "Structured Streaming", windows and waterm
 
 Invariants:
     I1. Each message counts in one window. One that comes later than `wait` counts in the oldest window that is open.
-    I2. The message of a window and its group has the same MessageId whenever it is made.
+    I2. The message of a window and its group has the same MessageId whenever it is made, and no other one has it.
     I3. What a message has to have is looked at before it is settled at its source (`open_aggregate`).
 """
 
@@ -29,7 +29,7 @@ from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.spool_clock import MESSAGE_ROW
 from isthmus.message.name import ENQUEUED_TIME, SEQUENCE_NUMBER
 from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings
-from isthmus.replication.step.message.field import ABSENT, reader
+from isthmus.replication.step.message.field import ABSENT, is_utf8, reader
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step.window import FUNCTION
 
@@ -72,7 +72,10 @@ class _Values:
             if value is ABSENT or isinstance(value, dict | list):
                 raise ValueError(f"it has no field {name} to be grouped by")
             group.append(value)
-        return json.dumps(group, ensure_ascii=False), [_value(message, *each) for each in self._fields]
+        text = json.dumps(group, ensure_ascii=False)
+        if not is_utf8(text):
+            raise ValueError("a field that it is grouped by holds half of a surrogate pair, which no text has")
+        return text, [_value(message, *each) for each in self._fields]
 
 
 def _function(text: str) -> Function:
@@ -184,8 +187,10 @@ def message_of(settings: Settings, row: Mapping[str, Any], task: str, number: in
         number: its number in the spool that it is written into, by which copies are known.
     """
     by: Sequence[Any] = json.loads(row["by"])
-    place = f"{task}/{_text(row['start_ms'])}/{'/'.join(map(str, by))}".rstrip("/")
-    if len(place) > _ID_CHARACTERS or not place.isprintable() or any("/" in str(each) for each in by):
+    shown = list(map(_shown, by))
+    place = f"{task}/{_text(row['start_ms'])}/{'/'.join(shown)}".rstrip("/")
+    is_plain = all(isinstance(value, str) != _is_json(text) for value, text in zip(by, shown, strict=True))
+    if len(place) > _ID_CHARACTERS or not place.isprintable() or any("/" in each for each in shown) or not is_plain:
         place = f"{task}/{_text(row['start_ms'])}/{sha256(row['by'].encode()).hexdigest()[:16]}"
     body = json.dumps(result_of(settings, row), ensure_ascii=False, separators=(",", ":"))
     return section.encode_message(
@@ -193,6 +198,20 @@ def message_of(settings: Settings, row: Mapping[str, Any], task: str, number: in
         properties={"message_id": place[-128:], "content_type": "application/json"},
         annotations={SEQUENCE_NUMBER: Long(number), ENQUEUED_TIME: Timestamp(int(row["end_ms"]))},
     )
+
+
+def _shown(value: Any) -> str:
+    """A value of a group in a MessageId."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text reads as a number, null, true or false: the group of "1" is another than that of 1."""
+    try:
+        json.loads(text[:_ID_CHARACTERS])
+    except ValueError:
+        return False
+    return True
 
 
 def _text(ms: int) -> str:

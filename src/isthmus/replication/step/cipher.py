@@ -5,11 +5,13 @@ Specification: NIST SP 800-38D (AES-GCM, nonces of 96 random bits); RFC 7516 for
 Invariants:
     I1. A message is never sent on in clear because it could not be encrypted.
     I2. ContentType before `encrypt` is that after `decrypt`.
+    I3. A key that was rotated is used by `decrypt` for the first message that is sealed with it, and by `encrypt` only if the algorithm takes it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
@@ -19,7 +21,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.step.base import MessageStep, Settings, StepRefusalError
 from isthmus.replication.step.encryption import jwe
-from isthmus.replication.step.encryption.key import KeyRing
+from isthmus.replication.step.encryption.key import Key, KeyRing
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import MISSING, REMOVED
 
@@ -38,13 +40,16 @@ def _cipher(octets: bytes) -> AESGCM:
 
 def open_encrypt(settings: Settings) -> MessageStep:
     """See `isthmus.topology.step.cipher.EncryptStep`."""
-    ring = KeyRing(settings["key"])
     algorithm = settings["algorithm"]
-    if len(ring.get().octets) != jwe.KEY_BYTES[algorithm]:
-        raise InvalidArgumentError(
-            f"{settings['key']}: {algorithm} takes a key of {8 * jwe.KEY_BYTES[algorithm]} bits, this one has "
-            f"{8 * len(ring.get().octets)}"
-        )
+
+    def check(key: Key) -> None:
+        if len(key.octets) != jwe.KEY_BYTES[algorithm]:
+            raise InvalidArgumentError(
+                f"{settings['key']}: {algorithm} takes a key of {8 * jwe.KEY_BYTES[algorithm]} bits, this one has "
+                f"{8 * len(key.octets)}"
+            )
+
+    ring = KeyRing(settings["key"], check=check)
     own_id = settings.get("key_id", "")
 
     def jose(message: StepMessage) -> Disposition | None:
@@ -78,16 +83,23 @@ def open_decrypt(settings: Settings) -> MessageStep:
     rings = {name: KeyRing(reference) for name, reference in settings.get("keys", {}).items()}
     only = KeyRing(settings["key"]) if settings.get("key") else None
 
-    def cipher_of(key_id: str) -> AESGCM:
+    def opened(key_id: str, unseal: Callable[[AESGCM], bytes]) -> bytes:
         ring = only or rings.get(key_id)
         if ring is None:
             raise StepRefusalError(DECRYPTION_FAILED, f"no key has the id {key_id!r}")
-        return _cipher(ring.get().octets)
+        try:
+            return unseal(_cipher(ring.get().octets))
+        except (InvalidTag, jwe.JweError):
+            other = ring.other()
+            if other is None:
+                raise
+            return unseal(_cipher(other.octets))
 
     def jose(message: StepMessage) -> Disposition | None:
         try:
             header = jwe.header_of(message.body)
-            message.body = jwe.unseal(message.body, cipher_of(str(header.get("kid", ""))))
+            body = message.body
+            message.body = opened(str(header.get("kid", "")), lambda cipher: jwe.unseal(body, cipher))
         except jwe.JweError as error:
             raise StepRefusalError(DECRYPTION_FAILED, str(error)) from None
         message.set_property("content_type", header.get("cty"))
@@ -98,9 +110,11 @@ def open_decrypt(settings: Settings) -> MessageStep:
         key_id, content_type = message.user(_KEY_ID), message.user(_CONTENT_TYPE)
         if len(body) < jwe.NONCE_BYTES + jwe.TAG_BYTES:
             raise StepRefusalError(DECRYPTION_FAILED, "the body is too short for nonce and tag")
-        cipher = cipher_of("" if key_id is MISSING else str(key_id))
+        nonce, sealed = body[: jwe.NONCE_BYTES], body[jwe.NONCE_BYTES :]
         try:
-            message.body = cipher.decrypt(body[: jwe.NONCE_BYTES], body[jwe.NONCE_BYTES :], None)
+            message.body = opened(
+                "" if key_id is MISSING else str(key_id), lambda cipher: cipher.decrypt(nonce, sealed, None)
+            )
         except InvalidTag:
             raise StepRefusalError(DECRYPTION_FAILED, "the body is sealed with another key, or was changed") from None
         message.set_property("content_type", None if content_type is MISSING else str(content_type))

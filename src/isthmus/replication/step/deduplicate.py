@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from isthmus.connectors.spool.spool_clock import MESSAGE_ROW
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.step.base import Settings
-from isthmus.replication.step.message.field import ABSENT, reader
+from isthmus.replication.step.message.field import ABSENT, is_utf8, reader
 from isthmus.replication.step.message.message import StepMessage
 
 if TYPE_CHECKING:
@@ -51,7 +52,12 @@ def key_of(settings: Settings) -> Callable[[bytes], str]:
             value = value_of(StepMessage(payload))
         except Exception:  # noqa: BLE001 - a message of any bytes may come; without a key it passes
             return ""
-        return "" if value is ABSENT or value is None or value == "" else f"{by}:{type(value).__name__}:{value}"
+        if value is ABSENT or value is None or value == "":
+            return ""
+        kind, text = type(value).__name__, str(value)
+        if not is_utf8(text):  # it would fail its batch each time
+            text = f"#{sha256(text.encode(errors='surrogatepass')).hexdigest()}"
+        return f"{by}:{kind}:{text}"
 
     return key
 

@@ -5,16 +5,18 @@ a look-up in the worker and not a join of Spark's: a lease is one micro-batch of
 
 Invariants:
     I1. Data that cannot be read after a change leaves the data before in use.
+    I2. A key of a CSV file is the text that stands there: 007 is not 7 alone, and NA is not null.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.replication.step.base import MessageStep, Settings, StepRefusalError
@@ -23,9 +25,14 @@ from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.watched_file import WatchedFile
 from isthmus.topology.step.enrich import join_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["NO_REFERENCE_DATA", "load_reference", "open_enrich"]
 
 NO_REFERENCE_DATA = "NoReferenceData"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 Reference = dict[str, tuple[Any, ...]]
 """By the text of the value that is looked up: the columns to add."""
@@ -42,10 +49,11 @@ def open_enrich(settings: Settings) -> MessageStep:
 
     def step(message: StepMessage) -> Disposition | None:
         value = value_of(message)
-        found = None if value is ABSENT else data.get().get(_text(value))
+        is_absent = value is ABSENT or value is None
+        found = None if is_absent else data.get().get(_text(value))
         if found is None:
             if fails:
-                told = "the message has not got it" if value is ABSENT else f"it is {_text(value)!r}"
+                told = "the message has not got it" if is_absent else f"it is {_text(value)!r}"
                 raise StepRefusalError(NO_REFERENCE_DATA, f"nothing is known for {field}: {told}")
             return None
         body = message.json_object()
@@ -71,30 +79,59 @@ def load_reference(path: str, key: str, columns: Sequence[str]) -> Reference:
     import pyarrow as pa
 
     wanted = list(dict.fromkeys((key, *columns)))
+    is_parquet = path.endswith(".parquet")
     try:
-        if path.endswith(".parquet"):
+        if is_parquet:
             import pyarrow.parquet as pq
 
             table = pq.read_table(path, columns=wanted)
+            keys = table.column(key).to_pylist() if key in table.column_names else []
         else:
-            from pyarrow import csv
-
-            with Path(path).open("rb") as file:
-                table = csv.read_csv(
-                    file, convert_options=csv.ConvertOptions(include_columns=wanted, strings_can_be_null=True)
-                )
+            data = Path(path).read_bytes()
+            table = _read_csv(data, wanted)
+            keys = _read_csv(data, [key], pa.string()).column(key).to_pylist()
     except (pa.ArrowInvalid, KeyError) as error:
         raise ValueError(f"{path}: {error}") from None
     missing = [name for name in wanted if name not in table.column_names]
     if missing:
         raise ValueError(f"{path} has no column {', '.join(missing)}")
     cells = [[_json_value(each) for each in table.column(name).to_pylist()] for name in columns]
-    keys = table.column(key).to_pylist()
-    return {_text(each): row for each, row in zip(keys, zip(*cells, strict=True), strict=True) if each is not None}
+    rows = list(zip(keys, zip(*cells, strict=True), strict=True))
+    if is_parquet:
+        return {_text(each): row for each, row in rows if each is not None}
+    rows = [(each, tuple(None if cell == "" else cell for cell in row)) for each, row in rows if each]
+    return {_plain(each): row for each, row in rows} | dict(rows)
+
+
+def _read_csv(data: bytes, columns: Sequence[str], kind: pa.DataType | None = None) -> pa.Table:
+    """Columns of a CSV file, as texts where they are not all numbers, times or truth values; NA is a text as others are."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    types = dict.fromkeys(columns, kind) if kind is not None else {}
+    options = csv.ConvertOptions(include_columns=columns, column_types=types)
+    table = csv.read_csv(pa.BufferReader(data), convert_options=options)
+    # Where a column has nothing but NA and its like, Arrow takes all of them for null.
+    nulls = [field.name for field in table.schema if pa.types.is_null(field.type)]
+    if nulls:
+        options.column_types = types | dict.fromkeys(nulls, pa.string())
+        table = csv.read_csv(pa.BufferReader(data), convert_options=options)
+    return table
+
+
+def _plain(text: str) -> str:
+    """The text of the number, or of the truth value, that a text of a CSV file is: 007 is found by 7, too."""
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    if _INTEGER.fullmatch(text):
+        return str(int(text))
+    return _text(float(text)) if _NUMBER.fullmatch(text) else text
 
 
 def _text(value: Any) -> str:
     """Numbers and texts compare as texts, so that 5 in JSON finds "5" and 5 in the file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return value if isinstance(value, str) else str(value)

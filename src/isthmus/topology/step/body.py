@@ -84,7 +84,7 @@ class NormaliseStep(StepKind):
     spec = Spec(
         "normalise",
         "Writes bodies in another encoding. XML and JSON: attributes are fields with `@` in front, text beside them is `#text`, elements "
-        "that repeat are lists. An XML document with a DTD is refused. ContentType is set.",
+        "that repeat are lists. An XML document with a DTD is refused. ContentType is set. Numbers that JSON has not (NaN) are refused.",
         (
             Setting(
                 name="from",

@@ -27,7 +27,8 @@ class EnrichStep(StepKind):
                 name="from",
                 kind=Kind.PATH,
                 required=True,
-                description="File of the reference data: CSV with a header line, or Parquet with a name that ends in `.parquet`.",
+                description="File of the reference data: CSV with a header line, or Parquet with a name that ends in `.parquet`. An empty "
+                "cell of a CSV file is null; `NA` is null among numbers, and a text among texts and keys.",
                 example="airports.csv",
             ),
             Setting(

@@ -804,6 +804,33 @@ def test_what_was_completed_long_before_a_loss_or_came_back_long_after_it_is_han
     assert handed_on(come(route, 2)) == [2]
 
 
+def test_what_was_under_way_at_a_loss_is_known_however_long_the_target_is_away() -> None:
+    """There is no credit meanwhile, so that the source does not give it again before."""
+    route = running()
+    for position in (1, 2):
+        come(route, position)
+    back(route)
+    route.at(route.now + KEPT_SECONDS + 60.0)
+    route.on(Completed([(1, 1)]))
+    effects = come(route, 1)
+    assert Settle(1, 1) in effects
+    assert not handed_on(effects)
+    route.on(Completed([(2, 2)]))
+    route.at(route.now + KEPT_SECONDS - 1.0)
+    assert Settle(2, 2) in come(route, 2)
+
+
+def test_what_was_set_aside_after_a_loss_keeps_nothing_known() -> None:
+    route = running()
+    for position in (1, 2):
+        come(route, position)
+    back(route)
+    route.on(Completed([(1, 1)]))
+    route.on(Disposed(2, 2, Disposition("dead-letter", "Odd")))
+    route.at(route.now + KEPT_SECONDS)
+    assert handed_on(come(route, 1)) == [1]
+
+
 def test_nothing_is_known_of_another_namespace_or_of_an_entity_that_was_gone() -> None:
     for lost, identity in ((SourceLost("gone"), "other"), (SourceLost("no such entity", True), "ns")):
         route = running()

@@ -51,14 +51,23 @@ def test_what_was_settled_shortly_before_is_settled_again() -> None:
     assert memory.again(A, 2.0) == Again(5, is_settled=True)
 
 
+def test_what_was_settled_before_a_silence_is_settled_again() -> None:
+    """I1: a connection over which nothing comes any more is given up after 60 s; what was written last may not have been taken in."""
+    memory = RedeliveryMemory()
+    memory.delivered(range(5, 6), [A], 0.0, None)
+    memory.delivered(range(6, 7), [B], 0.1, 6)
+    lost_with(memory, (6, 6), now=62.0)
+    assert memory.again(A, 63.0) == Again(5, is_settled=True)
+
+
 def test_what_was_settled_long_before_is_another_message() -> None:
     """I1"""
     memory = RedeliveryMemory()
     memory.delivered(range(5, 6), [A], 0.0, None)
     memory.delivered(range(6, 7), [B], 0.1, 6)
     lost_with(memory, (6, 6), now=1.0 + RECENT_SECONDS)
-    assert memory.again(A, 20.0) is None
-    assert memory.again(B, 20.0) == Again(6, is_settled=False)
+    assert memory.again(A, 90.0) is None
+    assert memory.again(B, 90.0) == Again(6, is_settled=False)
 
 
 def test_what_is_settled_while_the_source_is_away_is_settled_when_it_comes_again() -> None:
@@ -66,8 +75,8 @@ def test_what_is_settled_while_the_source_is_away_is_settled_when_it_comes_again
     memory.delivered(range(5, 7), [A, B], 0.0, None)
     lost_with(memory, (5, 6))
     rejected = Rejected(None)
-    memory.settle(5, 5, None)
-    memory.settle(6, 6, rejected)
+    memory.settle(5, 5, None, 1.5)
+    memory.settle(6, 6, rejected, 1.5)
     assert memory.again(A, 2.0) == Again(5, is_settled=True)
     assert memory.again(B, 2.0) == Again(6, is_settled=True, state=rejected)
 
@@ -78,7 +87,7 @@ def test_what_was_given_back_is_a_new_delivery() -> None:
     memory.delivered(range(5, 8), [A, B, C], 0.0, None)
     memory.settled(5, 5, Released())
     lost_with(memory, (6, 7))
-    memory.settle(6, 6, Released())
+    memory.settle(6, 6, Released(), 1.5)
     assert memory.again(A, 2.0) is None
     assert memory.again(B, 2.0) is None
     assert memory.again(C, 2.0) == Again(7, is_settled=False)
@@ -98,8 +107,20 @@ def test_what_is_expected_is_forgotten_after_a_while() -> None:
     memory = RedeliveryMemory()
     memory.delivered(range(5, 6), [A], 0.0, None)
     lost_with(memory, (5, 5))
+    memory.settle(5, 5, None, 1.0)
     assert memory.again(A, 2.0 + KEPT_SECONDS) is None
     assert not memory.is_expecting
+
+
+def test_what_is_unsettled_is_known_however_long_the_target_is_away() -> None:
+    """I2: there is no credit meanwhile, so that the broker does not give it again before."""
+    memory = RedeliveryMemory()
+    memory.delivered(range(5, 7), [A, B], 0.0, None)
+    lost_with(memory, (5, 6))
+    later = 100.0 + KEPT_SECONDS
+    memory.settle(5, 5, None, later)
+    assert memory.again(A, later + 1.0) == Again(5, is_settled=True)
+    assert memory.again(B, later + 1.0) == Again(6, is_settled=False)
 
 
 def test_what_comes_again_over_two_links_keeps_its_position() -> None:
@@ -117,7 +138,7 @@ def test_what_is_settled_again_over_a_link_that_is_lost_too_is_expected_again() 
     memory = RedeliveryMemory()
     memory.delivered(range(5, 7), [A, B], 0.0, None)
     lost_with(memory, (5, 6))
-    memory.settle(5, 6, None)
+    memory.settle(5, 6, None, 1.5)
     for now in (2.0, 4.0):
         for position, payload in ((5, A), (6, B)):
             again = memory.again(payload, now)
@@ -164,7 +185,7 @@ def test_messages_that_are_alike_are_given_back_each() -> None:
     memory = RedeliveryMemory()
     memory.delivered(range(5, 8), [A, A, B], 0.0, None)
     lost_with(memory, (5, 7))
-    memory.settle(5, 6, Released())
+    memory.settle(5, 6, Released(), 1.5)
     assert memory.again(A, 2.0) is None
     assert memory.again(B, 2.0) == Again(7, is_settled=False)
 
@@ -174,6 +195,6 @@ def test_a_message_that_came_again_is_given_back_though_another_is_alike() -> No
     memory.delivered(range(5, 7), [A, A], 0.0, None)
     lost_with(memory, (5, 6))
     assert memory.again(A, 2.0) == Again(5, is_settled=False)
-    memory.settle(5, 6, Released())  # 5 by its new link
+    memory.settle(5, 6, Released(), 2.0)  # 5 by its new link
     assert memory.again(A, 2.0) is None
     assert not memory.is_expecting

@@ -11,10 +11,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, SourceLost
 from isthmus.connectors.end_pool import EndPool
+from isthmus.connectors.kafka import dead_letter
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
 from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.option import read_source
 from isthmus.connectors.kafka.source import KafkaSource
+from isthmus.errors import ConnectionLostError, UnauthorizedError
 
 OPTIONS = {"bootstrap_servers": "a", "topic": "t", "group": "g"}
 
@@ -253,6 +255,56 @@ def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
     rig.pool.close()
 
 
+def test_i3_a_dead_letter_topic_that_refuses_is_told_of_and_gets_the_record_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(dead_letter_topic="d")
+    dead = rig.thread._delivered.dead
+    assert dead is not None
+    made: list[Any] = []
+
+    class Producer:
+        def __init__(self, settings: Any = None) -> None:
+            made.append(self)
+            self.sent: list[Any] = []
+            self.error: KafkaError | None = None
+
+        def produce(self, topic: str, **record: Any) -> None:
+            if self.error is not None:
+                raise KafkaException(self.error)
+            self.sent.append(record["on_delivery"])
+
+        def poll(self, timeout: float) -> None:
+            pass
+
+        def flush(self, timeout: float) -> None:
+            pass
+
+    monkeypatch.setattr(dead_letter, "Producer", Producer)
+    rig.source.grant(10)
+    rig.read(0, 1, 2)
+    rig.poll()
+    rig.source.settle(0, 2, Disposition("dead-letter", "Odd", "very"))
+    rig.thread._serve_dead()
+    refused, *others = made[0].sent
+    refused(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
+    others[0](None, None)
+    with pytest.raises(UnauthorizedError, match="topic 'd'"):
+        rig.thread._serve_dead()
+    made[0].error = KafkaError(KafkaError._FATAL)
+    with pytest.raises(ConnectionLostError, match="topic 'd'"):
+        rig.thread._serve_dead()
+    rig.thread._serve_dead()
+    others[1](None, None)
+    assert len(made) == 2
+    (again,) = made[1].sent
+    again(None, None)
+    rig.thread._serve_dead()
+    assert rig.commits() == {0: 3}
+    rig.source.close()
+    rig.pool.close()
+
+
 def test_a_record_whose_headers_cannot_be_read_costs_no_other(rig: Rig) -> None:
     rig.source.grant(100)
     rig.thread._take_in([Message(0), Unreadable(1), Message(2), Message(0, 1)])
@@ -314,3 +366,14 @@ def test_the_last_commit_waits_for_an_answer_and_is_repeated(rig: Rig) -> None:
     rig.consumer.failures = [KafkaError(KafkaError._TRANSPORT)]
     rig.thread._close_consumer()
     assert rig.consumer.commits == [{0: 3}, {0: 5}, {0: 5}]
+
+
+def test_i7_a_gap_is_looked_at(rig: Rig) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1, 5)
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (4, 9)  # type: ignore[attr-defined]
+    assert "records 2 to 3 were removed" in rig.thread._removed.look(rig.consumer, 1.0)
+    rig.source.release(0, 1)
+    rig.thread._go_back(rig.consumer)
+    rig.read(0, 1, 6)
+    assert rig.thread._removed.look(rig.consumer, 100.0) == "", "what is read again has no gap"

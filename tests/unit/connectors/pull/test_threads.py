@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import SourceLost, SourceOpened
+from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.pull.puller import Lease, Pulled, PullError
 from isthmus.connectors.pull.threads import PullThreads
 
@@ -97,3 +97,78 @@ def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:
     threads.stop()
     threads.join(WAIT_SECONDS)
     assert not threads.is_alive()
+
+
+def test_the_end_of_what_was_there_is_told_though_what_came_later_cannot_be_given_back() -> None:
+    class Later(Fake):
+        """Has one message that came after the opening; it cannot be given back."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._messages = [Pulled(Lease("1", "r1", 60.0), section.encode_message(b"x"), 1, 1 << 60)]
+
+        def release(self, leases: Sequence[Lease]) -> Sequence[bool]:
+            raise PullError("no answer")
+
+    fake = Later()
+    threads = PullThreads(fake, parallel=1, most=10, pause_seconds=1.0, only_present=True, wake=lambda: None)
+    told: list[object] = []
+
+    def has_ended() -> bool:
+        told.extend(threads.take()[0])
+        return any(isinstance(each, Exhausted) for each in told)
+
+    threads.open()
+    threads.grant(10)
+    until(has_ended)
+    threads.stop()
+    threads.join(WAIT_SECONDS)
+
+
+def test_what_another_reader_holds_is_waited_for_though_something_is_completed_meanwhile() -> None:
+    class Shared(Fake):
+        """A second message is with another reader, which dies; the first is completed while the messages are counted."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.failures = []
+            self.looks = 0
+            self.settle: Callable[[], None] = lambda: None
+
+        def receive(self, count: int) -> Sequence[Pulled]:
+            if self._messages:
+                return [self._messages.pop()]
+            if self.looks == 1:
+                self.looks += 1
+                return [Pulled(Lease("2", "r2", 60.0), section.encode_message(b"y"))]
+            return ()
+
+        def waiting(self) -> int | None:
+            self.looks += 1
+            if self.looks == 1:
+                self.settle()
+                until(lambda: self.completed == ["1"])
+            return 2 - len(self.completed)
+
+    fake = Shared()
+    threads = PullThreads(fake, parallel=1, most=10, pause_seconds=0.01, only_present=True, wake=lambda: None)
+    order: list[object] = []
+
+    def settle() -> None:
+        until(lambda: look() and 1 in order)
+
+    def look() -> list[object]:
+        told, helds = threads.take()
+        for held in helds:
+            order.append(len(fake.completed) + 1)
+            threads.settle(held.position, held.position)
+        order.extend(type(each) for each in told)
+        return order
+
+    fake.settle = settle
+    threads.open()
+    threads.grant(10)
+    until(lambda: Exhausted in look())
+    assert order == [SourceOpened, 1, 2, Exhausted]
+    threads.stop()
+    threads.join(WAIT_SECONDS)

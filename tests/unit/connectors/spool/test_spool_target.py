@@ -34,6 +34,12 @@ def message(number: int) -> bytes:
     )
 
 
+def test_a_number_that_another_system_gave_tells_nothing() -> None:
+    """A queue of a broker without numbers may hold messages of two queues that had them, and they may have the same."""
+    assert record_of("q id", message(7)).sequence == 7
+    assert record_of("q id", message(7), is_numbered=False).sequence == -1
+
+
 class Loop:
     """The loop of a process that has one target."""
 

@@ -344,3 +344,22 @@ def test_a_query_that_goes_on_after_a_death_does_not_end_with_that_later(bench: 
     bench.queries["routes-1"].isActive, bench.queries["routes-1"].error = False, "the disk is full"
     assert not route.is_active()
     assert "the disk is full" in route.failure()
+
+
+def test_queries_come_and_go_under_the_lock_of_whoever_tells_of_a_death() -> None:
+    """The control port's thread looks through them: at one that comes meanwhile it would end, and no death be accounted any more."""
+    bench = Bench()
+    run = bench.run
+
+    class Queries(dict[Any, Any]):
+        def __setitem__(self, group: Any, query: Any) -> None:
+            assert run._lock._is_owned()  # type: ignore[attr-defined]
+            super().__setitem__(group, query)
+
+        def pop(self, *of: Any) -> Any:
+            assert run._lock._is_owned()  # type: ignore[attr-defined]
+            return super().pop(*of)
+
+    run._queries = Queries()
+    run.start(spec("a"))
+    assert len(run._queries) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from isthmus.errors import ConfigError
 from isthmus.replication.shuffle import query as module
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings
+from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step import StepDeclaration
 
 
@@ -22,7 +24,7 @@ class Killed(BaseException):
     """Ends what runs, as a signal would."""
 
 
-def opened(folder: Path, step: str = "deduplicate", **settings: Any) -> ShuffleQuery:
+def opened(folder: Path, step: str = "deduplicate", query: str = "q1", **settings: Any) -> ShuffleQuery:
     """A query as it is after its start."""
     step_text = StepDeclaration(step, {"window": 1000, "interval": 100, "by": "system:MessageId", **settings}).to_text()
     made = ShuffleQuery(
@@ -33,16 +35,23 @@ def opened(folder: Path, step: str = "deduplicate", **settings: Any) -> ShuffleQ
     )
     made._writer.open()
     made._note = last_note(folder / "out")
-    made._query = SimpleNamespace(id="q1", stop=lambda: None)  # type: ignore[assignment]
+    made._query = SimpleNamespace(id=query, stop=lambda: None)  # type: ignore[assignment]
     made._started.set()
     return made
 
 
-def batch(*numbers: int, taken: int = 0) -> Any:
-    """What `deduplicate` lets pass of a batch, in no order, and the row behind it."""
+def batch(*numbers: int, taken: int = 0, end: int = 0) -> Any:
+    """What `deduplicate` lets pass of a batch, in no order, and the row behind it, which tells the next record."""
     rows = [{"kind": 0, "spool_number": n, "source": "ewr/q id", "message": b"m%d" % n} for n in reversed(numbers)]
-    rows.append({"kind": 1, "spool_number": 99, "source": "", "message": b"%d" % (taken or len(numbers))})
+    count = b"%d" % (taken or len(numbers))
+    rows.append({"kind": 1, "spool_number": end or max(numbers) + 1, "source": "", "message": count})
     return frame(rows)
+
+
+def window(second: int, count: int = 2) -> dict[str, Any]:
+    """A window that has closed."""
+    start_ms = second * 1000
+    return {"kind": 0, "start_ms": start_ms, "end_ms": start_ms + 1000, "by": "[]", "count": count, "v0": float(count)}
 
 
 def frame(rows: list[dict[str, Any]], schema: pa.Schema | None = None) -> Any:
@@ -63,17 +72,64 @@ def written(folder: Path) -> list[bytes]:
 
 def test_i1_a_batch_that_spark_repeats_is_written_once(tmp_path: Path) -> None:
     query = opened(tmp_path)
-    query._take(batch(1, 2, taken=5), 0)
-    query._take(batch(1, 2, taken=5), 0)
-    query._take(batch(3), 1)
+    query._take(batch(1, 2, taken=5, end=5), 0)
+    query._take(batch(1, 2, taken=5, end=5), 0)
+    query._take(batch(5), 1)
     query.stop()
     again = opened(tmp_path)
-    again._take(batch(3), 1)
-    again._take(batch(4), 2)
+    again._take(batch(5), 1)
+    again._take(batch(6), 2)
     again.stop()
-    assert written(tmp_path) == [b"m1", b"m2", b"m3", b"m4"]
+    assert written(tmp_path) == [b"m1", b"m2", b"m5", b"m6"]
     assert (again.note.taken, again.note.passed, again.note.suppressed) == (7, 4, 3)
     assert SpoolFolder(tmp_path / "out").origin() == "id"
+
+
+def test_i1_batches_that_begin_again_elsewhere_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    """After a power cut Spark's checkpoint may have gone back by some batches, and those that it makes instead end elsewhere."""
+    query = opened(tmp_path)
+    query._take(batch(0, 1), 0)
+    query._take(batch(2), 1)
+    query._take(batch(3), 2)
+    query.stop()
+    again = opened(tmp_path)
+    again._take(batch(2, 3, 4, 5, taken=5, end=7), 1)
+    assert (again.note.taken, again.note.passed, again.note.suppressed) == (7, 6, 1)
+    again._take(batch(7), 2)
+    again._take(batch(8), 3)
+    again.stop()
+    assert written(tmp_path) == [b"m%d" % number for number in (0, 1, 2, 3, 4, 5, 7, 8)]
+
+
+def test_what_was_read_is_not_written_again_by_a_query_whose_checkpoint_was_deleted(tmp_path: Path) -> None:
+    query = opened(tmp_path)
+    query._take(batch(0, 1), 0)
+    query.stop()
+    again = opened(tmp_path, query="q2")
+    again._take(batch(0, 1, 2), 0)
+    again.stop()
+    assert written(tmp_path) == [b"m0", b"m1", b"m2"]
+
+
+def test_a_spool_that_was_made_again_is_read_from_its_beginning(tmp_path: Path) -> None:
+    query = opened(tmp_path)
+    SpoolFolder(tmp_path / "in").make()
+    query._take(batch(0, 1), 0)
+    (tmp_path / "in" / "id").unlink()
+    SpoolFolder(tmp_path / "in").make()
+    query._take(batch(0), 1)
+    query.stop()
+    assert written(tmp_path) == [b"m0", b"m1", b"m0"]
+
+
+def test_a_note_of_an_earlier_release_is_known_by_its_batch(tmp_path: Path) -> None:
+    query = opened(tmp_path)
+    query._take(batch(0, 1), 0)
+    query._note = replace(query._note, spool="", read=0)
+    query._take(batch(0, 1), 0)
+    query._take(batch(2), 1)
+    query.stop()
+    assert written(tmp_path) == [b"m0", b"m1", b"m2"]
 
 
 @pytest.mark.parametrize("place", ["append", "sync", "write_note"])
@@ -131,6 +187,33 @@ def test_a_batch_in_which_no_window_closes_writes_nothing(tmp_path: Path) -> Non
     query._take(frame([row]), 1)
     query.stop()
     assert len(written(tmp_path)) == 1
+
+
+def test_i1_windows_that_close_again_in_other_batches_are_sent_once(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"fields": {"n": "count"}, "by": [], "wait": 1000}
+    query = opened(tmp_path, "aggregate", **settings)
+    for number in range(3):
+        query._take(frame([window(number)]), number)
+    query.stop()
+    again = opened(tmp_path, "aggregate", **settings)
+    again._take(frame([window(1)]), 1)
+    again._take(frame([window(2), window(3), window(4)]), 2)
+    again.stop()
+    starts = [StepMessage(each).json["window_start"][-3:-1] for each in written(tmp_path)]
+    assert starts == ["00", "01", "02", "03", "04"]
+    assert again.note.taken == 10
+
+
+def test_windows_of_a_query_whose_checkpoint_was_deleted_are_sent(tmp_path: Path) -> None:
+    """They are made of other messages."""
+    settings: dict[str, Any] = {"fields": {"n": "count"}, "by": [], "wait": 1000}
+    query = opened(tmp_path, "aggregate", **settings)
+    query._take(frame([window(5)]), 0)
+    query.stop()
+    again = opened(tmp_path, "aggregate", query="q2", **settings)
+    again._take(frame([window(4)]), 0)
+    again.stop()
+    assert len(written(tmp_path)) == 2
 
 
 def test_i4_windows_that_are_open_are_of_the_same_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

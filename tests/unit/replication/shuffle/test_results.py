@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from isthmus.amqp import section
 from isthmus.replication.shuffle.query import results
 from isthmus.replication.step.message.message import StepMessage
@@ -55,6 +57,16 @@ def test_the_message_id_is_the_windows_and_the_groups() -> None:
     others = {message_id(row(by)) for by in ('["UA"]', '["AA"]', '["U/A"]', '["' + "x" * 500 + '"]', '["\\n"]', "[1]")}
     assert len(others) == 6
     assert all(len(each) <= 128 for each in others)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [('["1"]', "[1]"), ('["null"]', "[null]"), ('["true"]', "[true]"), ('["1.0"]', "[1.0]"), ("[1]", "[1.0]")],
+)
+def test_i2_groups_that_differ_in_type_alone_have_two_message_ids(one: str, other: str) -> None:
+    """Where a target detects duplicates, the second would be dropped."""
+    records, _ = results(SETTINGS, [row(one), row(other)], "sums", "s id", 0)
+    assert len({StepMessage(each.message).properties["message_id"] for each in records}) == 2
 
 
 def test_a_window_without_values_has_null() -> None:

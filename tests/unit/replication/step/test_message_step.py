@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastavro
+import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pyarrow import parquet
 
 from isthmus.amqp import section
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.step import watched_file
+from isthmus.replication.step import cipher, watched_file
 from isthmus.replication.step.base import guarded
 from isthmus.replication.step.encryption import jwe
-from isthmus.replication.step.encryption.key import parse_key
+from isthmus.replication.step.encryption.key import KeyRing, parse_key
 from isthmus.replication.step.enrich import load_reference
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.normalise import read_xml, write_xml
@@ -90,6 +95,29 @@ def test_enrich_adds_columns_and_reads_a_changed_file_again(tmp_path: Path) -> N
     assert told == ("dead-letter", "NoReferenceData", "step enrich: nothing is known for dest: it is 'X'")
     with pytest.raises(InvalidArgumentError, match=r"airports\.csv"):
         open_message_step(StepDeclaration("enrich", {**settings, "columns": ["nope"], "missing": "keep"}))
+
+
+def test_i2_of_enrich_a_key_is_the_text_that_stands_in_the_file(tmp_path: Path) -> None:
+    """Arrow takes NA for null, and 007 for 7."""
+    data = tmp_path / "countries.csv"
+    data.write_text("code,name,area,part\nNA,Namibia,825615,AF\n007,Bond,,NA\n8,N/A,1,NA\ntrue,yes,NA,EU\n,none,1,AF\n")
+    found = load_reference(str(data), "code", ["name", "area", "part"])
+    assert found["NA"] == ("Namibia", 825615, "AF")
+    assert found["007"] == found["7"] == ("Bond", None, "NA")
+    assert found["8"] == ("N/A", 1, "NA")
+    assert found["true"] == ("yes", None, "EU")
+    assert "" not in found
+    data.write_text("code,part\nUS,NA\nCA,NA\n")
+    assert load_reference(str(data), "code", ["part", "code"]) == {"US": ("NA", "US"), "CA": ("NA", "CA")}
+
+
+def test_enrich_finds_nothing_for_null(tmp_path: Path) -> None:
+    data = tmp_path / "names.csv"
+    data.write_text("id,name\nNone,nobody\ntrue,yes\n7,seven\n")
+    settings = {"from": str(data), "on": "id = id", "columns": ["name"]}
+    assert passed("enrich", message({"id": None}), **settings).json == {"id": None}  # type: ignore[union-attr]
+    for value, name in ((True, "yes"), ("true", "yes"), (7, "seven"), ("7", "seven"), (7.0, "seven")):
+        assert passed("enrich", message({"id": value}), **settings).json["name"] == name  # type: ignore[union-attr]
 
 
 def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
@@ -169,15 +197,52 @@ def test_what_is_encrypted_is_decrypted_with_the_key_that_the_message_names(tmp_
     assert passed("decrypt", clear, key=keys["old"], format=form)[1] == "DecryptionFailed"  # type: ignore[index]
 
 
+@pytest.mark.parametrize("form", ["jwe", "aes-gcm"])
+def test_i3_a_rotated_key_is_used_for_the_first_message_that_is_sealed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(cipher, "KeyRing", partial(KeyRing, clock=lambda: now[0]))
+    path = tmp_path / "key"
+    path.write_text(bytes(32).hex())
+    settings = {"key": f"file:{path}", "format": form}
+    decrypt = open_message_step(StepDeclaration("decrypt", settings))
+    path.write_text((b"x" * 32).hex())
+    sealed = passed("encrypt", message({"a": 1}), **settings)
+    assert isinstance(sealed, StepMessage)
+    assert guarded(decrypt, StepMessage(sealed.raw)) is not None, "it was read just now"
+    now[0] += 2.0
+    read = StepMessage(sealed.raw)
+    assert guarded(decrypt, read) is None
+    assert read.json == {"a": 1}
+
+
+def test_i3_a_rotated_key_of_another_length_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(cipher, "KeyRing", partial(KeyRing, clock=lambda: now[0]))
+    path = tmp_path / "key"
+    path.write_text(bytes(32).hex())
+    settings = {"key": f"file:{path}", "format": "jwe", "algorithm": "A256GCM", "on_failure": "dead-letter"}
+    encrypt = open_message_step(StepDeclaration("encrypt", settings))
+    path.write_text(bytes(16).hex())
+    now[0] += 100.0
+    read = StepMessage(message({"a": 1}))
+    assert guarded(encrypt, read) is None
+    assert jwe.unseal(read.body, AESGCM(bytes(32))) == b'{"a": 1}'
+    assert "A256GCM takes a key of 256 bits, this one has 128" in caplog.text
+
+
 def test_a_token_has_the_form_of_rfc_7516() -> None:
-    cipher = AESGCM(bytes(32))
-    token = jwe.seal(b"plain", cipher, {"enc": "A256GCM", "kid": "k"}, random=bytes)
+    sealing = AESGCM(bytes(32))
+    token = jwe.seal(b"plain", sealing, {"enc": "A256GCM", "kid": "k"}, random=bytes)
     parts = token.split(b".")
     assert (len(parts), parts[1]) == (5, b"")
     assert json.loads(base64.urlsafe_b64decode(parts[0] + b"==")) == {"alg": "dir", "enc": "A256GCM", "kid": "k"}
     text, tag = (base64.urlsafe_b64decode(each + b"==") for each in parts[3:])
     assert AESGCM(bytes(32)).decrypt(bytes(12), text + tag, parts[0]) == b"plain"
-    assert jwe.unseal(token, cipher) == b"plain"
+    assert jwe.unseal(token, sealing) == b"plain"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +310,63 @@ def test_normalise_writes_every_encoding_in_every_other(tmp_path: Path) -> None:
 def test_xml_keeps_attributes_repetition_and_text() -> None:
     told = {"@id": "1", "leg": [{"to": "IAH"}, {"to": "MIA"}], "#text": "hello"}
     assert read_xml(write_xml(told, "flight")) == told
+
+
+def test_what_a_step_takes_out_stays_where_it_came_from(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"id": [1], "place": [{"lat": 1.0, "lon": 2.0}]}), str(tmp_path / "places.parquet"))
+    declared = {
+        "map": {"fields": {"one": "leg", "two": "leg", "id": "id"}, "keep": False},
+        "enrich": {"from": str(tmp_path / "places.parquet"), "on": "id = id", "columns": ["place"], "missing": "keep"},
+        "reduce": {"remove": ["one.to", "place.lat"]},
+    }
+    steps = [open_message_step(StepDeclaration(kind, settings)) for kind, settings in declared.items()]
+    for _ in range(2):
+        read = StepMessage(message({"leg": {"to": "IAH", "from": "EWR"}, "id": 1}))
+        for step in steps[:2]:
+            assert guarded(step, read) is None
+        assert read.json["place"] == {"lat": 1.0, "lon": 2.0}
+        assert guarded(steps[2], read) is None
+        assert read.json["one"] == {"from": "EWR"}
+        assert read.json["two"] == {"to": "IAH", "from": "EWR"}
+
+
+def test_i2_of_normalise_a_character_that_xml_does_not_hold_is_refused() -> None:
+    told = passed("normalise", message({"a": "x\0y"}), **{"from": "json", "to": "xml", "root": "r"})
+    assert told[2].endswith("it has the character U+0000, which XML does not hold")  # type: ignore[index]
+
+
+def test_xml_keeps_text_between_elements() -> None:
+    assert read_xml(b"<p>one <b>two</b> three <b/>four</p>") == {"b": ["two", None], "#text": "one three four"}
+
+
+def test_i2_of_normalise_bytes_behind_a_datum_are_not_left_out(tmp_path: Path) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}')
+    settings = {"from": "avro", "to": "json", "schema": str(schema)}
+    assert passed("normalise", message(b"\x02"), **settings).json == {"a": 1}  # type: ignore[union-attr]
+    told = passed("normalise", message(b"\x02\x04"), **settings)
+    assert told == ("dead-letter", "StepFailed", "step normalise: ValueError: bytes follow the datum")
+
+
+def test_i2_of_normalise_what_json_has_not_is_refused_and_cells_are_as_in_json(tmp_path: Path) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text(
+        '{"type": "record", "name": "r", "fields": [{"name": "d", "type": "double"}, {"name": "b", "type": "bytes"},'
+        '{"name": "t", "type": {"type": "int", "logicalType": "date"}}]}'
+    )
+    parsed = fastavro.parse_schema(json.loads(schema.read_text()))
+
+    def datum(number: float) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, {"d": number, "b": b"\0x", "t": 1})
+        return out.getvalue()
+
+    settings = {"from": "avro", "schema": str(schema)}
+    csv = passed("normalise", message(datum(1.5)), **settings, to="csv", columns=["d", "b", "t"])
+    assert isinstance(csv, StepMessage)
+    assert csv.body == b"1.5,0078,1970-01-02\r\n"
+    told = passed("normalise", message(datum(float("nan"))), **settings, to="json")
+    assert told[1] == "StepFailed"  # type: ignore[index]
 
 
 def test_i1_of_normalise_a_document_with_a_dtd_is_refused() -> None:

@@ -16,6 +16,7 @@ Invariants:
     I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
     I6. A topic that was made again, or truncated, is read from where it begins again by the next consumer, after what was under way has
         been given back: offsets name other records.
+    I7. What the retention removed unread is told once, with its range (`removed`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
+from isthmus.connectors.kafka.consumer.removed import RemovedRecords
 from isthmus.connectors.kafka.option import SourceOptions
 from isthmus.errors import ConnectionLostError, IsthmusError
 
@@ -70,7 +72,8 @@ class ConsumerThread(threading.Thread):
         self._options = options
         self._wake = wake
         self._is_due = threading.Condition()  # guards all that follows up to the consumer
-        self._delivered = Delivered(options, only_present=only_present)
+        self._removed = RemovedRecords(options.topic)
+        self._delivered = Delivered(options, only_present=only_present, on_gap=self._removed.gap)
         self._commits = Commits(self._delivered.account)
         self._committer = Committer(options.topic, self._commits, self._is_due)
         self._told: deque[Told] = deque()
@@ -163,6 +166,8 @@ class ConsumerThread(threading.Thread):
             self._read()
             if self._consumer is not None:
                 self._committer.commit(self._consumer)
+                if text := self._removed.look(self._consumer, time.monotonic()):
+                    self._lose(ConnectionLostError(text))
             self._serve_dead()
         except KafkaException as error:
             self._lose(error_of(error.args[0], self._options.topic))
@@ -315,6 +320,7 @@ class ConsumerThread(threading.Thread):
     # ---- partitions
 
     def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        self._removed.assigned(each.partition for each in partitions)
         with self._is_due:
             self._delivered.account.assign(each.partition for each in partitions)
 
@@ -341,6 +347,7 @@ class ConsumerThread(threading.Thread):
             self._delivered.forget(numbers)
             self._commits.forget(numbers)
             self._pause.forget(numbers)
+        self._removed.forget(numbers)
 
     def _serve_dead(self) -> None:
         if self._delivered.dead is not None:

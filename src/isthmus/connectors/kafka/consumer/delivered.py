@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -38,6 +38,7 @@ class Delivered:
     Args:
         options: of the source.
         only_present: give only what existed when it was opened first.
+        on_gap: called with a partition, the offset that was to come next, and the one that came.
 
     Attributes:
         account: what was read and is not settled.
@@ -50,7 +51,14 @@ class Delivered:
         unreadable: what is told of a record that cannot be read, for which there is no place; empty: there is none.
     """
 
-    def __init__(self, options: SourceOptions, *, only_present: bool) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        only_present: bool,
+        on_gap: Callable[[int, int, int], None] = lambda partition, first, came: None,
+    ) -> None:
+        self._on_gap = on_gap
         self.account = OffsetAccount()
         self.queue = ReadQueue()
         self.dead = DeadLetterTopic(options) if options.dead_letter_topic else None
@@ -114,8 +122,11 @@ class Delivered:
             return False
         if self.present is not None and not self.present.belongs(partition, offset):
             return False
+        expected = found.next
         if not found.is_new(offset):
             return False
+        if 0 <= expected < offset:
+            self._on_gap(partition, expected, offset)
         found.deliver(offset)
         return True
 

@@ -81,11 +81,11 @@ class TopicRange(InputPartition):
         return f"TopicRange({self.number}, {self.first}, {self.stop})"
 
 
-def _open(options: ReadOptions, group: str = "") -> Topic:
+def _open(options: ReadOptions, group: str = "", *, may_miss: bool = False) -> Topic:
     # Here, since the processes in which Spark plans import this module and need not have a client of Kafka.
     from isthmus.connectors.kafka.spark.topic import Topic
 
-    return Topic(options, options.topic, group)
+    return Topic(options, options.topic, group, may_miss=may_miss)
 
 
 def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> IsthmusError:
@@ -100,10 +100,8 @@ def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> Isth
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, TopicRange)
-    with _open(options) as topic:
-        for records in topic.records(
-            partition.number, partition.first, partition.stop, may_miss=options.missing == "skip"
-        ):
+    with _open(options, may_miss=options.missing == "skip") as topic:
+        for records in topic.records(partition.number, partition.first, partition.stop):
             yield rows_of(records)
 
 

@@ -45,13 +45,18 @@ class Topic:
         options: how its cluster is reached.
         name: of the topic.
         group: to which `commit` commits; empty: none.
+        may_miss: whether records that were removed are passed over.
     """
 
-    def __init__(self, options: ClusterOptions, name: str, group: str = "") -> None:
+    def __init__(self, options: ClusterOptions, name: str, group: str = "", *, may_miss: bool = False) -> None:
         self._options = options
         self._name = name
+        self._may_miss = may_miss
+        settings = {**reader_settings(options, group or _GROUP), "enable.partition.eof": True}
+        if not may_miss:
+            settings["auto.offset.reset"] = "error"  # what is removed while it is read is told, not passed over
         with errors_of(options, name):
-            self._consumer = Consumer({**reader_settings(options, group or _GROUP), "enable.partition.eof": True})
+            self._consumer = Consumer(settings)
 
     def edges(self) -> dict[int, tuple[int, int]]:
         """By partition, the first offset and the one behind the last record.
@@ -70,7 +75,7 @@ class Topic:
                 found[number] = low, high
         return found
 
-    def records(self, partition: int, first: int, stop: int, *, may_miss: bool) -> Iterator[list[Any]]:
+    def records(self, partition: int, first: int, stop: int) -> Iterator[list[Any]]:
         """The records from `first` up to `stop`, which is not among them.
 
         Raises:
@@ -80,27 +85,33 @@ class Topic:
         where = TopicPartition(self._name, partition, first)
         with errors_of(self._options, self._name):
             low = int(self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)[0])
-            if low > first and not may_miss:
-                raise RecordsMissingError(
-                    f"topic '{self._name}', partition {partition}: the records from offset {first} up to {min(low, stop)} were removed "
-                    "before they were read; write missing=skip to continue with those that exist, or a new checkpointLocation"
-                )
+            if low > first and not self._may_miss:
+                raise self._missing(partition, first, min(low, stop))
             at = max(first, low)
             self._consumer.assign([TopicPartition(self._name, partition, at)])
             heard = time.monotonic()
             while at < stop:
                 page: list[Any] = self._consumer.consume(_PAGE, _POLL_SECONDS)
-                if page:
-                    at = max(map(self._after, page))
                 found = [record for record in page if record.error() is None and record.offset() < stop]
                 if found:
                     yield found
+                if any(_is_reset(record) for record in page):
+                    low = int(self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)[0])
+                    raise self._missing(partition, max((at, *(each.offset() + 1 for each in found))), min(low, stop))
+                if page:
+                    at = max(map(self._after, page))
                 if page:
                     heard = time.monotonic()
                 if time.monotonic() > heard + SILENCE_SECONDS:
                     raise ConnectionLostError(
                         f"topic '{self._name}', partition {partition}: no record came for {SILENCE_SECONDS:g} s"
                     )
+
+    def _missing(self, partition: int, first: int, stop: int) -> RecordsMissingError:
+        return RecordsMissingError(
+            f"topic '{self._name}', partition {partition}: the records from offset {first} up to {stop} were removed before they were read; "
+            "write missing=skip to continue with those that exist, or a new checkpointLocation"
+        )
 
     @staticmethod
     def _after(record: Any) -> int:
@@ -132,3 +143,9 @@ class Topic:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_reset(record: Any) -> bool:
+    """Whether the offset that comes next is not there any more."""
+    error = record.error()
+    return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET

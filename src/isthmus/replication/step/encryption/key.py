@@ -6,7 +6,7 @@ Specification: RFC 7517 (JSON Web Key), section 4; RFC 7518, section 6.4.
 
 Invariants:
     I1. No error repeats anything of a key.
-    I2. A key that cannot be read again stays in use; that is told once.
+    I2. A key that cannot be read again, or is of no use, leaves the one before in use; that is told once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ __all__ = ["Key", "KeyRing", "parse_key"]
 
 FILE_SECONDS = 60.0
 VAULT_SECONDS = 300.0
+# So many times more often it is read where it does not fit: somebody may have begun to use the next one.
+EARLY = 30
 _SIZES = (16, 24, 32)
 _HEX = re.compile(r"[0-9A-Fa-f]+")
 
@@ -54,36 +56,55 @@ class KeyRing:
     Args:
         reference: where it is.
         clock: monotonic seconds.
+        check: raises InvalidArgumentError for a key that is of no use here.
 
     Raises:
         SecretError: the reference leads nowhere.
         InvalidArgumentError: what it leads to is no key.
     """
 
-    def __init__(self, reference: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        reference: str,
+        clock: Callable[[], float] = time.monotonic,
+        check: Callable[[Key], None] = lambda key: None,
+    ) -> None:
         self._reference = SecretReference.parse(reference)
         self._clock = clock
+        self._check = check
         self._spacing = VAULT_SECONDS if self._reference.scheme == "keyvault" else FILE_SECONDS
         self._key = self._read()
-        self._due = clock() + self._spacing
+        self._read_at = clock()
         self._is_told = False
 
     def get(self) -> Key:
         """The key as it is now."""
-        now = self._clock()
-        if now >= self._due:
-            self._due = now + self._spacing
-            try:
-                self._key = self._read()
-                self._is_told = False
-            except IsthmusError as error:
-                if not self._is_told:
-                    log.warning("a key cannot be read again; the key before stays in use (%s)", error)
-                self._is_told = True
+        if self._clock() >= self._read_at + self._spacing:
+            self._renew()
         return self._key
 
+    def other(self) -> Key | None:
+        """The key, read again before its time since it did not fit, if it is another one now."""
+        if self._clock() < self._read_at + self._spacing / EARLY:
+            return None
+        before = self._key
+        self._renew()
+        return self._key if self._key.octets != before.octets else None
+
+    def _renew(self) -> None:
+        self._read_at = self._clock()
+        try:
+            self._key = self._read()
+            self._is_told = False
+        except IsthmusError as error:
+            if not self._is_told:
+                log.warning("a key cannot be read again; the key before stays in use (%s)", error)
+            self._is_told = True
+
     def _read(self) -> Key:
-        return parse_key(resolve(self._reference).reveal(), str(self._reference))
+        key = parse_key(resolve(self._reference).reveal(), str(self._reference))
+        self._check(key)
+        return key
 
 
 def parse_key(text: str, reference: str) -> Key:

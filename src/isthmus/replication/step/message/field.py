@@ -6,6 +6,7 @@ language, `'text'` that text.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import MISSING
 from isthmus.rules.system import canonical_name
 
-__all__ = ["ABSENT", "put", "reader", "take_out"]
+__all__ = ["ABSENT", "is_utf8", "put", "reader", "take_out"]
 
 ABSENT = object()
 """A field that a message has not got."""
@@ -39,14 +40,14 @@ def reader(field: str) -> Callable[[StepMessage], Any]:
 
 
 def put(body: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of a JSON object; dots nest."""
+    """Set a field of a JSON object; dots nest. A value that holds others is copied: what one step takes out of it stays where it came from."""
     *above, last = field.split(".")
     for name in above:
         inner = body.get(name)
         if not isinstance(inner, dict):
             inner = body[name] = {}
         body = inner
-    body[last] = value
+    body[last] = copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
 def take_out(body: dict[str, Any], field: str) -> None:
@@ -57,6 +58,15 @@ def take_out(body: dict[str, Any], field: str) -> None:
         inner = inner.get(name) if isinstance(inner, dict) else None
     if isinstance(inner, dict):
         inner.pop(last, None)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded, and so be in a column: JSON may hold halves of surrogate pairs, which no UTF-8 does."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _get(value: Any, path: list[str]) -> Any:

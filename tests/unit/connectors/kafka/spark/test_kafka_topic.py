@@ -1,0 +1,60 @@
+"""isthmus.connectors.kafka.spark.topic: what a topic removes while it is read, without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from confluent_kafka import KafkaError
+
+from isthmus.connectors.kafka.spark import topic as module
+from isthmus.connectors.kafka.spark.option import read_options
+from isthmus.connectors.kafka.spark.topic import RecordsMissingError, Topic
+
+
+class Record:
+    def __init__(self, offset: int, error: int | None = None) -> None:
+        self._offset, self._error = offset, error
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> KafkaError | None:
+        return None if self._error is None else KafkaError(self._error)
+
+
+class Consumer:
+    """Gives two records; then the retention has removed what follows."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        Consumer.settings = settings
+        self._low = 0
+        self._pages = [[Record(0), Record(1)], [Record(-1001, KafkaError._AUTO_OFFSET_RESET)]]
+
+    def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
+        return self._low, 9
+
+    def assign(self, places: Any) -> None:
+        pass
+
+    def consume(self, count: int, timeout: float) -> list[Record]:
+        self._low = 5
+        return self._pages.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_i2_records_that_are_removed_while_they_are_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Consumer", Consumer)
+    options = read_options({"bootstrap_servers": "a:1", "topic": "t"})
+    with Topic(options, "t") as topic:
+        pages = topic.records(0, 0, 9)
+        assert [each.offset() for each in next(pages)] == [0, 1]
+        with pytest.raises(RecordsMissingError, match="from offset 2 up to 5"):
+            next(pages)
+    assert Consumer.settings["auto.offset.reset"] == "error"
+    Topic(options, "t", may_miss=True).close()
+    assert Consumer.settings["auto.offset.reset"] == "earliest"
