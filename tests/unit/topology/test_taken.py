@@ -41,3 +41,28 @@ def test_tasks_that_read_one_topic_or_stream_each_on_their_own_are_none() -> Non
         "{pattern: stream-to-queue, source: hub, stream: s, target: ewr, queue: r}",
     ]
     assert lint(HEAD + "".join(f"  t{at}: {task}\n" for at, task in enumerate(tasks))) == []
+
+
+TWO = HEAD.replace("  hub:", "  iot: {kind: kafka, bootstrap: 'b:1'}\n  hub:")
+FROM = "{pattern: stream-to-queue, source: %s, stream: s, target: ewr, queue: %s%s}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (("hub", "q", ""), ("iot", "Q", ""), True),
+        (("hub", "q", ", duplicate_detection: off"), ("iot", "q", ""), True),
+        (("hub", "q", ", duplicate_detection: off"), ("iot", "q", ", duplicate_detection: off"), False),
+        (("hub", "q", ""), ("iot", "r", ""), False),
+        # What one stream gives twice is the same message.
+        (("hub", "q", ""), ("hub", "q", ", group: g"), False),
+    ],
+)
+def test_streams_of_one_name_that_detection_would_take_for_one(
+    first: tuple[str, str, str], second: tuple[str, str, str], told: bool
+) -> None:
+    """A MessageId is made of stream, partition and offset: records of two clusters have equal ones."""
+    faults = [str(each) for each in lint(TWO + f"  a: {FROM % first}\n  b: {FROM % second}\n")]
+    assert len(faults) == told, faults
+    if told:
+        assert "have equal MessageIds" in faults[0]
