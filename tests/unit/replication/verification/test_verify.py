@@ -152,6 +152,20 @@ def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> No
     assert {(flow.witness.entity, flow.origin_is_consumed) for flow in chosen} == {("f/Subscriptions/boards", True)}
 
 
+def test_an_audit_subscription_of_a_tree_with_a_filter_does_not_hold_every_message_either() -> None:
+    """What its filter leaves out would be missed nowhere."""
+    head, text = (
+        FILE.partition("tasks:")[0],
+        "{pattern: fan-out, topic: f, hub: ewr, members: [jfk], subscriptions: %s}",
+    )
+    alone = read(head + "tasks:\n  t: " + text % '{audit: {filter: "a = 1"}}')
+    with pytest.raises(InvalidArgumentError, match="no subscription that holds every message"):
+        flows_of(alone, "t")
+    (chosen,) = flows_of(read(head + "tasks:\n  t: " + text % '{audit: {filter: "a = 1"}, boards: }'), "t")
+    assert (chosen.witness.entity, chosen.target.entity) == ("f/Subscriptions/boards", "f/Subscriptions/boards")
+    assert (chosen.origin_is_consumed, chosen.target_is_consumed, chosen.audit_ms) == (True, True, 0)
+
+
 @pytest.mark.parametrize(
     ("ordering", "ordered", "by_session"),
     [("ordered", True, False), ("strict", True, False), ("session", True, True), ("none", False, False)],

@@ -240,7 +240,8 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
     """What entered the source of the first transfer and has to be at the target of the last."""
     first, last = path[0], path[-1]
     whole = next((each.name for each in task.subscriptions if not each.rules), "")
-    audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT), None)
+    # What the filter of an audit subscription leaves out would be missed nowhere.
+    audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT and not each.rules), None)
     name = AUDIT if audit is not None else whole
     witness = f"{first.source.entity}/Subscriptions/{name}" if name and first.is_topic else ""
     if first.from_log:
