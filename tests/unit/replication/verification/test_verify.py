@@ -128,6 +128,25 @@ def test_a_queue_that_is_divided_forwards_to_what_the_routes_read(task: str, for
 
 
 @pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("", {"jfk/a": "x = 1", "jfk/b": "y = 1", "jfk/c": ""}),
+        (", first: true", {"jfk/a": "", "jfk/b": "", "jfk/c": ""}),
+    ],
+)
+def test_a_message_of_a_split_is_sought_at_several_targets_where_it_may_go_to_several(
+    first: str, expected: dict[str, str]
+) -> None:
+    targets = '[{to: jfk, queue: a, filter: "x = 1"}, {to: jfk, name: two, queue: b, filter: "y = 1"}]'
+    task = f"{{pattern: split, source: ewr, queue: q, targets: {targets}, otherwise: {{to: jfk, name: no, queue: c}}{first}}}"
+    federation = read(FILE.partition("tasks:")[0] + f"tasks:\n  t: {task}\n")
+    chosen = {route.name: route for route in routes(federation)}
+    ground = verify_module.ground_of(flows_of(federation, "t"), chosen)
+    assert {each.member: each.filter for each in ground.passages} == expected
+    assert all(each.is_filtered for each in ground.passages)
+
+
+@pytest.mark.parametrize(
     ("task", "given"),
     [
         ("{pattern: copy, source: ewr, target: jfk, topic: f, target_queue: q}", "other"),

@@ -70,6 +70,7 @@ class Transfer:
         from_plain: whether the source is neither a log nor Service Bus, e.g. RabbitMQ.
         to_plain: whether the target is.
         keeps_rejected: whether the source's system keeps what is set aside without being told where.
+        goes_alone: whether a message that goes this way goes no other way of the task.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Transfer:
     from_plain: bool = False
     to_plain: bool = False
     keeps_rejected: bool = True
+    goes_alone: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -263,6 +265,7 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         changes=any(each.action for each in path),
         audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         detection_ms=task.duplicate_detection_ms,
+        goes_alone=last.goes_alone,
     )
 
 
