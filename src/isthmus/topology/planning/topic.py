@@ -102,6 +102,7 @@ class _TopicPlanner:
             self._change("update", replace(subscription, rules=None), replace(stands, rules=None))
             if not subscription.name.lower().startswith(OWN):
                 self._findings.note_forwarding(self._alias, what, subscription, stands)
+            self._findings.note_left(self._alias, subscription, stands)
         endless = (stands.default_ttl_ms or 0) >= INFINITE_MS
         if subscription.initial_ttl_ms is not None and subscription.initial_ttl_ms < INFINITE_MS and endless:
             self._findings.notes.append(
