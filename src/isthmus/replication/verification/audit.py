@@ -227,13 +227,12 @@ def audit(
 
 
 def _seen(
-    siblings: Siblings, on_message: Callable[[str, bytes], None] | None, alias: str, message: bytes, identity: Identity
+    siblings: Siblings, on_message: Callable[[str, bytes], None] | None, at: Audited, message: bytes, identity: Identity
 ) -> None:
     """A message of an audited place was read."""
-    if identity.origin:
-        siblings.see((identity.origin, alias), message, identity)
+    siblings.see((identity.origin or at.forwards, at.alias), message, identity)
     if on_message is not None:
-        on_message(alias, message)
+        on_message(at.alias, message)
 
 
 def _counted(passages: Sequence[Passage], unsettled: Callable[[Route], int] | None) -> dict[tuple[str, str], int]:
@@ -378,7 +377,7 @@ def _read_on(
     peek: Peek,
     read: Callable[[bytes], Identity],
     known: Mapping[int, int],
-    seen: Callable[[str, bytes, Identity], None],
+    seen: Callable[[Audited, bytes, Identity], None],
 ) -> dict[int, int]:
     """Reads what comes after `known`: by fragment, of which an ordinary entity has one, the next sequence number."""
     ends = dict(known)
@@ -389,5 +388,5 @@ def _read_on(
             continue
         audited.take(message, identity)
         ends[fragment] = identity.sequence + 1
-        seen(audited.alias, message, identity)
+        seen(audited, message, identity)
     return ends

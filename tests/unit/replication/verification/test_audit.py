@@ -580,3 +580,20 @@ def test_what_is_changed_on_its_way_does_not_tell_whether_another_target_is_to_h
 def test_filters_that_exclude_each_other_leave_nothing_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.SPLIT", [("jfk", "a = 1"), ("lga", "a = 2")])
     assert divided(changes=True).verdict is Verdict.CLEAN
+
+
+def test_what_a_namespace_forwards_by_filters_is_missed_at_each_that_selects_it() -> None:
+    entities = Entities()
+    ways = [
+        passage.Passage(origin="in", member=member, routes=(), is_witnessed=False, is_filtered=True, filter=condition)
+        for member, condition in SPLIT
+    ]
+    for number, own in ((1, {"a": 1}), (2, {"a": 1, "b": 2}), (3, {"a": 1})):
+        entities.put("ewr/jfk", number, own=dict(own))
+    entities.held["ewr/lga"] = []
+    places = {member: Endpoint("ewr", member) for member, _ in SPLIT}
+    result = audit("t", [], places, entities.peek, passages=ways)
+    assert {(each.member, each.lost) for each in result.comparisons if each.origin != each.member} == {
+        ("jfk", 0),
+        ("lga", 1),
+    }
