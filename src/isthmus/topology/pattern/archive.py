@@ -335,6 +335,8 @@ class Archive:
             target=Endpoint(TABLE, task.table),
             routes=(route.name,),
             filter=task.filter,
+            # What an application's subscription did not take has a number of its topic, too.
+            origin_is_consumed=bool(task.subscription),
             target_is_consumed=False,
             audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         )

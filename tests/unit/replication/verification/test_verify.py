@@ -128,6 +128,25 @@ def test_a_queue_that_is_divided_forwards_to_what_the_routes_read(task: str, for
 
 
 @pytest.mark.parametrize(
+    ("task", "consumed"),
+    [
+        ("{pattern: archive, source: ewr, topic: f, subscription: s, table: lake}", True),
+        ("{pattern: move, source: ewr, topic: f, subscription: s, target: hub, target_topic: g}", True),
+        ("{pattern: archive, source: ewr, topic: f, table: lake}", False),
+        ("{pattern: move, source: ewr, queue: q, target: hub, target_topic: g}", False),
+    ],
+)
+def test_what_an_applications_subscription_did_not_take_is_not_called_lost(task: str, consumed: bool) -> None:
+    """Its rules are not the task's: the topic gives numbers to messages that they leave out, too."""
+    head = FILE.partition("tasks:")[0] + "  hub: {kind: kafka, bootstrap: 'a:1'}\n"
+    federation = read(head + f"tasks:\n  t: {task}\n")
+    (way,) = verify_module.ground_of(
+        flows_of(federation, "t"), {each.name: each for each in routes(federation)}
+    ).passages
+    assert (way.is_witnessed, way.is_consumed) == (False, consumed)
+
+
+@pytest.mark.parametrize(
     ("first", "expected"),
     [
         ("", {"jfk/a": "x = 1", "jfk/b": "y = 1", "jfk/c": ""}),

@@ -260,7 +260,10 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         target=Endpoint(last.target.alias, target),
         routes=tuple(task.route_name(each) for each in path),
         filter=filters[0] if len(filters) == 1 else " AND ".join(f"({each})" for each in filters),
-        origin_is_consumed=name != AUDIT and not first.from_log and not (last.to_log and not witness),
+        # What an application's subscription did not take has a number of its topic, too.
+        origin_is_consumed=name != AUDIT
+        and not first.from_log
+        and (bool(witness or first.subscription) or not last.to_log),
         target_is_consumed=not last.to_log and (not last.to_topic or name != AUDIT),
         changes=any(each.action for each in path),
         audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
