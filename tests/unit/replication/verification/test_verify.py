@@ -14,6 +14,7 @@ from isthmus.replication.verification.identity import identify
 from isthmus.replication.verification.reconcile import Reconciliation
 from isthmus.replication.verification.verify import flows_of, verify
 from isthmus.topology import read
+from isthmus.topology.linter import warnings
 from isthmus.topology.route import routes
 
 FILE = """
@@ -144,6 +145,20 @@ def test_what_an_applications_subscription_did_not_take_is_not_called_lost(task:
         flows_of(federation, "t"), {each.name: each for each in routes(federation)}
     ).passages
     assert (way.is_witnessed, way.is_consumed) == (False, consumed)
+
+
+@pytest.mark.parametrize(
+    ("action", "may_end"), [("SET a = 2", {"lga"}), ("REMOVE A", {"lga"}), ("SET b = 2", set()), ("SET sys.To = 'x'", set())]
+)
+def test_what_an_action_may_keep_from_going_on_is_not_called_lost(action: str, may_end: set[str]) -> None:
+    text = (
+        FILE.partition("tasks:")[0] + "  lga: {connection: env:LGA}\ntasks:\n  t: {pattern: fan-out, topic: f, hub: ewr, audit: 1d, "
+        f'members: {{jfk: [lga]}}, filter: "a = 1", action: "{action}"}}\n'
+    )
+    flows = flows_of(read(text), "t")
+    assert {each.target.alias for each in flows if each.drops and each.origin.alias == "ewr"} == may_end
+    told = [each for each in warnings(text) if "do not go on from jfk" in str(each)]
+    assert len(told) == bool(may_end)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.rules import Filter, parse_action
+from isthmus.rules.analysis.analysis import properties
 from isthmus.topology.file.document import Document, suggest
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.ordering import in_sessions, partitioned
@@ -266,10 +268,20 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         and (bool(witness or first.subscription) or not last.to_log),
         target_is_consumed=not last.to_log and (not last.to_topic or name != AUDIT),
         changes=any(each.action for each in path),
+        drops=any(_decides_anew(each, later) for at, each in enumerate(path) for later in path[at + 1 :]),
         audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         detection_ms=task.duplicate_detection_ms,
         goes_alone=last.goes_alone,
     )
+
+
+def _decides_anew(transfer: Transfer, later: Transfer) -> bool:
+    """Whether the action of a transfer may change what the filter of a later one reads."""
+    if not transfer.action or not later.filter:
+        return False
+    targets = (each.target for each in parse_action(transfer.action).statements)
+    read = {(each.scope, each.name.lower()) for each in properties(Filter(later.filter).tree)}
+    return any((each.scope, each.name.lower()) in read for each in targets)
 
 
 def places_of(namespaces: Mapping[str, NamespaceRef], aliases: tuple[str, ...]) -> list[tuple[str, str]]:
