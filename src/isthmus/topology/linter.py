@@ -11,6 +11,9 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.errors import Fault
+from isthmus.rules import Filter
+from isthmus.rules.analysis.analysis import never_matches
+from isthmus.rules.syntax.tree import And
 from isthmus.topology.canary import check_canaries
 from isthmus.topology.file.document import Document
 from isthmus.topology.file.reader import read_model
@@ -83,6 +86,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
     if not document.faults:
         spark = federation.spark
         found = routes(federation)
+        _warn_of_two_ways(found, federation, document)
         _warn_of_steps(federation, document)
         _check_windows(federation, document)
         check_full(federation, document)
@@ -134,6 +138,25 @@ def _check_kinds(task: Task, federation: Federation, document: Document) -> None
                 task.places.get("members", task.place),
                 f"{task.pattern} needs subscriptions with rules: {alias} is of kind {namespace.kind}, which has none",
                 f"write a task of pattern {' or '.join(LOG_PATTERNS if namespace.is_log else PLAIN_PATTERNS)} for {alias}",
+            )
+
+
+def _warn_of_two_ways(found: list[Route], federation: Federation, document: Document) -> None:
+    """Warn of two tasks by which one message may come to one place."""
+    ends = [(each.source.alias, each.entered.lower(), each.target.alias, each.target.entity.lower()) for each in found]
+    told: set[tuple[str, str]] = set()
+    for at, second in enumerate(found):
+        for first in (each for other, each in enumerate(found[:at]) if ends[other] == ends[at]):
+            filters = [Filter(each.options.filter).tree for each in (first, second) if each.options.filter]
+            exclude = len(filters) == 2 and never_matches(And(tuple(filters)))
+            if exclude or first.task == second.task or (first.task, second.task) in told:
+                continue
+            told.add((first.task, second.task))
+            document.warn(
+                federation.tasks[second.task].place,
+                f"tasks {first.task} and {second.task} both bring messages of {second.source.alias}/{second.entered} to {second.target}: of one "
+                "that both take only the copy that comes first is there where copies are known by their origin, and both are there elsewhere",
+                "write filters that exclude each other, or another target",
             )
 
 

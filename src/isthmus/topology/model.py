@@ -344,6 +344,7 @@ class Flow:
         consumers: name of the one subscription that all consumers share, where the entities model a queue; else empty.
         origin_is_recorded: whether the witness records what passes a topic that keeps and numbers nothing itself.
         target_is_recorded: the same of the target.
+        goes_alone: whether a message that goes this way goes no other way of the task.
     """
 
     origin: Endpoint
@@ -361,6 +362,7 @@ class Flow:
     consumers: str = ""
     origin_is_recorded: bool = False
     target_is_recorded: bool = False
+    goes_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.topology import QueueState, TopicState, lint, read, wanted
+from isthmus.testing.administration import FakeAdministration
+from isthmus.topology import QueueState, TopicState, lint, plan, read, wanted
 from isthmus.topology.route import routes
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n  lga: {connection: env:C}\ntasks:\n"
@@ -74,3 +75,28 @@ def test_a_spool_in_the_state_folder_is_refused_where_executors_are_elsewhere() 
         + "spark: {master: 'spark://cluster:7077', checkpoints: 's3a://bucket/checkpoints', control: {host: 10.0.0.1}}\n"
     )
     assert any("executors on other machines do not have" in str(each) for each in lint(remote)), lint(remote)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        (ALL, ALL.replace(", mailbox: true", ""), ["isthmus.flights.jfk", "isthmus.flights.lga"]),
+        (
+            HEAD + "  a: {pattern: split, source: ewr, queue: q, targets: [{to: jfk, queue: a}]}\n",
+            HEAD + "  a: {pattern: move, source: ewr, queue: q, target: jfk, target_queue: a}\n",
+            ["isthmus.a"],
+        ),
+        (ALL.replace(", mailbox: true", ""), ALL, []),
+    ],
+)
+def test_what_is_left_where_nothing_reads_any_more_is_told(before: str, after: str, left: list[str]) -> None:
+    namespaces = {alias: FakeAdministration(f"{alias}.test") for alias in ("ewr", "jfk", "lga")}
+    for text in (before, after):
+        federation = read(text)
+        found = plan(
+            federation, {alias: namespaces[alias].observe(alias, each) for alias, each in wanted(federation).items()}
+        )
+        for change in found.changes:
+            namespaces[change.alias].make(change)
+    told = [note for note in found.notes if "is moved by no task of this file any more" in note and " at ewr " in note]
+    assert [note.split()[3] for note in told] == left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isthmus.topology import lint
+from isthmus.topology.linter import warnings
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n  hub: {kind: kafka, bootstrap: 'a:1'}\ntasks:\n"
 STREAM = "{pattern: queue-to-stream, source: ewr, queue: q, target: hub, stream: s}"
@@ -41,3 +42,66 @@ def test_tasks_that_read_one_topic_or_stream_each_on_their_own_are_none() -> Non
         "{pattern: stream-to-queue, source: hub, stream: s, target: ewr, queue: r}",
     ]
     assert lint(HEAD + "".join(f"  t{at}: {task}\n" for at, task in enumerate(tasks))) == []
+
+
+TWO = HEAD.replace("  hub:", "  iot: {kind: kafka, bootstrap: 'b:1'}\n  hub:")
+FROM = "{pattern: stream-to-queue, source: %s, stream: s, target: ewr, queue: %s%s}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (("hub", "q", ""), ("iot", "Q", ""), True),
+        (("hub", "q", ", duplicate_detection: off"), ("iot", "q", ""), True),
+        (("hub", "q", ", duplicate_detection: off"), ("iot", "q", ", duplicate_detection: off"), False),
+        (("hub", "q", ""), ("iot", "r", ""), False),
+        # What one stream gives twice is the same message.
+        (("hub", "q", ""), ("hub", "q", ", group: g"), False),
+    ],
+)
+def test_streams_of_one_name_that_detection_would_take_for_one(
+    first: tuple[str, str, str], second: tuple[str, str, str], told: bool
+) -> None:
+    """A MessageId is made of stream, partition and offset: records of two clusters have equal ones."""
+    faults = [str(each) for each in lint(TWO + f"  a: {FROM % first}\n  b: {FROM % second}\n")]
+    assert len(faults) == told, faults
+    if told:
+        assert "have equal MessageIds" in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (
+            "{pattern: all-active, topic: F, members: [ewr, jfk]}",
+            "{pattern: copy, source: ewr, target: jfk, topic: f}",
+            True,
+        ),
+        (
+            "{pattern: copy, source: ewr, target: jfk, topic: f, target_queue: q, action: 'SET a = 1'}",
+            "{pattern: copy, source: ewr, target: jfk, topic: f, target_queue: q, action: 'SET a = 2'}",
+            True,
+        ),
+        (
+            "{pattern: copy, source: ewr, target: jfk, topic: f, filter: 'a = 1'}",
+            "{pattern: copy, source: ewr, target: jfk, topic: f, filter: 'a = 2'}",
+            False,
+        ),
+        (
+            "{pattern: copy, source: ewr, target: jfk, topic: f}",
+            "{pattern: copy, source: jfk, target: ewr, topic: f}",
+            False,
+        ),
+        (
+            "{pattern: copy, source: ewr, target: jfk, topic: f}",
+            "{pattern: copy, source: ewr, target: jfk, topic: g}",
+            False,
+        ),
+    ],
+)
+def test_two_tasks_that_bring_a_message_to_one_place_are_warned_of(first: str, second: str, told: bool) -> None:
+    """The second copy is dropped where copies are known by origin, also where it was to be another one; elsewhere it is there twice."""
+    text = HEAD + f"  a: {first}\n  b: {second}\n"
+    assert not lint(text)
+    found = [str(each) for each in warnings(text) if "both bring messages of ewr/" in str(each)]
+    assert len(found) == told, found

@@ -246,7 +246,7 @@ class ArchiveFolder:
     def files(self) -> list[Path]:
         """The files of the table, those of a batch included that was noted and whose move a kill has cut off."""
         last = self._last or self._read_last()
-        found = {file for file in files_of(self.path) if OWN not in file.relative_to(self.path).parts}
+        found = {file for file in files_of(self.path) if _is_of_table(file.relative_to(self.path).parts)}
         if last is not None:
             # Behind the walk: what is moved meanwhile is at one of the two places.
             moved = (self.moved(self._staging / str(last.number) / name) for name in last.files)
@@ -292,6 +292,11 @@ class ArchiveFolder:
             sync_folder(folder)
         if staging.exists():
             shutil.rmtree(staging)
+
+
+def _is_of_table(parts: tuple[str, ...]) -> bool:
+    """Whether a file is where a batch's files are moved to, and not in a folder that somebody else has put into the table's."""
+    return len(parts) == 3 and parts[0].startswith("date=") and parts[1].startswith("hour=")
 
 
 def files_of(folder: Path) -> Iterator[Path]:

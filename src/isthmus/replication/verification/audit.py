@@ -50,6 +50,7 @@ from isthmus.replication.verification.passage import (
 from isthmus.replication.verification.reading import Reading
 from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.replication.verification.recorded import Recorded
+from isthmus.replication.verification.sibling import Siblings
 from isthmus.replication.verification.unkept import doubt_unkept, entered_unkept
 from isthmus.topology.model import Endpoint, Route
 
@@ -142,14 +143,16 @@ def audit(
         )
         for alias, endpoint in subscriptions.items()
     }
-    ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
-    sources = SourceReader(followed, open_peek, read, log_reader, spools)
+    siblings = Siblings(followed)
+    seen = partial(_seen, siblings, on_message)
+    ends = {alias: _read_on(each, peeks[alias], read, {}, seen) for alias, each in audited.items()}
+    sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see)
     sources.read_waiting(began_ms)
     rest = sources.found
     met = {pair: set(each.waiting) for pair, each in rest.items()}
     for alias, each in audited.items():
         each.first_pass = False
-        ends[alias] = _read_on(each, peeks[alias], read, ends[alias], on_message)
+        ends[alias] = _read_on(each, peeks[alias], read, ends[alias], seen)
     sources.read_set_aside()
     for label in {each.origin for each in followed if not each.is_witnessed}:
         for each in audited.values():
@@ -163,7 +166,7 @@ def audit(
         pause(COUNTED_SECONDS)
         counts = count()
         for alias, each in audited.items():
-            _read_on(each, peeks[alias], read, ends[alias], on_message)
+            _read_on(each, peeks[alias], read, ends[alias], seen)
         by_record.number()
     for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
         late = [by_record.met(each, counts[each.pair]) for each in followed if each.by_content and each.origin == alias]
@@ -201,7 +204,7 @@ def audit(
         for pair, numbers in dropped_by_detection(sought, reads, detection_ms or {}, originals, marks).items():
             rest[pair].dropped |= numbers
             missing[pair] -= numbers
-        doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest)
+        doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest, siblings.wanted)
         for passage in followed:
             if passage.is_witnessed:
                 at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
@@ -213,8 +216,23 @@ def audit(
                     rest[passage.pair].delivered |= _confirmed(doubtful, delivered(passage), origin)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
-        task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
+        task,
+        holdings,
+        rest,
+        ordered=ordered,
+        readings=tuple(readings.values()),
+        pairs=pairs,
+        unread=(*unseen, *siblings.untold),
     )
+
+
+def _seen(
+    siblings: Siblings, on_message: Callable[[str, bytes], None] | None, at: Audited, message: bytes, identity: Identity
+) -> None:
+    """A message of an audited place was read."""
+    siblings.see((identity.origin or at.forwards, at.alias), message, identity)
+    if on_message is not None:
+        on_message(at.alias, message)
 
 
 def _counted(passages: Sequence[Passage], unsettled: Callable[[Route], int] | None) -> dict[tuple[str, str], int]:
@@ -359,7 +377,7 @@ def _read_on(
     peek: Peek,
     read: Callable[[bytes], Identity],
     known: Mapping[int, int],
-    on_message: Callable[[str, bytes], None] | None,
+    seen: Callable[[Audited, bytes, Identity], None],
 ) -> dict[int, int]:
     """Reads what comes after `known`: by fragment, of which an ordinary entity has one, the next sequence number."""
     ends = dict(known)
@@ -370,6 +388,5 @@ def _read_on(
             continue
         audited.take(message, identity)
         ends[fragment] = identity.sequence + 1
-        if on_message is not None:
-            on_message(audited.alias, message)
+        seen(audited, message, identity)
     return ends

@@ -98,6 +98,7 @@ class Passage:
         is_witnessed: whether what entered the origin can be read there.
         is_consumed: of an origin without witness: whether what is missing may have been consumed, there or at the target.
         is_filtered: whether not all messages of the origin go this way.
+        filter: which of them do, as SQL; empty: all, not told, or such that go no other way.
         expires_ms: copies live so long at the target at most; 0: as long as their originals.
         changes: whether contents change on the way.
         drops: whether steps may complete messages without passing them on.
@@ -112,6 +113,7 @@ class Passage:
     is_witnessed: bool = True
     is_consumed: bool = False
     is_filtered: bool = False
+    filter: str = ""
     expires_ms: int = 0
     changes: bool = False
     drops: bool = False
@@ -138,6 +140,7 @@ class SourceReader:
         read: a message's identity.
         logs: reads what is before routes whose source is a log; None: there are none.
         spools: tells what is in the spools of routes; None: no route has any.
+        on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
     """
 
     def __init__(
@@ -147,7 +150,9 @@ class SourceReader:
         read: Read,
         logs: LogReader | None = None,
         spools: SpoolsReader | None = None,
+        on_waiting: Callable[[tuple[str, str], bytes, Identity], None] = lambda pair, message, identity: None,
     ) -> None:
+        self._on_waiting = on_waiting
         self._spools = spools
         self._passages = passages
         self.found = {passage.pair: Undelivered() for passage in passages}
@@ -188,6 +193,7 @@ class SourceReader:
                         if each.takes(depth, identity):
                             at = self.found[each.pair]
                             (at.expired if over else at.waiting).add(identity.number)
+                            self._on_waiting(each.pair, message, identity)
 
     def read_set_aside(self) -> None:
         """Note what was dead-lettered before the routes.

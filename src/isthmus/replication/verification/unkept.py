@@ -8,6 +8,7 @@ Invariants:
     I1. The numbers from the lowest to the highest that is known have entered, in each fragment. What came behind the highest, or
         before the lowest, cannot be seen; the latter is told.
     I2. A number that is found nowhere is lost only where nobody consumes at either end and every message goes the same way.
+    I3. A number that is found at one of several targets with filters is not missing at another one, unless that one's filter selects it.
 """
 
 from __future__ import annotations
@@ -63,19 +64,29 @@ def doubt_unkept(
     passages: Sequence[Passage],
     missing: Mapping[tuple[str, str], set[int]],
     rest: Mapping[tuple[str, str], Undelivered],
+    wanted: Mapping[tuple[str, str], set[int]] | None = None,
 ) -> None:
     """Of what is missing in the numbers of origins that nobody keeps, what cannot be called lost.
 
-    Where not all messages go the same way, one that is known elsewhere is missing nowhere, and one that is known nowhere is told
-    once.
+    Where not all messages go the same way, one that is known elsewhere is missing only where it is wanted, too, and one that is known
+    nowhere is told once.
+
+    Args:
+        passages: those of such origins.
+        missing: by (origin, member).
+        rest: gets it.
+        wanted: by (origin, member), what is known elsewhere and has to be there, too (`Siblings`).
     """
     for each in passages:
         siblings = [other for other in passages if other.origin == each.origin and other.is_filtered]
         if each.is_filtered:
             nowhere = set.intersection(*(missing[other.pair] for other in siblings))
             told = nowhere if each is siblings[0] else set()
-            rest[each.pair].elsewhere |= missing[each.pair] - told
+            also = missing[each.pair] & (wanted or {}).get(each.pair, set())
+            rest[each.pair].elsewhere |= missing[each.pair] - told - also
             rest[each.pair].consumed |= told
+            if each.is_consumed or each.expires_ms or each.drops:
+                rest[each.pair].consumed |= also
         elif each.is_consumed or each.expires_ms or each.drops:
             rest[each.pair].consumed |= missing[each.pair]
 

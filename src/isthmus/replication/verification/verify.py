@@ -34,7 +34,8 @@ from isthmus.replication.verification.identity import Identity, Members
 from isthmus.replication.verification.log_audit import LogAudit
 from isthmus.replication.verification.passage import Passage
 from isthmus.replication.verification.reconcile import Reconciliation
-from isthmus.rules import Filter, FilterError, parse_filter
+from isthmus.replication.verification.sibling import matches
+from isthmus.rules import FilterError, parse_filter
 from isthmus.rules.value import compare
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
@@ -309,6 +310,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 is_witnessed=bool(flow.witness.entity),
                 is_consumed=flow.origin_is_consumed or flow.target_is_consumed,
                 is_filtered=bool(flow.filter),
+                filter="" if flow.goes_alone else flow.filter,
                 expires_ms=flow.expires_ms,
                 changes=flow.changes,
                 drops=flow.drops,
@@ -378,13 +380,13 @@ def selection(condition_text: str, options: RouteOptions) -> Selects:
         if condition is None and not may_be_marked:
             return ""
         view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
-        free = _matches(unmarked, view) if may_be_marked else True
+        free = matches(unmarked, view) if may_be_marked else True
         if not free:
             # The rule is unknown, not false, where one of its alternatives cannot be compared.
             if free is None and not (is_number and _is_one(view, mark)):
                 return "incomparable"
             return "held_back" if is_number and origin not in message[start:end] else "stopped"
-        return "" if condition is None or _matches(condition, view) else "filtered"
+        return "" if condition is None or matches(condition, view) else "filtered"
 
     return selects
 
@@ -395,11 +397,3 @@ def _is_one(view: MessageView, mark: str) -> bool:
         return compare("=", view.user(mark), 1) is True
     except (FilterError, CodecError):
         return False
-
-
-def _matches(rule: Filter, view: MessageView) -> bool | None:
-    """Whether a rule selects a message; None where it cannot tell."""
-    try:
-        return rule.matches(view)
-    except (FilterError, CodecError):
-        return None

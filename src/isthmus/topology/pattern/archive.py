@@ -6,13 +6,14 @@ subscription of the task; a stream is read by a consumer group of the task. What
 
 Invariants:
     I1. One route for each task, in the order of its source, claimed at the source where that can hold a claim.
-    I2. No two tasks of a file write one table or one spool.
+    I2. No two tasks of a file write one table or one spool, and no table is in another one, or a ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,12 @@ class Archive:
     def _check_others(task: ArchiveTask, federation: Federation, document: Document) -> None:
         read = _folded(task.read_at)
         for other in federation.tasks.values():
+            if other.ledger is not None and normpath(other.ledger.path) == normpath(task.table):
+                document.fault(
+                    task.places.get("table", task.place),
+                    f"the table {task.table} is the ledger of task {other.name}",
+                    "write another folder for one of the two",
+                )
             if other.name == task.name:
                 continue
             taken = emptied(other) if isinstance(other, TransferTask) else {}
@@ -277,8 +284,14 @@ class Archive:
                     f"task {other.name} reads {task.read_at} already: each message would go to one of the two only",
                     "remove one of them" if task.empties else f"write group: isthmus.{task.name}",
                 )
+            if _is_below(task.table, other.table) or _is_below(other.table, task.table):
+                document.fault(
+                    task.places.get("table", task.place),
+                    f"the table {task.table} is in the table {other.table} of task {other.name}, or the other way round",
+                    "write a folder beside it: what reads one of them would read both",
+                )
             for setting, mine, theirs in (("table", task.table, other.table), ("spool", task.spool, other.spool)):
-                if Path(mine) == Path(theirs):
+                if normpath(mine) == normpath(theirs):
                     document.fault(
                         task.places.get(setting, task.place),
                         f"task {other.name} writes {setting} {mine} already",
@@ -335,9 +348,16 @@ class Archive:
             target=Endpoint(TABLE, task.table),
             routes=(route.name,),
             filter=task.filter,
+            # What an application's subscription did not take has a number of its topic, too.
+            origin_is_consumed=bool(task.subscription),
             target_is_consumed=False,
             audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         )
+
+
+def _is_below(inner: str, outer: str) -> bool:
+    """Whether a folder is within another one."""
+    return Path(normpath(outer)) in Path(normpath(inner)).parents
 
 
 def _folded(end: Endpoint) -> tuple[str, str]:

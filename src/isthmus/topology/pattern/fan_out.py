@@ -174,6 +174,16 @@ class FanOut(TransferPattern):
                     f"task {other.name} copies {shared.source} to {shared.target} already",
                     "leave it out of one",
                 )
+        if document.faults:
+            return
+        ending = {each.routes[-1].split(".")[1] for each in self.audit(task) if each.drops}
+        if ending:
+            what = "copies which the filter leaves out then do not go on from " + ", ".join(sorted(ending))
+            document.warn(
+                task.places.get("action", task.place),
+                f"the action changes what the filter reads: {what}",
+                "leave that property out of one of the two",
+            )
 
     def audit(self, task: Any) -> Iterator[Flow]:
         above = {each.target.alias: each for each in task.transfers}

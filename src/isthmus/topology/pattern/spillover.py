@@ -274,6 +274,12 @@ class Spillover:
                     f"the queue {task.parking} at {where} is in task {other.name} already",
                     "write another name for parking",
                 )
+            elif other.parking.lower() == task.entity.lower():
+                document.fault(
+                    task.places.get("queue", task.place),
+                    f"the queue {task.entity} at {where} is where task {other.name} parks messages: they would expire there",
+                    f"write another name for parking in task {other.name}",
+                )
 
     def wanted(self, task: SpilloverTask) -> Iterator[tuple[str, EntityState]]:
         life_ms = task.deadline_ms // 2

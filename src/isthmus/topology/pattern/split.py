@@ -181,6 +181,7 @@ class Split(TransferPattern):
                     feed=target.name,
                     filter=condition,
                     action=written["action"] or "",
+                    goes_alone=values["first"] or target is otherwise,
                     **shared,
                 )
             )

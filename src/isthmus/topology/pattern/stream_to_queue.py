@@ -47,6 +47,8 @@ __all__ = ["StreamToQueue", "StreamToQueueTask"]
 # What Azure Service Bus accepts as the history window of duplicate detection.
 _WINDOW_MS = (20_000, 604_800_000)
 _DEFAULT_WINDOW_MS = 600_000
+# Of a stream's name so much is in every MessageId at least (`isthmus.connectors.kafka.mapping.message_id`).
+_TOLD = 100
 
 SPEC = Spec(
     "stream-to-queue",
@@ -267,6 +269,13 @@ class StreamToQueue:
                     f"group {task.group} reads {task.stream} in task {other.name} already: each record reaches one of them only",
                     f"write group: isthmus.{task.name}",
                 )
+            elif isinstance(other, StreamToQueueTask) and _is_taken_for_one(task, other):
+                document.fault(
+                    task.places.get("stream", task.place),
+                    f"records of {task.stream} and of {other.stream} in task {other.name} have equal MessageIds, and the duplicate detection "
+                    f"of {task.target} would drop one of each two",
+                    "write another queue or topic, or duplicate_detection: off in both",
+                )
 
     @staticmethod
     def _check_plain(task: StreamToQueueTask, federation: Federation, document: Document) -> None:
@@ -352,3 +361,16 @@ class StreamToQueue:
             routes=(route.name,),
             detection_ms=task.detection_ms,
         )
+
+
+def _is_taken_for_one(first: StreamToQueueTask, second: StreamToQueueTask) -> bool:
+    """Whether duplicate detection at a target that two tasks share takes different records for one: a MessageId is made of stream,
+    partition and offset, and of a long name of a stream its begin.
+    """
+    ends = [(each.target.alias, each.target.entity.lower(), each.stream.entity[:_TOLD]) for each in (first, second)]
+    return (
+        ends[0] == ends[1]
+        and first.stream != second.stream
+        and not first.to_plain
+        and bool(first.detection_ms or second.detection_ms)
+    )

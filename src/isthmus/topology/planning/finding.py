@@ -55,7 +55,7 @@ class Findings:
             self.fault(
                 alias,
                 f"{what} exists without duplicate detection, which cannot be turned on",
-                f"write another value of duplicates in the task, or delete the {what.partition(' ')[0]}",
+                f"write another value of duplicates in the task, or {_made_again(what.partition(' ')[0])}",
             )
         return bool(window_ms and stands.duplicate_detection_ms and window_ms != stands.duplicate_detection_ms)
 
@@ -74,13 +74,13 @@ class Findings:
             self.fault(
                 alias,
                 f"{what} is partitioned and keeps no order, which cannot be changed",
-                f"write ordering: none in the task, or delete the {what.partition(' ')[0]}",
+                f"write ordering: none in the task, or {_made_again(what.partition(' ')[0])}",
             )
         if entity.partitioned and stands.partitioned is False:
             self.fault(
                 alias,
                 f"{what} is not partitioned, which cannot be changed",
-                f"delete the {what.partition(' ')[0]}; apply creates it again",
+                _made_again(what.partition(" ")[0]),
             )
 
     def check_receiver(self, alias: str, what: str, entity: _Receiver, stands: _Receiver) -> bool:
@@ -88,14 +88,14 @@ class Findings:
         kind = what.partition(" ")[0]
         if entity.requires_session is not None and entity.requires_session != bool(stands.requires_session):
             does = "requires sessions" if stands.requires_session else "does not require sessions"
-            self.fault(alias, f"{what} {does}, which cannot be changed", f"delete the {kind}; apply creates it again")
+            self.fault(alias, f"{what} {does}, which cannot be changed", _made_again(kind))
             return False
         if entity.forward_to and stands.requires_session:
             # Microsoft Learn, "Chaining Service Bus entities with autoforwarding": not supported; refused with 40000.
             self.fault(
                 alias,
                 f"{what} requires sessions, and such an entity cannot forward to {entity.forward_to}",
-                f"forward from an entity without sessions, or delete the {kind}; apply creates it without",
+                f"forward from an entity without sessions, or {_made_again(kind)}",
             )
             return False
         return True
@@ -110,6 +110,23 @@ class Findings:
             before = f"; until now they went to {old}" if old else ""
             reads = ", and nobody can receive from it any more" if name == "forward_to" and new and not old else ""
             self.notes.append(f"{of} of {what} at {alias} will {where}{reads}{before}")
+
+    def note_left(self, alias: str, entity: _Receiver, stands: _Receiver) -> None:
+        """Note an entity of isthmus's own that another no longer forwards to: no route reads what is in it."""
+        old = stands.forward_to or ""
+        if entity.forward_to is not None and old.lower().startswith(OWN) and entity.forward_to.lower() != old.lower():
+            self.notes.append(
+                f"what waits in {old} at {alias} is moved by no task of this file any more: before apply, run the former file until nothing "
+                "waits there"
+            )
+
+
+def _made_again(kind: str) -> str:
+    """What an operator can do where only a new creation helps."""
+    return (
+        f"delete the {kind} when it is drained and nothing is sent to it; apply creates it again, without the messages that were in it or "
+        "came meanwhile"
+    )
 
 
 def settled(entity: _Receiver) -> _Receiver:

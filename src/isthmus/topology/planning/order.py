@@ -8,6 +8,7 @@ Invariants:
     I2. A replication subscription is made after the topics and the ordinary subscriptions of all namespaces, unless one of
         these forwards to what it belongs to.
     I3. Where nothing else decides: topics and logs, queues and consumer groups, ordinary subscriptions, replication subscriptions, rules; each as found.
+    I4. A rule is changed after the subscriptions of its topic have been made: what it leaves out any more, one of these takes.
 """
 
 from __future__ import annotations
@@ -48,15 +49,19 @@ def ordered(changes: Sequence[Change]) -> tuple[Change, ...]:
 def _needs(changes: Sequence[Change]) -> dict[int, set[int]]:
     """For each change the ones that have to be made before it."""
     at: dict[tuple[str, str], set[int]] = {}
+    made: dict[tuple[str, str], set[int]] = {}
     rules: dict[tuple[str, str, str], set[int]] = {}
     for index, change in enumerate(changes):
         key = (change.alias, change.topic.lower())
         at.setdefault(key, set()).add(index)
+        if change.kind == "subscription" and change.action == "create":
+            made.setdefault(key, set()).add(index)
         if change.kind == "rule":
             rules.setdefault((*key, change.subscription.lower()), set()).add(index)
     needs: dict[int, set[int]] = {}
     for index, change in enumerate(changes):
-        needs[index] = set()
+        key = (change.alias, change.topic.lower())
+        needs[index] = made.get(key, set()) - {index} if change.kind == "rule" else set()
         for target in _targets(change):
             needs[index] |= at.get((change.alias, target.lower()), set()) - {index}
             # What waits in it passes on as soon as it forwards, by whichever rule took it in.

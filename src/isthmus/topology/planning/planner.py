@@ -13,7 +13,8 @@ Invariants:
     I4. A replication subscription is created after the topics and the ordinary subscriptions of all namespaces, and what
         forwards after what it forwards to (`planning.order`).
     I5. Where subscriptions part the messages of a topic among them (`split`, `spillover`), their rules first take what either the former
-        or the new one takes, and are narrowed when all do: between two changes a message may go two ways, and never none.
+        or the new one takes, by a second rule where one would be too long, and are narrowed when all do: between two changes a message may
+        go two ways, and never none.
 """
 
 from __future__ import annotations

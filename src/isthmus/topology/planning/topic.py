@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha1
 
 from isthmus.rules import RuleSyntaxError, parse_filter
 from isthmus.topology.canary import narrows, taking
@@ -101,6 +102,7 @@ class _TopicPlanner:
             self._change("update", replace(subscription, rules=None), replace(stands, rules=None))
             if not subscription.name.lower().startswith(OWN):
                 self._findings.note_forwarding(self._alias, what, subscription, stands)
+            self._findings.note_left(self._alias, subscription, stands)
         endless = (stands.default_ttl_ms or 0) >= INFINITE_MS
         if subscription.initial_ttl_ms is not None and subscription.initial_ttl_ms < INFINITE_MS and endless:
             self._findings.notes.append(
@@ -132,6 +134,7 @@ class _TopicPlanner:
         def change(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> None:
             self._findings.changes.append(made(action, after, before, why))
 
+        is_parting = subscription.name.lower().startswith(self._parting)
         rules = subscription.rules or ()
         foreign = [rule for rule in stands.rules or () if subscription.rule(rule.name) is None]
         for rule in rules:
@@ -141,30 +144,43 @@ class _TopicPlanner:
                     if not other.selects_as(rule):
                         change("update", replace(rule, name=other.name), other, "so that nothing passes it meanwhile")
                 change("create", rule, None)
-            elif not present.selects_as(rule) and subscription.name.lower().startswith(self._parting):
+            elif not present.selects_as(rule) and is_parting:
                 wide = _either(present, rule)
-                if wide is not None:
-                    change("update", wide, present, "so that no message falls between two rules meanwhile")
+                why = "so that no message falls between two rules meanwhile"
+                beside = None
+                if wide is None:
+                    if not any(each.selects_as(rule) for each in foreign):
+                        beside = replace(rule, name=_beside(rule))
+                        change("create", beside, None, why)
+                elif not wide.selects_as(present):
+                    change("update", wide, present, why)
                 self._narrowing.append(made("update", rule, wide or present))
+                if beside is not None:
+                    self._narrowing.append(made("delete", None, beside, "selects beside the task's rule"))
             elif not present.selects_as(rule):
                 change("update", rule, present)
         for other in foreign:
             replaced = not any(stands.rule(rule.name) for rule in rules) and rules
-            change(
-                "delete",
-                None,
-                replace(rules[0], name=other.name) if replaced else other,
-                "selects beside the task's rule",
+            gone = replace(rules[0], name=other.name) if replaced else other
+            # Of rules that part messages it may be the only one that takes some, until all are narrowed.
+            (self._narrowing if is_parting else self._findings.changes).append(
+                made("delete", None, gone, "selects beside the task's rule")
             )
 
 
 def _either(present: RuleState, wanted: RuleState) -> RuleState | None:
-    """A rule that takes what either takes; None where the one that exists does so, or where it cannot be written."""
+    """A rule that takes what either takes; None where it cannot be written, e.g. of a correlation filter, or is too long."""
     if present.filter.endswith(f" OR ({wanted.filter})"):
-        return None
+        return replace(wanted, filter=present.filter)
     both = f"({present.filter}) OR ({wanted.filter})"
     try:
         parse_filter(both)
     except RuleSyntaxError:
-        return None  # e.g. a correlation filter
+        return None
     return replace(wanted, filter=both) if len(both) <= RULE_LIMIT else None
+
+
+def _beside(rule: RuleState) -> str:
+    """Name of a rule that stands beside one of a task for as long as that is changed."""
+    told = f"{rule.filter}\0{rule.action}"
+    return f"isthmus-{sha1(told.encode(), usedforsecurity=False).hexdigest()[:12]}"

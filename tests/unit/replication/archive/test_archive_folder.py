@@ -41,6 +41,17 @@ def test_a_batch_is_seen_when_it_is_committed_and_not_before(tmp_path: Path) -> 
     assert (folder.watermark("s"), folder.watermark("other"), folder.total) == (10, 0, 10)
 
 
+def test_what_is_in_a_folder_within_the_table_is_none_of_it(tmp_path: Path) -> None:
+    """E.g. another table, which another file names: what replays the outer one would send its messages, too."""
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet")
+    folder.commit("s", 0, 10, 10)
+    for name in ("inner/date=d/hour=1/y.parquet", "ledger/date=d/z.parquet", "date=d/z.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert [file.read_bytes() for file in folder.files()] == [b"date=d/hour=1/x.parquet"]
+
+
 def test_i1_what_is_below_the_watermark_is_not_committed_again(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     stage(folder, "date=d/hour=1/x.parquet")

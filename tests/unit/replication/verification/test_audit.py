@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from isthmus.replication.verification import passage
 from isthmus.replication.verification.audit import audit
 from isthmus.replication.verification.count import Verdict
 from isthmus.replication.verification.identity import Members
+from isthmus.replication.verification.reconcile import Reconciliation
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
 
@@ -524,3 +526,74 @@ def test_i5_numbers_that_come_out_of_order_are_of_one_queue() -> None:
     result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way])
     counts = [result.total(kind) for kind in ("entered", "arrived", "duplicated", "out_of_order")]
     assert counts == [3, 3, 1, 1]
+
+
+SPLIT = [("jfk", "a = 1"), ("lga", "b = 2")]
+
+
+def divided(*, changes: bool = False, consumed: bool = False, waits: bool = False) -> Reconciliation:
+    """A queue whose messages go to two queues: of two that both filters select one is at the first alone."""
+    entities = Entities()
+    ways = []
+    for member, condition in SPLIT:
+        route = Route(
+            name=f"t.{member}",
+            task="t",
+            pattern="split",
+            source=Endpoint("ewr", f"isthmus.t/Subscriptions/isthmus.t.{member}"),
+            targets=(Endpoint(member, "q"),),
+        )
+        entities.held[str(route.source)] = []
+        way = passage.Passage(
+            origin="ewr", member=member, routes=(route,), is_witnessed=False, is_filtered=True, filter=condition
+        )
+        ways.append(replace(way, changes=changes, is_consumed=consumed))
+    for number, own in ((1, {"a": 1}), (2, {"a": 1, "b": 2}), (4, {"a": 1, "b": 2}), (5, {"a": 1})):
+        if waits and number == 2:
+            entities.put("ewr/isthmus.t/Subscriptions/isthmus.t.jfk", number, own=dict(own))
+        else:
+            entities.put("jfk/q", number, origin="ewr", own=dict(own))
+    for number, own in ((3, {"b": 2}), (4, {"a": 1, "b": 2})):
+        entities.put("lga/q", number, origin="ewr", own=dict(own))
+    places = {member: Endpoint(member, "q") for member, _ in SPLIT}
+    return audit("t", [way.routes[0] for way in ways], places, entities.peek, passages=ways)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_a_queue_that_is_divided_a_message_of_two_targets_is_missed_at_each(waits: bool) -> None:
+    result = divided(waits=waits)
+    assert {(each.member, each.lost) for each in result.comparisons if each.origin != each.member} == {
+        ("jfk", 0),
+        ("lga", 1),
+    }
+    assert result.verdict is Verdict.FAULTY
+    result = divided(waits=waits, consumed=True)
+    assert (result.total("lost"), result.total("consumed"), result.verdict) == (0, 1, Verdict.UNCLEAR)
+
+
+def test_what_is_changed_on_its_way_does_not_tell_whether_another_target_is_to_have_it() -> None:
+    result = divided(changes=True)
+    assert (result.total("lost"), result.verdict) == (0, Verdict.UNCLEAR)
+    assert any("are not sought at lga" in each for each in result.doubts)
+
+
+def test_filters_that_exclude_each_other_leave_nothing_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.SPLIT", [("jfk", "a = 1"), ("lga", "a = 2")])
+    assert divided(changes=True).verdict is Verdict.CLEAN
+
+
+def test_what_a_namespace_forwards_by_filters_is_missed_at_each_that_selects_it() -> None:
+    entities = Entities()
+    ways = [
+        passage.Passage(origin="in", member=member, routes=(), is_witnessed=False, is_filtered=True, filter=condition)
+        for member, condition in SPLIT
+    ]
+    for number, own in ((1, {"a": 1}), (2, {"a": 1, "b": 2}), (3, {"a": 1})):
+        entities.put("ewr/jfk", number, own=dict(own))
+    entities.held["ewr/lga"] = []
+    places = {member: Endpoint("ewr", member) for member, _ in SPLIT}
+    result = audit("t", [], places, entities.peek, passages=ways)
+    assert {(each.member, each.lost) for each in result.comparisons if each.origin != each.member} == {
+        ("jfk", 0),
+        ("lga", 1),
+    }

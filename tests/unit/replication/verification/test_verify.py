@@ -14,6 +14,7 @@ from isthmus.replication.verification.identity import identify
 from isthmus.replication.verification.reconcile import Reconciliation
 from isthmus.replication.verification.verify import flows_of, verify
 from isthmus.topology import read
+from isthmus.topology.linter import warnings
 from isthmus.topology.route import routes
 
 FILE = """
@@ -128,6 +129,58 @@ def test_a_queue_that_is_divided_forwards_to_what_the_routes_read(task: str, for
 
 
 @pytest.mark.parametrize(
+    ("task", "consumed"),
+    [
+        ("{pattern: archive, source: ewr, topic: f, subscription: s, table: lake}", True),
+        ("{pattern: move, source: ewr, topic: f, subscription: s, target: hub, target_topic: g}", True),
+        ("{pattern: archive, source: ewr, topic: f, table: lake}", False),
+        ("{pattern: move, source: ewr, queue: q, target: hub, target_topic: g}", False),
+    ],
+)
+def test_what_an_applications_subscription_did_not_take_is_not_called_lost(task: str, consumed: bool) -> None:
+    """Its rules are not the task's: the topic gives numbers to messages that they leave out, too."""
+    head = FILE.partition("tasks:")[0] + "  hub: {kind: kafka, bootstrap: 'a:1'}\n"
+    federation = read(head + f"tasks:\n  t: {task}\n")
+    (way,) = verify_module.ground_of(
+        flows_of(federation, "t"), {each.name: each for each in routes(federation)}
+    ).passages
+    assert (way.is_witnessed, way.is_consumed) == (False, consumed)
+
+
+@pytest.mark.parametrize(
+    ("action", "may_end"), [("SET a = 2", {"lga"}), ("REMOVE A", {"lga"}), ("SET b = 2", set()), ("SET sys.To = 'x'", set())]
+)
+def test_what_an_action_may_keep_from_going_on_is_not_called_lost(action: str, may_end: set[str]) -> None:
+    text = (
+        FILE.partition("tasks:")[0] + "  lga: {connection: env:LGA}\ntasks:\n  t: {pattern: fan-out, topic: f, hub: ewr, audit: 1d, "
+        f'members: {{jfk: [lga]}}, filter: "a = 1", action: "{action}"}}\n'
+    )
+    flows = flows_of(read(text), "t")
+    assert {each.target.alias for each in flows if each.drops and each.origin.alias == "ewr"} == may_end
+    told = [each for each in warnings(text) if "do not go on from jfk" in str(each)]
+    assert len(told) == bool(may_end)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("", {"jfk/a": "x = 1", "jfk/b": "y = 1", "jfk/c": ""}),
+        (", first: true", {"jfk/a": "", "jfk/b": "", "jfk/c": ""}),
+    ],
+)
+def test_a_message_of_a_split_is_sought_at_several_targets_where_it_may_go_to_several(
+    first: str, expected: dict[str, str]
+) -> None:
+    targets = '[{to: jfk, queue: a, filter: "x = 1"}, {to: jfk, name: two, queue: b, filter: "y = 1"}]'
+    task = f"{{pattern: split, source: ewr, queue: q, targets: {targets}, otherwise: {{to: jfk, name: no, queue: c}}{first}}}"
+    federation = read(FILE.partition("tasks:")[0] + f"tasks:\n  t: {task}\n")
+    chosen = {route.name: route for route in routes(federation)}
+    ground = verify_module.ground_of(flows_of(federation, "t"), chosen)
+    assert {each.member: each.filter for each in ground.passages} == expected
+    assert all(each.is_filtered for each in ground.passages)
+
+
+@pytest.mark.parametrize(
     ("task", "given"),
     [
         ("{pattern: copy, source: ewr, target: jfk, topic: f, target_queue: q}", "other"),
@@ -150,6 +203,20 @@ def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> No
     assert {flow.witness.entity for flow in flows_of(alone, "flights", "audit")} == {"f/Subscriptions/audit"}
     chosen = flows_of(read(text % ", boards: "), "flights")
     assert {(flow.witness.entity, flow.origin_is_consumed) for flow in chosen} == {("f/Subscriptions/boards", True)}
+
+
+def test_an_audit_subscription_of_a_tree_with_a_filter_does_not_hold_every_message_either() -> None:
+    """What its filter leaves out would be missed nowhere."""
+    head, text = (
+        FILE.partition("tasks:")[0],
+        "{pattern: fan-out, topic: f, hub: ewr, members: [jfk], subscriptions: %s}",
+    )
+    alone = read(head + "tasks:\n  t: " + text % '{audit: {filter: "a = 1"}}')
+    with pytest.raises(InvalidArgumentError, match="no subscription that holds every message"):
+        flows_of(alone, "t")
+    (chosen,) = flows_of(read(head + "tasks:\n  t: " + text % '{audit: {filter: "a = 1"}, boards: }'), "t")
+    assert (chosen.witness.entity, chosen.target.entity) == ("f/Subscriptions/boards", "f/Subscriptions/boards")
+    assert (chosen.origin_is_consumed, chosen.target_is_consumed, chosen.audit_ms) == (True, True, 0)
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,19 @@ def test_two_tasks_do_not_share_a_table_a_spool_or_a_queue() -> None:
     )
 
 
+def test_a_table_is_in_no_other_table_and_is_no_ledger() -> None:
+    """What reads one of them would read the other, too."""
+    one = "a: {pattern: archive, source: ewr, queue: x, table: lake}"
+    within = "b: {pattern: archive, source: ewr, queue: y, table: %s}"
+    assert "task a writes table lake/../lake already" in faults(one, within % "lake/../lake")
+    assert faults(one, within % "lake/y") == ["the table lake/y is in the table lake of task a, or the other way round"]
+    assert faults(within % "lake/y", one) == ["the table lake is in the table lake/y of task b, or the other way round"]
+    assert faults(one, within % "lakes") == []
+    ledger = "m: {pattern: move, source: ewr, queue: z, target: jfk, ledger: {path: ./%s}}"
+    assert faults(one, ledger % "lake") == ["the table lake is the ledger of task m"]
+    assert faults(one, ledger % "lake/ledger") == []
+
+
 def test_lint_warns_that_a_queue_is_emptied() -> None:
     text = f"{HEAD}  t: {{pattern: archive, source: ewr, queue: a, table: lake}}\n"
     assert "empties ewr/a" in warnings(text)[0].message

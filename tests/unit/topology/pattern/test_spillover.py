@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isthmus.rules import DictView, parse_filter
-from isthmus.topology import read
+from isthmus.topology import lint, read
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.spillover import SpilloverTask
 from isthmus.topology.state import QueueState, TopicState
@@ -106,3 +106,16 @@ def test_verify_reads_what_spilled_from_the_audit_subscription() -> None:
     ]
     assert [str(flow.target) for flow in audited] == ["jfk/payments", "ewr/payments"]
     assert {flow.expires_ms for flow in audited} == {600_000}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_i3_a_parking_queue_is_no_queue_of_another_spillover(order: int) -> None:
+    """What is parked would expire there, whichever task is written first."""
+    head = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
+    tasks = [
+        f"  {name}: {{pattern: spillover, queue: {queue}, members: [ewr, jfk], deadline: 10m, parking: {parking}}}\n"
+        for name, queue, parking in (("a", "pay", "Rest"), ("b", "rest", "lost"))
+    ]
+    faults = [str(each) for each in lint(head + "".join(tasks[::order]))]
+    assert len(faults) == 1, faults
+    assert "for parking" in faults[0]

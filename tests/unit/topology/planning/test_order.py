@@ -56,6 +56,18 @@ def test_i1_a_subscription_forwards_only_when_its_rules_are_right() -> None:
     assert [change.kind for change in ordered(changes)] == ["rule", "subscription"]
 
 
+def test_i4_a_rule_is_changed_when_the_subscriptions_of_its_topic_are_there() -> None:
+    """A rule that is narrowed leaves messages to a subscription that has to exist by then."""
+    changes = [
+        rule("isthmus.t", "isthmus.t.rest"),
+        subscription("isthmus.t", "isthmus.t.new"),
+        # Needs all that belongs to its target, and the replication subscription waits for ordinary ones.
+        subscription("t", "s", action="update", forward_to="isthmus.t"),
+    ]
+    for permuted in itertools.permutations(changes):
+        assert [change.subscription for change in ordered(permuted)] == ["isthmus.t.new", "isthmus.t.rest", "s"]
+
+
 def test_i2_a_replication_subscription_waits_for_ordinary_ones_that_forward() -> None:
     changes = [
         subscription("t", "isthmus.t.jfk"),

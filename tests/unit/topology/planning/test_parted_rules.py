@@ -12,6 +12,7 @@ from isthmus.rules import DictView, parse_filter
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import Federation, NamespaceState, TopicState, plan, read, wanted
 from isthmus.topology.planning.finding import OWN
+from isthmus.topology.rule_check import RULE_LIMIT
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n  t: "
 SPLIT = (
@@ -79,6 +80,43 @@ def test_every_message_of_a_split_has_a_target_while_filters_change(
             assert takers(topic, dict(each)), f"after {what}: nobody takes {each}"
     for each in messages:
         assert len(takers(found[-1][1], dict(each))) == 1, "first: true"
+
+
+def test_i5_rules_too_long_to_be_joined_leave_no_gap_either() -> None:
+    """Rules take 1,024 characters: where two do not fit into one, a second rule stands beside the first meanwhile."""
+    long = "%s IN ('%s', '" + "x" * 350 + "')"
+    before, after = (long % ("a", "1"), long % ("b", "2")), (long % ("b", "2"), long % ("a", "3"))
+    messages = [{}, {"a": "1"}, {"a": "3"}, {"b": "2"}, {"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
+    found = list(steps(SPLIT % ("queue: q", *before), SPLIT % ("queue: q", *after), "isthmus.t"))
+    assert any(len(each.rules or ()) == 2 for _, topic in found for each in topic.subscriptions), "joined all the same"
+    for what, topic in found:
+        assert all(len(rule.filter) <= RULE_LIMIT for each in topic.subscriptions for rule in each.rules or ())
+        for each in messages:
+            assert takers(topic, dict(each)), f"after {what}: nobody takes {each}"
+    for each in messages:
+        assert len(takers(found[-1][1], dict(each))) == 1, "first: true"
+
+
+def test_i5_a_file_that_is_changed_while_rules_are_too_long_to_be_joined_leaves_no_gap() -> None:
+    long = "%s IN ('%s', '" + "x" * 350 + "')"
+    files = [
+        SPLIT % ("queue: q", long % ("a", "1"), long % ("b", "2")),
+        SPLIT % ("queue: q", long % ("b", "2"), long % ("a", "3")),
+        SPLIT % ("queue: q", long % ("c", "4"), long % ("a", "1")),
+    ]
+    messages = [{}, {"a": "1"}, {"a": "3"}, {"b": "2"}, {"c": "4"}, {"a": "3", "b": "2"}, {"a": "1", "c": "4"}]
+    first, second, third = (read(HEAD + each) for each in files)
+    for cut in range(11):
+        namespaces = {alias: FakeAdministration(f"{alias}.test", []) for alias in ("ewr", "jfk")}
+        for federation, limit in ((first, None), (second, cut), (third, None)):
+            for change in plan(federation, observed(federation, namespaces)).changes[:limit]:
+                namespaces[change.alias].make(change)
+                if federation is first:
+                    continue
+                topic = parted(observed(federation, namespaces)["ewr"], "isthmus.t")
+                for each in messages:
+                    assert takers(topic, dict(each)), f"{cut}: after {change.path}: nobody takes {each}"
+        assert not plan(third, observed(third, namespaces)).changes, "I1"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.rules import Filter, parse_action
+from isthmus.rules.analysis.analysis import properties
 from isthmus.topology.file.document import Document, suggest
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.ordering import in_sessions, partitioned
@@ -70,6 +72,7 @@ class Transfer:
         from_plain: whether the source is neither a log nor Service Bus, e.g. RabbitMQ.
         to_plain: whether the target is.
         keeps_rejected: whether the source's system keeps what is set aside without being told where.
+        goes_alone: whether a message that goes this way goes no other way of the task.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Transfer:
     from_plain: bool = False
     to_plain: bool = False
     keeps_rejected: bool = True
+    goes_alone: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -240,7 +244,8 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
     """What entered the source of the first transfer and has to be at the target of the last."""
     first, last = path[0], path[-1]
     whole = next((each.name for each in task.subscriptions if not each.rules), "")
-    audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT), None)
+    # What the filter of an audit subscription leaves out would be missed nowhere.
+    audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT and not each.rules), None)
     name = AUDIT if audit is not None else whole
     witness = f"{first.source.entity}/Subscriptions/{name}" if name and first.is_topic else ""
     if first.from_log:
@@ -257,12 +262,26 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         target=Endpoint(last.target.alias, target),
         routes=tuple(task.route_name(each) for each in path),
         filter=filters[0] if len(filters) == 1 else " AND ".join(f"({each})" for each in filters),
-        origin_is_consumed=name != AUDIT and not first.from_log and not (last.to_log and not witness),
+        # What an application's subscription did not take has a number of its topic, too.
+        origin_is_consumed=name != AUDIT
+        and not first.from_log
+        and (bool(witness or first.subscription) or not last.to_log),
         target_is_consumed=not last.to_log and (not last.to_topic or name != AUDIT),
         changes=any(each.action for each in path),
+        drops=any(_decides_anew(each, later) for at, each in enumerate(path) for later in path[at + 1 :]),
         audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         detection_ms=task.duplicate_detection_ms,
+        goes_alone=last.goes_alone,
     )
+
+
+def _decides_anew(transfer: Transfer, later: Transfer) -> bool:
+    """Whether the action of a transfer may change what the filter of a later one reads."""
+    if not transfer.action or not later.filter:
+        return False
+    targets = (each.target for each in parse_action(transfer.action).statements)
+    read = {(each.scope, each.name.lower()) for each in properties(Filter(later.filter).tree)}
+    return any((each.scope, each.name.lower()) in read for each in targets)
 
 
 def places_of(namespaces: Mapping[str, NamespaceRef], aliases: tuple[str, ...]) -> list[tuple[str, str]]:
