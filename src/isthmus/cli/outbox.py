@@ -6,6 +6,7 @@ What it is: options and output. What it is not: the outbox (`isthmus.client.outb
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -79,7 +80,7 @@ def _drain(
 ) -> None:
     """Deliver what waits, to the entity that the outbox is for.
 
-    Where another process delivers it already, this waits until nothing is left.
+    Where another process delivers it already, this waits until nothing is left. Exit code 1 if messages still wait, or were refused.
     """
     from isthmus.client.outbox.store import status
     from isthmus.client.send.durable_sender import DurableSender
@@ -98,9 +99,14 @@ def _drain(
         if as_json
         else f"{told['delivered']} messages delivered, {told['refused']} refused, {told['left']} left"
     )
+    refused = max(state.refused, found.refused - before.refused)  # also by another process that delivers
+    if refused:
+        print(f"{refused} messages were refused; isthmus outbox peek {path} --refused tells why", file=sys.stderr)
     if found.messages:
         why = f"the last attempt failed: {state.error}" if state.error else "give it more time with --timeout"
         raise OperationTimeoutError(f"{found.messages} messages still wait in {path}; {why}")
+    if refused:
+        raise typer.Exit(1)
 
 
 def _export(

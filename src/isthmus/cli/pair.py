@@ -254,7 +254,8 @@ def _failover(
     """Make the standby member the active one; run again, fail back.
 
     Planned: sends are stopped, receivers empty the active member, the rest is moved, it is fenced, the alias turns. What was
-    interrupted continues when it is run again. Exit code 1 if it went back, since messages would have stayed behind.
+    interrupted continues when it is run again. Exit code 1 if it went back, since messages would have stayed behind, or if a forced
+    one could not open the new member yet.
     """
     if force and abort:
         raise InvalidArgumentError("--force and --abort contradict each other; leave one out")
@@ -304,25 +305,35 @@ def _failover(
 def _force(session: PairSession, note: Any, began: float, *, as_json: bool) -> None:
     found = session.force()
     switched = round(time.monotonic() - began, 3)
-    old = session.pair.primary if found.active == session.pair.secondary else session.pair.secondary
     note(f"{found.phase}: the alias leads to {found.leads_to or 'nobody until the new member is open'}")
     pending = ""
     try:
         found = session.finish(note=note)
     except IsthmusError as error:
         pending = str(error)
+        found = session.state()  # of what was left to do some was done
     if as_json:
         told = {"seconds": switched, "pending": pending, "may_be_lost": found.seen, "seen_at": found.seen_at}
         print(json.dumps({**_told(found), **told}))
-        return
+    else:
+        _show_forced(found, pending)
+    if found.is_under_way:
+        raise typer.Exit(1)
+
+
+def _show_forced(found: PairState, pending: str) -> None:
     console = Console(soft_wrap=True)
-    console.print(Text(f"{found.active} is active." if not found.is_under_way else f"{found.phase} still."))
+    if found.is_under_way:
+        told = f"{found.standby} is not open yet: {pending}. The alias leads to nobody; isthmus pair run opens it as soon as it answers."
+        console.print(Text(told, style="red"))
+        return
+    console.print(Text(f"{found.active} is active."))
     if pending:
         console.print(
-            Text(f"{old} is not fenced yet: {pending}. isthmus pair run does it as soon as it answers; until then keep applications "
+            Text(f"{found.standby} is not fenced yet: {pending}. isthmus pair run does it as soon as it answers; until then keep applications "
                  "that connect to it directly away from it.", style="yellow")
         )  # fmt: skip
-    _print_seen(found, console, f"What may be lost with {old}: what waited there")
+    _print_seen(found, console, f"What may be lost with {found.standby}: what waited there")
 
 
 def _break(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_json: _Json = False) -> None:

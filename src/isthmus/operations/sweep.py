@@ -9,6 +9,7 @@ Invariants:
     I2. What is held is released, not abandoned: its delivery count stays as it was, unless this process is killed.
     I3. A message is settled only after whoever took it said so, and counts as completed only once the peer has confirmed it.
     I4. The locks of all that came are renewed until it is settled, also while `take` is at work.
+    I5. New messages, however many, do not keep a pass from its end.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def sweep(
         take: gets locked messages in order, and what renews their locks if that is due; returns those that it took, which
             are then completed.
         session_id: of the session whose messages they are; None in an entity without sessions.
-        quiet_seconds: the pass ends when nothing has come for so long: the others are locked elsewhere, or gone.
+        quiet_seconds: the pass ends when nothing that may be followed by a wanted message has come for so long: the others are
+            locked elsewhere, or gone.
 
     Returns:
         How many messages were completed. Those that were taken and whose locks were lost meanwhile are as before.
@@ -94,8 +96,12 @@ def sweep(
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
                 taken = Taken((run.first_id + number) & 0xFFFFFFFF, bytes(tag), payload)
                 sequence = sequence_of(payload)
-                if sequence >= lasts.get(sequence >> _PARTITION_BITS, sequence + 1):
-                    del lasts[sequence >> _PARTITION_BITS]
+                partition = sequence >> _PARTITION_BITS
+                if partition in lasts:
+                    # What comes to a partition that is done with is no sign that anything will come from the others.
+                    heard_at = time.monotonic()
+                    if sequence >= lasts[partition]:
+                        del lasts[partition]
                 if sequence in wanted:
                     wanted.discard(sequence, sequence)
                     chosen.append(taken)
@@ -103,7 +109,7 @@ def sweep(
             pass_.learn(run.payloads)
             if chosen:
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
-            heard_at = time.monotonic()
+                heard_at = time.monotonic()
         pass_.renew()
     return pass_.finish()
 

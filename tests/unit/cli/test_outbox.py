@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -68,6 +69,40 @@ def test_drain_says_what_is_left_and_why(box: Path, capsys: pytest.CaptureFixtur
     assert code == 1
     assert "5 messages still wait" in out
     assert "refused" in out
+
+
+def test_a_drain_whose_messages_were_refused_fails(
+    box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sender:
+        """Delivers all but what is refused, which is set aside."""
+
+        refused = 0
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def flush(self, timeout: float) -> None:
+            pass
+
+        def statistics(self) -> SimpleNamespace:
+            return SimpleNamespace(drain=SimpleNamespace(delivered=5 - self.refused, refused=self.refused, error=""))
+
+    monkeypatch.setattr("isthmus.client.send.durable_sender.DurableSender", Sender)
+    stands = SimpleNamespace(messages=0, refused=0)
+    monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: stands)
+    assert ran(capsys, "drain", box)[0] == 0
+    Sender.refused = 2
+    code, out = ran(capsys, "drain", box)
+    assert code == 1
+    assert "3 messages delivered, 2 refused, 0 left" in out
+    assert f"2 messages were refused; isthmus outbox peek {box} --refused tells why" in out
 
 
 def test_what_is_no_outbox_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,18 @@
-"""`isthmus pair` and `isthmus run` where the file declares something else than they need."""
+"""`isthmus pair` and `isthmus run` where the file declares something else than they need, and what a forced fail-over tells."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
+from isthmus.cli import pair
 from isthmus.cli.app import main
+from isthmus.errors import ConnectionLostError
+from isthmus.pairing.state import Fence, PairState
 
 PAIRS = """\
 isthmus: 1
@@ -36,3 +42,62 @@ def test_bad_input_is_told(
         main(words)
     assert ended.value.code == 2
     assert told in capsys.readouterr().err
+
+
+class Session:
+    """A session of a pair whose members answer no request; `then` is what of the fail-over is done before that is known."""
+
+    def __init__(self, state: PairState, then: Any) -> None:
+        self.pair = SimpleNamespace(primary="ewr", secondary="jfk")
+        self._state, self._then = state, then
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def state(self) -> PairState:
+        return self._state
+
+    def force(self) -> PairState:
+        self._state = self._state.begin_forced(1.0)
+        return self._state
+
+    def finish(self, note: Any) -> PairState:
+        self._state = self._then(self._state)
+        raise ConnectionLostError("gone")
+
+
+@pytest.mark.parametrize(
+    ("fence", "then", "code", "active"),
+    [
+        (Fence.OPEN, lambda state: state, 0, "jfk"),  # the old member is gone: that is what it is for
+        (Fence.CLOSED, lambda state: state, 1, "ewr"),  # the new one is, and nobody is active
+        (Fence.CLOSED, lambda state: state.switched(2.0), 0, "jfk"),  # the new one is open, the old one gone
+    ],
+)
+def test_a_forced_fail_over_tells_what_has_become_of_it(
+    fence: Fence,
+    then: Any,
+    code: int,
+    active: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def ran(*more: str) -> tuple[int, str, str]:
+        session = Session(PairState(pair="contoso", active="ewr", standby="jfk", fences={"jfk": fence}), then)
+        monkeypatch.setattr(pair, "_session", lambda *_: session)
+        with pytest.raises(SystemExit) as ended:
+            main(["pair", "failover", "contoso", "--force", *more])
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    found, out, _ = ran("--json")
+    told = json.loads(out)
+    assert (found, told["active"], told["pending"]) == (code, active, "gone")
+    assert (told["leads_to"] == "jfk") is not bool(code)
+    found, out, _ = ran()
+    assert found == code
+    assert ("jfk is active." in out) is not bool(code)
+    assert ("ewr is not fenced yet" in out) is not bool(code)
+    assert ("jfk is not open yet: gone" in out) is bool(code)

@@ -5,7 +5,8 @@ authentication, sockets, or durability: a changed answer goes out after the comm
 Spec: docs/explanation/protocol.md, Administration.
 
 Invariants:
-    I1. An update replaces the whole description: what the request leaves out takes its default.
+    I1. An update replaces the whole description: what the request leaves out takes its default. What it sends back as it was
+        shown stays as it is.
     I2. A request that is refused has changed nothing.
 """
 
@@ -219,6 +220,10 @@ class Operations:
         for setting in ("forward_to", "forward_dead_lettered_messages_to"):
             if target := getattr(wanted, setting, None):
                 request.check_forward(target, setting)
+        # Clients send back what they read: the limit that is shown for an entity without one of its own.
+        size, shown = "max_message_size_in_kilobytes", self._message_size_limit_bytes // 1024
+        if current is not None and getattr(current, size, 0) is None and getattr(wanted, size) == shown:
+            setattr(wanted, size, None)
         return wanted
 
     def _current(self, request: Request, found: _T | None, path: str) -> _T | None:

@@ -30,7 +30,7 @@ from isthmus.entities.catalog.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.hub import EventHubDescription
+from isthmus.entities.hub import DEFAULT_CONSUMER_GROUP, EventHubDescription
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.store import MemoryJournal
@@ -186,8 +186,14 @@ def _event_hub(engine: Engine, name: str, wanted: EventHubDescription, rules: li
     if current is None:
         engine.hubs.create(name, wanted)
         return True
-    # A file says nothing of these.
-    wanted = replace(wanted, consumer_group_metadata=current.consumer_group_metadata)
+    # Consumer groups are as subscriptions: those that the file does not name stay. Of metadata a file says nothing.
+    standing = {group.lower() for group in (DEFAULT_CONSUMER_GROUP, *current.consumer_groups)}
+    added = [group for group in wanted.consumer_groups if group.lower() not in standing]
+    wanted = replace(
+        wanted,
+        consumer_groups=[*current.consumer_groups, *added],
+        consumer_group_metadata=current.consumer_group_metadata,
+    )
     if wanted != current:
         engine.hubs.update(name, wanted)
     return wanted != current

@@ -23,7 +23,7 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
 
 from isthmus.connectors.servicebus.administration.client import OpenClient, administration_errors
-from isthmus.connectors.servicebus.administration.entity_property import rule_state
+from isthmus.connectors.servicebus.administration.entity_property import rule_state, waiting_in_topic
 from isthmus.connectors.servicebus.entity_setting import SETTINGS, shown
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError
 from isthmus.topology.state import DEFAULT_RULE, RuleState
@@ -268,7 +268,7 @@ class Entities:
             return self._find(path)[0]
 
     def waiting(self, path: EntityPath) -> int:
-        """How many messages a deletion would delete, of a topic those of all its subscriptions.
+        """How many messages a deletion would delete, of a topic those scheduled there and those of all its subscriptions.
 
         Raises:
             EntityNotFoundError: there is none.
@@ -280,8 +280,7 @@ class Entities:
                 return 0
             kind, _ = self._find(path)
             if kind == "topic":
-                each_of = self._client.list_subscriptions_runtime_properties(path.name)
-                return sum(int(each.total_message_count or 0) for each in each_of)
+                return waiting_in_topic(self._client, path.name)
             return int(self._runtime(path, kind).total_message_count or 0)
 
     def _find(self, path: EntityPath) -> tuple[str, Any]:

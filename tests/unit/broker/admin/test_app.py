@@ -320,6 +320,25 @@ async def test_an_update_replaces_the_whole_description(served: Served) -> None:
     assert served.engine.get_queue("q") == QueueDescription(max_delivery_count=3)
 
 
+@pytest.mark.parametrize(("path", "made"), [("/q", queue), ("/t", topic)])
+async def test_an_update_that_sends_back_the_namespaces_message_limit_sets_none(
+    served: Served, path: str, made: Callable[[str], str]
+) -> None:
+    """The limit is shown where an entity has none of its own; clients send back what they read."""
+    await served.put(path, made(""))
+    asked = {"headers": {"If-Match": "*"}}
+    shown = "<MaxMessageSizeInKilobytes>1024</MaxMessageSizeInKilobytes>"
+    assert shown in await (await served.put(path, made(shown), **asked)).text()
+    stored = served.engine.get_queue("q") or served.engine.get_topic("t")
+    assert stored is not None
+    assert stored.max_message_size_in_kilobytes is None
+    for size in ("512", "1024"):  # one that was set stays set
+        await served.put(path, made(shown.replace("1024", size)), **asked)
+        stored = served.engine.get_queue("q") or served.engine.get_topic("t")
+        assert stored is not None
+        assert stored.max_message_size_in_kilobytes == int(size)
+
+
 async def test_if_match_with_an_etag(served: Served) -> None:
     tag = (await served.put("/q", queue())).headers["ETag"]
     served.clock.advance(1000)

@@ -160,6 +160,20 @@ def test_event_hubs_are_made_and_brought_in_line(engine: Engine) -> None:
     assert [rule.key_name for rule in description.authorization_rules] == ["reader"]
 
 
+def test_consumer_groups_that_the_file_does_not_name_stay(engine: Engine) -> None:
+    provision(engine, read_config("event_hubs: {telemetry: {consumer_groups: [Audit]}}", "file"))
+    made = engine.hubs.row("telemetry").description
+    engine.hubs.update("telemetry", replace(made, consumer_groups=[*made.consumer_groups, "dashboards"]))
+    for text in ("{consumer_groups: [audit, $Default]}", "{}"):
+        assert provision(engine, read_config(f"event_hubs: {{telemetry: {text}}}", "file")) == []
+    changed = "event_hubs: {telemetry: {consumer_groups: [more, audit]}}"
+    assert provision(engine, read_config(changed, "file")) == ["telemetry"]
+    assert provision(engine, read_config(changed, "file")) == []
+    found = engine.hubs.get("telemetry")
+    assert found is not None
+    assert sorted(found.consumer_groups) == ["Audit", "dashboards", "more"]
+
+
 def test_hybrid_connections_are_made_and_changed(engine: Engine) -> None:
     text = "hybrid_connections: {stock: {requires_client_authorization: false}, prices: {}}"
     assert provision(engine, read_config(text, "file")) == ["stock", "prices"]

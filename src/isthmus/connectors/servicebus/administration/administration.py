@@ -41,6 +41,7 @@ from isthmus.connectors.servicebus.administration.entity_property import (
     received,
     rule_state,
     settings_of,
+    waiting_in_topic,
 )
 from isthmus.topology import (
     Change,
@@ -172,8 +173,7 @@ class ServiceBusAdministration:
                 name = change.subscription
                 found = self._client.get_subscription_runtime_properties(change.topic, name)
                 return int(found.total_message_count or 0)
-            each_of = self._client.list_subscriptions_runtime_properties(change.topic)
-            return sum(int(each.total_message_count or 0) for each in each_of)
+            return waiting_in_topic(self._client, change.topic)
 
     def describe(self) -> str:
         """Name and tier of the namespace, for people.

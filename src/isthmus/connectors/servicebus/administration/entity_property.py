@@ -1,6 +1,7 @@
 """Entities' states and the properties of azure-servicebus's administration client, each made of the other.
 
-What it is: pure translation. What it is not: any call of the client (`isthmus.connectors.servicebus.administration.administration`).
+What it is: translation, and the one count that takes two of the client's calls. What it is not: any other call of the client
+(`isthmus.connectors.servicebus.administration.administration`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from azure.servicebus.management import CorrelationRuleFilter, QueueProperties, 
 from isthmus.topology import QueueState, RuleState, SubscriptionState
 from isthmus.topology.file.duration import INFINITE_MS
 
-__all__ = ["detection_ms", "queue_state", "received", "rule_state", "settings_of"]
+__all__ = ["detection_ms", "queue_state", "received", "rule_state", "settings_of", "waiting_in_topic"]
 
 
 def settings_of(entity: QueueState | SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
@@ -101,3 +102,10 @@ def _milliseconds(duration: Any) -> int:
     if isinstance(duration, timedelta):
         return min(int(duration / timedelta(milliseconds=1)), INFINITE_MS)
     return INFINITE_MS
+
+
+def waiting_in_topic(client: Any, topic: str) -> int:
+    """How many messages a deletion of a topic would delete: those scheduled there, and those of all its subscriptions."""
+    scheduled = int(client.get_topic_runtime_properties(topic).scheduled_message_count or 0)
+    each_of = client.list_subscriptions_runtime_properties(topic)
+    return scheduled + sum(int(each.total_message_count or 0) for each in each_of)

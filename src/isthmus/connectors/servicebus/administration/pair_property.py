@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -68,6 +69,10 @@ _CORRELATION = (
     "reply_to_session_id",
     "content_type",
 )
+
+
+# Spaces between words say nothing; within a literal or a name in quotes they do.
+_QUOTED_OR_SPACES = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\]|\s+""")
 
 
 def describe_queue(stands: QueueProperties) -> Description:
@@ -174,7 +179,8 @@ def _filter(stands: Any) -> tuple[Any, ...]:
 
 
 def _sql(stands: Any) -> tuple[Any, ...]:
-    text = " ".join(str(getattr(stands, "sql_expression", "") or "").split())
+    text = str(getattr(stands, "sql_expression", "") or "").strip()
+    text = _QUOTED_OR_SPACES.sub(lambda found: " " if found[0].isspace() else found[0], text)
     return (text, _parameters(getattr(stands, "parameters", None)))
 
 

@@ -23,9 +23,10 @@ from isthmus.connectors.servicebus.administration.administration import (
     ServiceBusAdministration,
     ca_file,
 )
-from isthmus.connectors.servicebus.administration.client import client_of_string
+from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
 from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
 from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE
 from isthmus.topology import Change, NamespaceRef, QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.file.duration import INFINITE_MS
@@ -156,6 +157,24 @@ def test_a_queue_is_created_with_what_is_asked_for_and_then_suspended() -> None:
     assert (created, name, updated) == ("create_queue", "q", "update_queue")
     assert (options["requires_session"], options["default_message_time_to_live"]) == (True, timedelta(minutes=1))
     assert sent.status == "ReceiveDisabled"
+
+
+class Counting(Client):
+    """A topic with messages in a subscription, and some that it delivers later."""
+
+    def get_topic_runtime_properties(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(scheduled_message_count=3)
+
+    def list_subscriptions_runtime_properties(self, name: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(total_message_count=2), SimpleNamespace(total_message_count=None)]
+
+
+def test_what_a_topic_has_scheduled_would_be_deleted_with_it() -> None:
+    client = Counting()
+    asked = Change(alias="ewr", action="delete", kind="topic", topic="x")
+    assert administration(client).waiting(asked) == 5
+    opened = OpenClient(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    assert Entities(opened).waiting(EntityPath("x")) == 5
 
 
 def test_further_rules_follow_the_one_that_a_subscription_is_made_with() -> None:
