@@ -148,11 +148,13 @@ def test_what_an_applications_subscription_did_not_take_is_not_called_lost(task:
 
 
 @pytest.mark.parametrize(
-    ("action", "may_end"), [("SET a = 2", {"lga"}), ("REMOVE A", {"lga"}), ("SET b = 2", set()), ("SET sys.To = 'x'", set())]
+    ("action", "may_end"),
+    [("SET a = 2", {"lga"}), ("REMOVE A", {"lga"}), ("SET b = 2", set()), ("SET sys.To = 'x'", set())],
 )
 def test_what_an_action_may_keep_from_going_on_is_not_called_lost(action: str, may_end: set[str]) -> None:
     text = (
-        FILE.partition("tasks:")[0] + "  lga: {connection: env:LGA}\ntasks:\n  t: {pattern: fan-out, topic: f, hub: ewr, audit: 1d, "
+        FILE.partition("tasks:")[0]
+        + "  lga: {connection: env:LGA}\ntasks:\n  t: {pattern: fan-out, topic: f, hub: ewr, audit: 1d, "
         f'members: {{jfk: [lga]}}, filter: "a = 1", action: "{action}"}}\n'
     )
     flows = flows_of(read(text), "t")
