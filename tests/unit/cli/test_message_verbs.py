@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from isthmus.cli.app import main
-from isthmus.cli.message import export, send
+from isthmus.cli.message import export, resubmit, send
+from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, OutcomeUnknownError, QuotaExceededError
+from isthmus.operations.look import Census
 from isthmus.operations.purge import Removal
 
 TARGET = SimpleNamespace(name="host", open=lambda path: nullcontext(None))
@@ -53,3 +56,25 @@ def test_an_export_tells_what_could_not_be_removed(
     told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
     assert "wrote 3 messages" in told
     assert "removed 2, 1 are locked or gone" in told
+
+
+def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not sent: a receiver gets it only by its sequence number."""
+    census = Census(RunSet(), RunSet(), RunSet())
+    census.active.add(1, 3)
+    census.deferred.add(4, 5)
+    client = SimpleNamespace(authorize=lambda path: None)
+    target = SimpleNamespace(read_entity=None, open=lambda path: nullcontext(client))
+    monkeypatch.setattr(resubmit, "target_of", lambda *_: target)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: None)
+    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    for more in ((), ("--json",)):
+        with pytest.raises(SystemExit) as ended:
+            main(["resubmit", "orders", *more])
+        assert not ended.value.code
+        out, told = capsys.readouterr()
+        if more:
+            assert json.loads(out) | {"meant": 3, "deferred": 2} == json.loads(out)
+        else:
+            assert "3 messages would be sent" in out
+            assert "2 deferred ones stay" in told
