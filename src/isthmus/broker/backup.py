@@ -104,12 +104,12 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
         InvalidArgumentError: the folder is there already, or cannot be made.
         StoreError: the disk refused; nothing of that name is left.
     """
-    partial = folder.with_name(folder.name + _PARTIAL)
+    # Of its own: two that are made under one name at a time must not fill, or remove, one folder.
+    partial = folder.with_name(f"{folder.name}.{os.urandom(4).hex()}{_PARTIAL}")
     if folder.exists():
         raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
     try:
         folder.parent.mkdir(mode=parent_mode, parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
         make_private(partial)
     except StoreError as error:
         raise InvalidArgumentError(str(error)) from None

@@ -63,5 +63,7 @@ def run(
         done = removal._asdict() if removal is not None else {"removed": 0, "left": 0}
         print(json.dumps({"entity": path, "file": str(file), "written": count, **done}))
     else:
-        print(f"{path}: wrote {count} messages to {file}" + (f", removed {removal.removed}" if removal else ""))
+        more = f", removed {removal.removed}" if removal else ""
+        more += f", {left} are locked or gone: they are in the file, and may be in the entity too" if left else ""
+        print(f"{path}: wrote {count} messages to {file}{more}")
     raise typer.Exit(1 if left else 0)

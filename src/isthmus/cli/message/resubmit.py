@@ -71,7 +71,8 @@ def run(
     with target.open(path) as client:
         client.authorize(destination)
         with progress("looking", quiet=as_json) as note:
-            meant = take_census(client, path, chosen, limit=limit, progress=note).active
+            found = take_census(client, path, chosen, limit=limit, progress=note)
+        meant, deferred = found.active, found.deferred.count()
         count = meant.count()
         if yes and count:
             with progress("sending", count, quiet=as_json) as note:
@@ -79,7 +80,8 @@ def run(
                     client, path, destination, meant, change, new_message_ids=new_message_ids, progress=note
                 )
     if as_json:
-        print(json.dumps({"from": path, "to": destination, "dry_run": not yes, "meant": count, **done._asdict()}))
+        told = {"from": path, "to": destination, "dry_run": not yes, "meant": count, "deferred": deferred}
+        print(json.dumps({**told, **done._asdict()}))
     elif yes:
         print(
             f"{path}: sent {done.moved} messages to {destination}, {done.refused} refused, {done.left} locked or gone"
@@ -88,4 +90,9 @@ def run(
             print(f"first refusal: {done.first_refusal}", file=sys.stderr)
     else:
         print(f"{path}: {count} messages would be sent to {destination}; --yes sends them")
+    if deferred and not as_json:
+        print(
+            f"{deferred} deferred ones stay: whoever deferred them receives them by their sequence numbers",
+            file=sys.stderr,
+        )
     raise typer.Exit(1 if done.refused or done.left else 0)

@@ -23,7 +23,7 @@ from isthmus.cli.where import (
     address_of,
     near_names,
 )
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 
 __all__ = ["register"]
 
@@ -92,12 +92,20 @@ def run(
         from isthmus.transport import Sender
 
         sender = Sender(client, path).wait_ready()
-        for start in range(0, count, _AT_ONCE):
-            part = ids[start : start + _AT_ONCE]
-            for error in deliver(client, sender, [_encode(content, each, settings, own, ttl_ms) for each in part]):
-                if error is not None:
-                    raise error
-            note(len(part))
+        accepted = 0
+        try:
+            for start in range(0, count, _AT_ONCE):
+                part = ids[start : start + _AT_ONCE]
+                errors = deliver(client, sender, [_encode(content, each, settings, own, ttl_ms) for each in part])
+                accepted += errors.count(None)
+                for error in errors:
+                    if error is not None:
+                        raise error
+                note(len(part))
+        except IsthmusError as error:
+            if count > 1:  # sent again as a whole, those would be there twice
+                error.add_note(f"{accepted} of {count} messages were accepted")
+            raise
     if as_json:
         print(json.dumps({"entity": path, "sent": count, "message_ids": ids}))
     else:

@@ -4,7 +4,7 @@ What it is: a reference to a connection string turned into an endpoint, an open 
 What it is not: a place where secrets stay.
 
 Invariants:
-    I1. Neither an error nor an answer holds a key or a token.
+    I1. Neither an error nor an answer holds a key or a token, and a token goes to the namespace only.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Target(NamedTuple):
     @staticmethod
     def _send(request: urllib.request.Request, context: ssl.SSLContext | None, timeout_seconds: float) -> bytes:
         # No proxy of the environment is between an operator and the namespace.
-        handlers: list[Any] = [urllib.request.ProxyHandler({})]
+        handlers: list[Any] = [urllib.request.ProxyHandler({}), _Unredirected()]
         if context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=context))
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout_seconds) as answer:
@@ -104,6 +104,13 @@ class Target(NamedTuple):
             IsthmusError: as for `ask`.
         """
         return self.ask("GET", path, resource=entity)
+
+
+class _Unredirected(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: it would take the token to another host, and no namespace redirects."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 def find_target(reference: str, ca_file: str = "") -> Target:

@@ -82,10 +82,11 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
 
 
 def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:
-    """The Atom entry of a SubscriptionDescription with the rule put in its place; any other body unchanged."""
+    """The Atom entry of a SubscriptionDescription with the rule put in its place; any other body, and one that has a rule, unchanged."""
     entry = ET.fromstring(body)  # noqa: S314 - the body is our own client's
     description = entry.find(f".//{{{_SB}}}SubscriptionDescription")
-    if description is None:
+    # A request that is sent again has its rule already; a second one the service may refuse.
+    if description is None or description.find(f"{{{_SB}}}DefaultRuleDescription") is not None:
         return body.encode() if isinstance(body, str) else body
     before = {f"{{{_SB}}}{name}" for name in _BEFORE_RULE}
     position = sum(1 for element in description if element.tag in before)

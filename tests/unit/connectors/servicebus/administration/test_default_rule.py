@@ -48,6 +48,20 @@ def test_i1_other_entities_are_unchanged() -> None:
     assert with_default_rule(text, RuleState("r", "1=1")) == text.encode()
 
 
+def test_a_request_that_is_sent_again_has_the_rule_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sends one request object again, with the body that the transport gave it."""
+    sent: list[bytes] = []
+    monkeypatch.setattr(RequestsTransport, "send", lambda self, request, **options: sent.append(request.body))
+    transport = DefaultRuleTransport()
+    request = HttpRequest("PUT", "https://host/t/Subscriptions/s")
+    request.set_bytes_body(entry("SubscriptionDescription").encode())
+    with transport.default_rule(RuleState("isthmus", "a < 1")):
+        for _ in range(3):
+            transport.send(request)
+    assert [len(ET.fromstring(body).findall(f".//{SB}DefaultRuleDescription")) for body in sent] == [1, 1, 1]
+    assert sent[0] == sent[2]
+
+
 @pytest.mark.parametrize(("plain", "url"), [(True, "http://127.0.0.1:5710/q"), (False, "https://127.0.0.1:5710/q")])
 def test_i2_a_request_goes_without_tls_only_where_that_is_asked_for(
     plain: bool, url: str, monkeypatch: pytest.MonkeyPatch

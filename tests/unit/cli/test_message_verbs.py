@@ -1,0 +1,80 @@
+"""What the verbs about messages tell of work that is half done, without a namespace; with one: tests/interop/test_operations.py."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isthmus.cli.app import main
+from isthmus.cli.message import export, resubmit, send
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import IsthmusError, OutcomeUnknownError, QuotaExceededError
+from isthmus.operations.look import Census
+from isthmus.operations.purge import Removal
+
+TARGET = SimpleNamespace(name="host", open=lambda path: nullcontext(None))
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 1
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_send_that_fails_half_way_tells_how_many_were_accepted(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = [1]
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        if groups:
+            groups.pop()
+            return [None] * len(payloads)
+        if is_lost:
+            raise OutcomeUnknownError("lost")
+        return [None, QuotaExceededError("full"), None, *[QuotaExceededError("full")] * (len(payloads) - 3)]
+
+    monkeypatch.setattr(send, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.deliver.deliver", deliver)
+    monkeypatch.setattr("isthmus.transport.Sender", lambda *_: SimpleNamespace(wait_ready=lambda: None))
+    _, told = failed(capsys, "send", "orders", "body", "--count", "700")
+    assert f"{500 if is_lost else 502} of 700 messages were accepted" in told
+
+
+def test_an_export_tells_what_could_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(export, "target_of", lambda *_: TARGET)
+    monkeypatch.setattr("isthmus.operations.carry.export", lambda *_, **__: (3, Removal(removed=2, left=1)))
+    told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
+    assert "wrote 3 messages" in told
+    assert "removed 2, 1 are locked or gone" in told
+
+
+def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not sent: a receiver gets it only by its sequence number."""
+    census = Census(RunSet(), RunSet(), RunSet())
+    census.active.add(1, 3)
+    census.deferred.add(4, 5)
+    client = SimpleNamespace(authorize=lambda path: None)
+    target = SimpleNamespace(read_entity=None, open=lambda path: nullcontext(client))
+    monkeypatch.setattr(resubmit, "target_of", lambda *_: target)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: None)
+    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    for more in ((), ("--json",)):
+        with pytest.raises(SystemExit) as ended:
+            main(["resubmit", "orders", *more])
+        assert not ended.value.code
+        out, told = capsys.readouterr()
+        if more:
+            assert json.loads(out) | {"meant": 3, "deferred": 2} == json.loads(out)
+        else:
+            assert "3 messages would be sent" in out
+            assert "2 deferred ones stay" in told
