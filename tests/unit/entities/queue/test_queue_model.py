@@ -36,7 +36,9 @@ class Message:
     expires_ms: int = 0
     token: bytes = b""
     locked_until_ms: int = 0  # monotonic
-    held_until_ms: int = 0  # wall; its lock was lost with a process, and it is not looked at for expiry before
+    held_until_ms: int = (
+        0  # wall; a lock that ended early would have lasted so long: expiry need not be looked for before
+    )
     due_ms: int = 0
     reason: str = ""
 
@@ -175,13 +177,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     def unlock_all(self) -> None:
         for one in self.model.messages.values():
-            if one.state == "locked":
-                one.held_until_ms = self.now + max(0, one.locked_until_ms - self.monotonic_ms)
+            self.note_early_end(one)
             if one.state in ("locked", "returning", "staged"):
                 one.state = "available"
             elif one.state == "locked-deferred":
                 one.state = "deferred"
             one.token = b""
+
+    def note_early_end(self, one: Message) -> None:
+        if one.state == "locked":
+            one.held_until_ms = self.now + max(0, one.locked_until_ms - self.monotonic_ms)
 
     def restarted(self) -> None:
         self.start()
@@ -276,6 +281,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.release(tokens) == [one is not None for one in held]
         for one in held:
             if one is not None:
+                self.note_early_end(one)
                 one.state = "available" if one.state == "locked" else "deferred"
 
     def fail_delivery(self, one: Message) -> None:
