@@ -39,7 +39,7 @@ from isthmus.connectors.servicebus.administration.pair_property import (
 )
 from isthmus.errors import IsthmusError
 from isthmus.topology import NamespaceRef, RuleState
-from isthmus.topology.pair.description import CLOSED, Description
+from isthmus.topology.pair.description import CLOSED, MARKER, Description
 from isthmus.topology.pair.difference import Step
 
 __all__ = ["Counts", "HoldsMessagesError", "PairMember", "birth_rule"]
@@ -412,4 +412,4 @@ def birth_rule(rules: Sequence[Description]) -> RuleState | None:
 
 
 def _marker(pair: str) -> str:
-    return f"isthmus.pair.{pair}"
+    return f"{MARKER}{pair}"
