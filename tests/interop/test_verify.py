@@ -249,3 +249,34 @@ def test_a_look_goes_on_where_the_namespace_has_ended_its_links_alone(federation
         seen = look(0, 10)
         reach._management(place).close()  # as where a namespace detaches links that were idle
         assert look(0, 10) == seen != []
+
+
+DIVIDED = """tasks:
+  parted:
+    pattern: split
+    source: ewr
+    queue: parted
+    targets: [{to: jfk, queue: left, filter: "a = 1"}, {to: jfk, name: two, queue: right, filter: "b = 1"}]
+    otherwise: {to: jfk, name: rest, queue: rest}
+"""
+
+
+def test_a_message_of_a_divided_queue_is_missed_at_each_target_that_selects_it(federation: FederationProcess) -> None:
+    file = federation.folder / "parted.yaml"
+    file.write_text(federation.file.read_text(encoding="utf-8").partition("tasks:")[0] + DIVIDED, encoding="utf-8")
+    declared = load(file)
+    with Administrations(declared) as administrations:
+        assert administrations.apply(plan(declared, administrations.observe())).error is None
+    messages = [message for own in ({"a": 1}, {"a": 1, "b": 1}, {"b": 1}) for message in numbered("m", 1, **own)]
+    send(declared, Endpoint("ewr", "parted"), messages)
+    left, right, _ = routes(declared)
+    copies = MessageRewriter("ewr/parted", "jfk")
+    for route, lost in ((left, False), (right, True)):
+        taken = receive(declared, route.source, 2)
+        kept = [each for each in taken if not (lost and identify(each).number == 2)]
+        made = [copies.copy(each, time.time_ns() // 1_000_000) for each in kept]
+        send(declared, route.target, [each for each in made if isinstance(each, bytes)])
+    (result,) = verify(declared)
+    found = {each.member: (each.arrived, each.consumed) for each in result.comparisons if each.origin != each.member}
+    assert found == {"jfk/left": (2, 0), "jfk/right": (1, 1), "jfk/rest": (0, 0)}
+    assert (result.total("lost"), result.verdict) == (0, Verdict.UNCLEAR)

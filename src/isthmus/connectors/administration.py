@@ -88,7 +88,7 @@ class Administration(Protocol):
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
         """What is under the names asked for, whether it is a queue or a topic: of a topic all its subscriptions, and the
-        rules of those that are named.
+        rules of those that are named; of all, where the topic is to have canaries.
 
         Raises:
             AdministrationError: no answer, or a refusal.

@@ -23,6 +23,7 @@ from isthmus.topology import (
     TopicState,
     WantedState,
 )
+from isthmus.topology.canary import has_canary
 from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.state import DEFAULT_RULE
 
@@ -94,12 +95,12 @@ class FakeAdministration:
 
     def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
         self._answer()
-        asked = {each.name.lower() for each in entities}
+        asked = {each.name.lower(): each for each in entities}
         return NamespaceState(
             alias=alias,
             endpoint=self.endpoint,
             identity=self.identity,
-            topics=tuple(self._observed(name) for name in self._topics if name in asked),
+            topics=tuple(_told(self._observed(name), asked[name]) for name in self._topics if name in asked),
             queues=tuple(queue for name, queue in self._queues.items() if name in asked),
         )
 
@@ -208,6 +209,16 @@ _Entity = TypeVar("_Entity", TopicState, QueueState, SubscriptionState, RuleStat
 def fake_opener(namespaces: dict[str, FakeAdministration]) -> Callable[[NamespaceRef], FakeAdministration]:
     """An opener for `isthmus.connectors.administration.Administrations` by alias."""
     return lambda namespace: namespaces[namespace.alias]
+
+
+def _told(topic: TopicState, asked: WantedState) -> TopicState:
+    """The topic with the rules that a namespace's administration reads."""
+    if not isinstance(asked, TopicState) or has_canary(asked):
+        return topic
+    subscriptions = (
+        each if asked.subscription(each.name) else replace(each, rules=None) for each in topic.subscriptions
+    )
+    return replace(topic, subscriptions=tuple(subscriptions))
 
 
 def _filled(state: _State, base: _State) -> _State:

@@ -28,7 +28,7 @@ from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import EntityState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.step.order import is_frame_step
 
-__all__ = ["MEMBER", "canary_subscription", "check_canaries", "narrows", "taking", "with_canary"]
+__all__ = ["MEMBER", "canary_subscription", "check_canaries", "has_canary", "narrows", "taking", "with_canary"]
 
 MEMBER = "canary"
 """In the place of a member in the name of the subscription that takes arrivals."""
@@ -87,6 +87,11 @@ def _with_rules(subscription: SubscriptionState, route: str) -> SubscriptionStat
     return replace(subscription, rules=tuple(rules))
 
 
+def has_canary(wanted: TopicState) -> bool:
+    """Whether a topic is to have the rules that canaries need: then the rules of all its subscriptions count."""
+    return any(rule.name in (RULE, EXCLUSION) for each in wanted.subscriptions for rule in each.rules or ())
+
+
 def taking(wanted: TopicState, stands: TopicState | None) -> Iterator[tuple[str, str]]:
     """Subscriptions that keep a plan from being made: (name, why).
 
@@ -94,7 +99,7 @@ def taking(wanted: TopicState, stands: TopicState | None) -> Iterator[tuple[str,
         wanted: the topic.
         stands: as it is at the namespace; None where it is not there.
     """
-    if not any(rule.name in (RULE, EXCLUSION) for each in wanted.subscriptions for rule in each.rules or ()):
+    if not has_canary(wanted):
         return
     for present in stands.subscriptions if stands is not None else ():
         asked = wanted.subscription(present.name)

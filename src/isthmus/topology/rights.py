@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from isthmus.topology.canary import canary_subscription
 from isthmus.topology.claim import CLAIM_TOPIC, claim_endpoint
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Federation
 from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.planning.wanted import wanted_of
 from isthmus.topology.route import routes
 
 __all__ = ["Rights", "rights"]
@@ -54,8 +56,15 @@ def rights(federation: Federation) -> list[Rights]:
         moved = routes(federation)
         claims = [each for each in moved if each.is_claimed and each.claim_alias == alias]
         listen = [route.source.entity for route in moved if route.source.alias == alias]
+        canaries = [route for route in moved if route.options.canary_ms]
+        listen += [
+            f"{route.target.entity}/Subscriptions/{canary_subscription(route.task)}"
+            for route in canaries
+            if route.target.alias == alias
+        ]
         listen += [claim_endpoint(route.task, alias).entity for route in claims]
         send = [target.entity for route in moved for target in route.targets if target.alias == alias]
+        send += [route.entered for route in canaries if route.source.alias == alias]
         send += [CLAIM_TOPIC] if claims else []
         wanted = [
             entity.name
@@ -63,6 +72,9 @@ def rights(federation: Federation) -> list[Rights]:
             for at, entity in PATTERNS[task.pattern].wanted(task)
             if at == alias
         ]
+        # Mailboxes are no pattern's.
+        wanted += [entity.name for task in federation.tasks.values() for at, entity in wanted_of(task) if at == alias]
+        wanted = [name for name in wanted if name != CLAIM_TOPIC]
         manage = [*wanted, *([CLAIM_TOPIC] if claims else [])]
         if not (listen or send or manage):
             continue

@@ -263,6 +263,33 @@ def test_remove_takes_what_a_member_or_a_task_left(shrunk: dict[str, FakeAdminis
     )
 
 
+def test_what_came_into_an_orphan_until_nothing_forwarded_to_it_is_not_deleted_unsaid(
+    namespaces: dict[str, FakeAdministration], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application's queue goes on to forward into the topic of a split while its messages are counted."""
+    task = "  gone: {pattern: split, source: ewr, queue: q, targets: [{to: jfk, queue: a}]}\n"
+    (folder / "isthmus.yaml").write_text(SOUND + task)
+    assert call("apply")[0] == 0
+    (folder / "isthmus.yaml").write_text(SOUND)
+    monkeypatch.setattr("isthmus.supervisor.claim.removal.held_claims", lambda *_: nullcontext())
+    ewr, make = namespaces["ewr"], FakeAdministration.make
+    path = "isthmus.gone/Subscriptions/isthmus.gone.jfk"
+
+    def forwarded(self: FakeAdministration, change: Any) -> None:
+        if (change.action, change.topic) == ("update", "q"):
+            ewr.messages[path] = 3
+        make(self, change)
+
+    monkeypatch.setattr(FakeAdministration, "make", forwarded)
+    code, answer = call_json("remove", "isthmus.yaml", "gone", "--yes")
+    assert (code, answer["ok"], answer["error"]["code"]) == (1, False, "orphan-filled")
+    assert "3 messages" in answer["error"]["message"]
+    assert [(each["action"], each["path"]) for each in answer["removed"]["applied"]] == [("update", "q")]
+    code, answer = call_json("remove", "isthmus.yaml", "gone", "--yes")
+    assert (code, answer["ok"]) == (0, True)
+    assert {"isthmus.gone"} == {each["path"] for each in answer["orphans"] if each["messages"] == 3}
+
+
 def test_remove_says_what_was_refused(shrunk: dict[str, FakeAdministration]) -> None:
     shrunk["jfk"].refuse_after = 0
     code, output = call("remove", "isthmus.yaml", "lga", "--yes")

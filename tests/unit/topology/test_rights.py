@@ -34,3 +34,15 @@ def test_each_namespace_needs_what_its_routes_read_write_and_claim() -> None:
     assert found["hub"].manage == ("flights",)
     assert "Data Receiver" in found["ewr"].granted_by["listen"]
     assert "ACL" in found["hub"].granted_by["send"]
+
+
+def test_mailboxes_and_canaries_need_rights_too() -> None:
+    text = FILE.partition("tasks:")[0] + (
+        "tasks:\n  t: {pattern: copy, topic: flights, source: ewr, target: jfk, audit: 1d, mailbox: true, canary: 30s}\n"
+    )
+    found = {each.alias: each for each in rights(read(text))}
+    assert found["ewr"].listen == ("isthmus.t.jfk", "isthmus.claims/Subscriptions/t")
+    assert found["ewr"].send == ("flights", "isthmus.claims")
+    assert found["ewr"].manage == ("flights", "isthmus.t.jfk", "isthmus.claims")
+    assert found["jfk"].listen == ("flights/Subscriptions/isthmus.t.canary",)
+    assert found["jfk"].send == ("flights",)

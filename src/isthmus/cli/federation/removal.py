@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -16,10 +16,27 @@ from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology import Change, Federation, NamespaceState
 from isthmus.topology.planning.orphan import Orphan, claims_at, removal
 
-__all__ = ["Removal", "claims_of", "print_others", "remove_orphans"]
+__all__ = ["OrphanFilledError", "Removal", "claims_of", "print_others", "remove_orphans"]
 
 
 Claims = Callable[[Sequence[tuple[str, str]]], AbstractContextManager[None]]
+
+
+class OrphanFilledError(IsthmusError):
+    """Messages came into what was to be deleted since they were counted."""
+
+    code = "orphan-filled"
+    retryable = True
+
+    def __init__(self, path: str = "", messages: int = 0) -> None:
+        super().__init__("", path=path, messages=messages)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"{a.get('path')} was forwarded to while its messages were counted, and has {a.get('messages')} messages now; nothing forwards to "
+            "it any more, and nothing was deleted: look again, and delete it then"
+        )
 
 
 @dataclass
@@ -79,7 +96,16 @@ def remove_orphans(
     claimed = claims_at(held, {each.task for each in orphans})
     try:
         with claims(claimed) if claimed else nullcontext():
-            found.applied = administrations.make(removal(held, orphans), say)
+            changes = removal(held, orphans)
+            # First what ends forwarding: only then is what waits in its target known.
+            ended = tuple(each for each in changes if each.action == "update")
+            deletions = tuple(each for each in changes if each.action != "update")
+            first = administrations.make(ended, say)
+            found.applied = replace(first, pending=first.pending + deletions)
+            if first.failed is None:
+                _recount(administrations, ended, orphans, found.rows)
+                made = administrations.make(deletions, say)
+                found.applied = replace(made, done=first.done + made.done)
     except IsthmusError as error:
         found.error = error
         if console:
@@ -115,6 +141,28 @@ def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
                 f"with: isthmus remove {file} {task}"
             )
         )
+
+
+def _recount(
+    administrations: Administrations, ended: Sequence[Change], orphans: Sequence[Orphan], rows: Sequence[dict[str, Any]]
+) -> None:
+    """Look whether more came into what was forwarded to than was told.
+
+    Raises:
+        OrphanFilledError: it did.
+    """
+    targets = {
+        (each.alias, str(target).lower())
+        for each in ended
+        for target in (getattr(each.before, "forward_to", ""), getattr(each.before, "forward_dead_letters_to", ""))
+    }
+    for orphan, row in zip(orphans, rows, strict=True):
+        change = orphan.change
+        if change.subscription or (change.alias, change.topic.lower()) not in targets or row["messages"] is None:
+            continue
+        messages = administrations.waiting(change)
+        if messages > row["messages"]:
+            raise OrphanFilledError(f"{change.alias}/{change.topic}", messages)
 
 
 def _row(administrations: Administrations, orphan: Orphan) -> dict[str, Any]:

@@ -19,11 +19,26 @@ from typing import Any, Literal, TypeAlias
 from isthmus.topology.file.duration import format_ms
 from isthmus.topology.planning.finding import OWN
 
-__all__ = ["CLOSED", "AccessRule", "Description", "EntityKind", "Key", "Snapshot", "closed", "kept", "label", "shown"]
+__all__ = [
+    "CLOSED",
+    "MARKER",
+    "AccessRule",
+    "Description",
+    "EntityKind",
+    "Key",
+    "Snapshot",
+    "closed",
+    "kept",
+    "label",
+    "shown",
+]
 
 EntityKind: TypeAlias = Literal["queue", "topic", "subscription", "rule"]
 Key: TypeAlias = tuple[str, ...]
 """The names of an entity, lower-cased: of a rule its topic's, its subscription's and its own."""
+
+MARKER = f"{OWN}pair."
+"""What the name of the queue begins with in whose metadata a namespace keeps which member of a pair is active."""
 
 CLOSED: Mapping[str, str] = {"queue": "Disabled", "topic": "SendDisabled", "subscription": "ReceiveDisabled"}
 """The status by which an entity of a fenced member refuses applications. A topic has no ReceiveDisabled and a subscription no

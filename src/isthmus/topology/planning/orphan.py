@@ -9,6 +9,7 @@ Invariants:
     I2. What belongs to a task that the file does not have is only deleted where that task is named: another file may have it.
     I3. Nothing is deleted that something still forwards to: forwarding is ended first.
     I4. Whoever deletes holds every claim of the tasks concerned (`claims_at`): what a run still reads is not deleted under it.
+    I5. The marker of a pair of namespaces is no task's, and never an orphan: it tells which member is fenced.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.model import Federation
+from isthmus.topology.pair.description import MARKER
 from isthmus.topology.planning.change import Change
 from isthmus.topology.planning.finding import OWN
 from isthmus.topology.planning.wanted import wanted
@@ -141,7 +143,8 @@ def _of_namespace(namespace: NamespaceState, desired: Mapping[str, TopicState | 
             elif subscription.name.lower().startswith(OWN):
                 yield _orphan(namespace.alias, subscription.name, change)
     for queue in namespace.queues:
-        if queue.name.lower().startswith(OWN) and queue.name.lower() not in desired:
+        name = queue.name.lower()
+        if name.startswith(OWN) and not name.startswith(MARKER) and name not in desired:
             yield _orphan(namespace.alias, queue.name, _delete(namespace, queue))
 
 

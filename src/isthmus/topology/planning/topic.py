@@ -112,11 +112,23 @@ class _TopicPlanner:
             )
         if subscription.rules is not None:
             self._rules(subscription, stands)
-        elif subscription.name.lower() == AUDIT and all(narrows(rule) for rule in stands.rules or ()):
+        elif subscription.name == self._verified() and all(narrows(rule) for rule in stands.rules or ()):
+            is_audit = subscription.name.lower() == AUDIT
+            mend = "delete its rules but one that selects everything" if is_audit else "write audit: 1d in the task"
             self._findings.notes.append(
                 f"{what} at {self._alias} has rules that the file does not know, and does not get every message: verify misses what it does "
-                "not get; delete its rules but one that selects everything"
+                f"not get; {mend}"
             )
+
+    def _verified(self) -> str:
+        """The subscription that `verify` reads where it is told none; empty: none."""
+        whole = [
+            each.name
+            for each in self._topic.subscriptions
+            # What forwards is read nowhere, and a task that empties a subscription, or spills its dead letters, is not verified by it.
+            if each.rules is None and each.forward_to is None and each.forward_dead_letters_to is None
+        ]
+        return next((name for name in whole if name.lower() == AUDIT), next(iter(whole), ""))
 
     def _rules(self, subscription: SubscriptionState, stands: SubscriptionState) -> None:
         def made(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> Change:

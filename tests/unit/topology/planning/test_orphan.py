@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.testing.administration import FakeAdministration
-from isthmus.topology import NamespaceState, QueueState, SubscriptionState, TopicState, plan, read, wanted
+from isthmus.topology import Change, NamespaceState, QueueState, SubscriptionState, TopicState, plan, read, wanted
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.planning.orphan import find_orphans, named, of_tasks, removal
 
@@ -111,3 +111,16 @@ def test_i1_i3_an_applications_queue_stops_to_forward_before_its_target_goes() -
         "orders": (7, ""),
     }
     assert [topic.name for topic in left.topics] == ["events"]
+
+
+def test_i5_the_marker_of_a_pair_of_namespaces_is_none() -> None:
+    """Without it nobody knows which member is fenced: both would be active."""
+    text = f"{HEAD}  flights: {ALL}\n  pair: {ALL.replace('topic: flights', 'topic: gates').replace('subscriptions', 'mailbox: true, subscriptions')}\n"
+    found = namespaces(text)
+    marker = QueueState(name="isthmus.pair.contoso", status="Disabled")
+    found["ewr"].make(Change(alias="ewr", action="create", kind="queue", topic=marker.name, after=marker))
+    assert find_orphans(read(text), held(found).values()) == []
+    # A task of this name is told apart from it by nothing: its queues stay, too.
+    orphans = find_orphans(read(f"{HEAD}  flights: {ALL}\n"), held(found).values())
+    assert not [each for each in orphans if each.change.kind == "queue"]
+    assert {each.task for each in orphans} == {"pair"}

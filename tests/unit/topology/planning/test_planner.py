@@ -332,3 +332,25 @@ def test_an_audit_subscription_with_rules_of_its_own_is_told(rules: tuple[RuleSt
     namespaces = fakes(federation, ewr=topic(SubscriptionState(name="audit", rules=rules)))
     told = [note for note in planned(federation, namespaces).notes if "does not get every message" in note]
     assert [each.partition(" has")[0] for each in told] == ["subscription audit of flights at ewr"] * is_told
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "rule", "told"),
+    [
+        ("[boards, gates]", "a = 1", ["subscription boards of flights at ewr"]),
+        ("[gates, boards]", "a = 1", []),
+        ("[boards, audit]", "a = 1", []),
+        ("[boards]", "1 = 1", []),
+    ],
+)
+def test_a_subscription_that_verify_reads_and_that_misses_messages_is_told(
+    subscriptions: str, rule: str, told: list[str]
+) -> None:
+    """A filter that the file named before, or an application's: without audit verify would call clean what it leaves out."""
+    federation = read(
+        "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
+        f"tasks:\n  flights: {{pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: {subscriptions}}}\n"
+    )
+    namespaces = fakes(federation, ewr=topic(SubscriptionState(name="boards", rules=(RuleState("filter", rule),))))
+    found = [note for note in planned(federation, namespaces).notes if "does not get every message" in note]
+    assert [each.partition(" has")[0] for each in found] == told

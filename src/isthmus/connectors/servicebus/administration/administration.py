@@ -53,6 +53,7 @@ from isthmus.topology import (
     TopicState,
     WantedState,
 )
+from isthmus.topology.canary import has_canary
 
 __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
 
@@ -148,9 +149,8 @@ class ServiceBusAdministration:
         return queue_state(asked.name, stands)
 
     def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
-        asked = topic.subscription(stands.name)
         rules: tuple[RuleState, ...] | None = None
-        if asked is not None and asked.rules is not None:
+        if topic.subscription(stands.name) is not None or has_canary(topic):
             rules = tuple(rule_state(each) for each in self._client.list_rules(topic.name, stands.name))
         return SubscriptionState(
             name=stands.name,

@@ -42,7 +42,7 @@ from isthmus.connectors.servicebus.administration.pair_property import (
 )
 from isthmus.errors import IsthmusError
 from isthmus.topology import NamespaceRef, RuleState
-from isthmus.topology.pair.description import CLOSED, Description
+from isthmus.topology.pair.description import CLOSED, MARKER, Description
 from isthmus.topology.pair.difference import Step
 
 __all__ = ["HoldsMessagesError", "PairMember"]
@@ -389,4 +389,4 @@ class PairMember:
 
 
 def _marker(pair: str) -> str:
-    return f"isthmus.pair.{pair}"
+    return f"{MARKER}{pair}"

@@ -125,6 +125,22 @@ def test_what_stands_is_observed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("wanted", "is_read"),
+    [
+        # Planning looks at what a subscription that the file names without a filter leaves out.
+        (SubscriptionState(name="S"), True),
+        (SubscriptionState(name="other"), False),
+        # A canary must reach no subscription, whether the file names it or not.
+        (SubscriptionState(name="other", rules=(RuleState("isthmus-no-canary", "[isthmus-canary] IS NULL"),)), True),
+    ],
+)
+def test_rules_are_read_where_planning_looks_at_them(wanted: SubscriptionState, is_read: bool) -> None:
+    (topic,) = administration(Client()).observe("ewr", [TopicState(name="x", subscriptions=(wanted,))]).topics
+    (subscription,) = topic.subscriptions
+    assert [rule.name for rule in subscription.rules or ()] == ["a", "b"] * is_read
+
+
 def test_i1_an_update_sends_back_what_it_read_but_for_the_change() -> None:
     client = Client()
     after = SubscriptionState(name="s", max_delivery_count=2000, forward_to="", auto_delete_on_idle_ms=INFINITE_MS)
