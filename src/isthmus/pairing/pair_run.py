@@ -7,6 +7,8 @@ Invariants:
     I1. The alias turns within `alias_proxy.LOOK_SECONDS` of a saving, whatever the other loop waits for.
     I2. A round asks the active member without a lock, so that a member that hangs keeps nobody from a fail-over.
     I3. A fault is told once, not in each round, and told again when it has changed.
+    I4. Once the alias leads to nobody, the next round begins at once: its connections are open, and those of the verb that forced
+        the fail-over are not.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import time
 from collections.abc import Callable
 
 from isthmus.errors import IsthmusError
-from isthmus.pairing.alias_proxy import AliasProxy
+from isthmus.pairing.alias_proxy import AliasProxy, Lead
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, Phase
 from isthmus.pairing.state_file import PairInUseError, SupersededError
@@ -59,6 +61,8 @@ class PairRun:
         self._session = session
         self._ready = ready
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._leads = True
         self._counted_at = 0.0
         self._told = ""
         self._was_in_step: bool | None = None
@@ -76,7 +80,7 @@ class PairRun:
         proxy: AliasProxy | None = None
         listen = self._session.pair.listen
         if listen:
-            proxy = AliasProxy(self._session.look(self._session.addresses()))
+            proxy = AliasProxy(self._waking(self._session.look(self._session.addresses())))
             await proxy.start(*address_of(listen))
         self._ready(proxy.port if proxy is not None else 0)
         keeping = asyncio.create_task(asyncio.to_thread(self._keep))
@@ -84,11 +88,24 @@ class PairRun:
             await ending.wait()
         finally:
             self._stop.set()
+            self._wake.set()
             if proxy is not None:
                 await proxy.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10.0):
                     await asyncio.shield(keeping)
+
+    def _waking(self, look: Callable[[], Lead]) -> Callable[[], Lead]:
+        """The same look, which also wakes the other loop when the alias has come to lead to nobody."""
+
+        def lead() -> Lead:
+            found = look()
+            if self._leads and not found.alias:
+                self._wake.set()
+            self._leads = bool(found.alias)
+            return found
+
+        return lead
 
     def _keep(self) -> None:
         interval = self._session.pair.interval_ms / 1000
@@ -104,7 +121,8 @@ class PairRun:
                 self._tell(str(error))
             except Exception:  # noqa: BLE001 - the alias has to outlive any fault of the other loop
                 _log.exception("pair %s: the round failed", self._session.pair.name)
-            self._stop.wait(pause_seconds(interval, time.monotonic() - began, is_told=is_told))
+            self._wake.wait(pause_seconds(interval, time.monotonic() - began, is_told=is_told))
+            self._wake.clear()
 
     def _round(self) -> None:
         session = self._session
