@@ -45,7 +45,7 @@ CONFIG = (
     + "".join(
         f"  {name}{number}: {{lock_duration: {seconds}, max_delivery_count: 50}}\n"
         for name, seconds in LOCKS.items()
-        for number in range(40)
+        for number in range(60)
     )
     + "  few: {lock_duration: 60s, max_delivery_count: 3}\n"
     + "".join(f"  s{number}: {{lock_duration: 60s, requires_session: true}}\n" for number in range(8))

@@ -144,8 +144,9 @@ def _lost_session(stage: Stage) -> None:
 def _removed_records(stage: Stage) -> None:
     found = Topic.__new__(Topic)
     found._options, found._name = cast("Any", SimpleNamespace(bootstrap_servers="127.0.0.1:1")), "flights"
+    found._may_miss = False
     found._consumer = cast("Any", SimpleNamespace(get_watermark_offsets=lambda *_, **__: (20, 50)))
-    list(found.records(0, 10, 30, may_miss=False))
+    list(found.records(0, 10, 30))
 
 
 elsewhere(

@@ -51,7 +51,12 @@ def test_i1_other_entities_are_unchanged() -> None:
 def test_a_request_that_is_sent_again_has_the_rule_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client sends one request object again, with the body that the transport gave it."""
     sent: list[bytes] = []
-    monkeypatch.setattr(RequestsTransport, "send", lambda self, request, **options: sent.append(request.body))
+
+    def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
+        sent.append(request.body)
+        return SimpleNamespace(headers={})
+
+    monkeypatch.setattr(RequestsTransport, "send", send)
     transport = DefaultRuleTransport()
     request = HttpRequest("PUT", "https://host/t/Subscriptions/s")
     request.set_bytes_body(entry("SubscriptionDescription").encode())
