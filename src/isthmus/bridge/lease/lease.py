@@ -45,7 +45,6 @@ from isthmus.bridge.route_spec import RouteSpec
 __all__ = ["TOLD_WINDOW", "RouteLease"]
 
 TOLD_WINDOW = 8  # I5: it may be the one that kills
-DRAIN_SECONDS = 5.0
 
 
 class RouteLease:
@@ -387,14 +386,13 @@ class RouteLease:
             return
         is_due_to_target = bool(self._paused or source.lost)
         end.is_complete = end.is_exhausted and not end.has_returned and not self.messages.unsettled.outstanding
-        count = self._finish(effects)
-        if count and not is_due_to_target:
+        if (count := self._finish(effects)) and not is_due_to_target:
             self._trouble.text = f"{count} messages were not settled in time and have been given back"
 
     def _drains_until(self) -> float:
         """Until when the end waits for what is still on its way from the source."""
         is_quiet = self._phase is not Phase.RUNNING or not self._source.is_open or self._flow.is_quiet
-        return -math.inf if is_quiet else self._end.begun_at + DRAIN_SECONDS
+        return self._end.drains_until(is_quiet)
 
     def _waits_until(self) -> float:
         """Until when the end waits for what is outstanding, and for a source that has to be told what was settled."""

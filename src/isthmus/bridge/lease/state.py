@@ -18,6 +18,7 @@ from isthmus.bridge.backoff import Backoff
 
 __all__ = [
     "CLOSING_SECONDS",
+    "DRAIN_SECONDS",
     "GIVE_BACK_SECONDS",
     "OPEN_LIMIT_SECONDS",
     "EndState",
@@ -29,6 +30,7 @@ __all__ = [
 
 # A target that failed: the first delay and the longest; longer where waiting alone does not help.
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.5, 30.0
+DRAIN_SECONDS = 5.0
 FATAL_SECONDS, FATAL_LIMIT_SECONDS = 5.0, 60.0
 # A source that was lost is opened again quickly: what is outstanding is locked for a while only.
 REOPEN_SECONDS, REOPEN_LIMIT_SECONDS = 0.1, 5.0
@@ -150,6 +152,10 @@ class EndState:
     def is_begun(self) -> bool:
         """Whether the route ends."""
         return self.begun_at < math.inf
+
+    def drains_until(self, is_quiet: bool) -> float:
+        """Until when it waits for what is still on its way from the source; `is_quiet`: nothing is."""
+        return -math.inf if is_quiet else self.begun_at + DRAIN_SECONDS
 
     def waits_until(self, outstanding: int, is_untold: bool, is_paused: bool) -> float:
         """Until when it waits for what is outstanding.

@@ -42,9 +42,9 @@ from isthmus.bridge.lease.event import (
     Window,
 )
 from isthmus.bridge.lease.fence import Fence
-from isthmus.bridge.lease.lease import DRAIN_SECONDS, RouteLease
+from isthmus.bridge.lease.lease import RouteLease
 from isthmus.bridge.lease.settled_memory import KEPT_SECONDS, RECENT_SECONDS, SettledMemory
-from isthmus.bridge.lease.state import CLOSING_SECONDS, GIVE_BACK_SECONDS, OPEN_LIMIT_SECONDS
+from isthmus.bridge.lease.state import CLOSING_SECONDS, DRAIN_SECONDS, GIVE_BACK_SECONDS, OPEN_LIMIT_SECONDS
 from isthmus.bridge.lease.unsettled import UnsettledMap
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteState

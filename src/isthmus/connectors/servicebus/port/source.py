@@ -392,12 +392,8 @@ class ServiceBusSource(End):
 
     def _end_links(self) -> None:
         receiver, self._receiver = self._receiver, None
-        self._node.link_lost()
-        self._requests.link_lost()
-        self._tokens.link_lost()
-        if self._guard is not None:
-            self._guard.link_lost()
-        if self._present is not None:
-            self._present.link_lost()
+        for part in (self._node, self._requests, self._tokens, self._guard, self._present):
+            if part is not None:
+                part.link_lost()
         if receiver is not None and receiver.client.error is None:
             receiver.close()
