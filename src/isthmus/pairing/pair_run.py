@@ -38,13 +38,12 @@ _TOLD_PAUSE = 0.5
 
 
 def pause_seconds(interval_seconds: float, round_seconds: float, *, is_told: bool = False) -> float:
-    """How long to wait after a round.
+    """How long to wait after a round: comparing takes at most a fifth of the time, or with `is_told` two thirds of it.
 
     Args:
         interval_seconds: at least this long.
-        round_seconds: that the round took. Comparing takes at most a fifth of the time,
-        is_told: or two thirds of it, where both members tell whether anything has changed: a long round is then one that had
-            something to compare.
+        round_seconds: how long the round took.
+        is_told: whether both members tell if anything has changed: a long round is then one that had something to compare.
     """
     return max(interval_seconds, (_TOLD_PAUSE if is_told else _PAUSE) * round_seconds)
 
@@ -65,7 +64,6 @@ class PairRun:
         self._leads = True
         self._counted_at = 0.0
         self._told = ""
-        self._was_in_step: bool | None = None
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT.
