@@ -44,6 +44,16 @@ def committed(kafka: KafkaBroker, group: str, topic: str, partitions: int) -> li
         consumer.close()
 
 
+def stored(kafka: KafkaBroker, topic: str, partitions: int) -> int:
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "stored"})
+    try:
+        return sum(
+            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1] for number in range(partitions)
+        )
+    finally:
+        consumer.close()
+
+
 def first_arrivals(found: dict[int, list[Any]]) -> dict[int, list[int]]:
     """Values by partition, without what came again."""
     return {number: list(dict.fromkeys(int(each.value()) for each in of)) for number, of in found.items()}
@@ -106,18 +116,21 @@ def test_kill_of_the_process_loses_nothing(kafka: KafkaBroker) -> None:
 
 
 def test_broker_restart_neither_loses_nor_doubles(kafka: KafkaBroker) -> None:
+    """Where the broker is back before the group takes the reader for dead, and before the target gives its connection up."""
     source, target = kafka.create("restart.source", 3), kafka.create("restart.target", 3)
-    publish(kafka.address, source, 0, 5_000, keys=50)
+    publish(kafka.address, source, 0, 30_000, keys=50)
     spec = route(
-        kafka_end(kafka.address, source, group="restart"), kafka_end(kafka.address, target), target_seconds=90.0
+        kafka_end(kafka.address, source, group="restart", session_seconds="240"),
+        kafka_end(kafka.address, target, stall_seconds="240"),
+        target_seconds=240.0,
     )
     with join(spec):
-        consumed(kafka.address, target, 2_000)
+        wait(lambda: stored(kafka, target, 3) > 1_000, "the first copies")
         kafka.stop()
         kafka.start()
-        publish(kafka.address, source, 5_000, 10_000, keys=50)
-        arrived = consumed(kafka.address, target, 10_000, 120)
-    published = consumed(kafka.address, source, 10_000)
+        publish(kafka.address, source, 30_000, 35_000, keys=50)
+        arrived = consumed(kafka.address, target, 35_000, 240)
+    published = consumed(kafka.address, source, 35_000)
     assert {number: [each.value() for each in of] for number, of in arrived.items()} == {
         number: [each.value() for each in of] for number, of in published.items()
     }

@@ -23,19 +23,16 @@ class OpenScan:
 
     Attributes:
         pairs: the iterator; None once it was taken.
-        options: it was made with; RocksDB reads the upper bound from them as long as the scan continues.
     """
 
-    __slots__ = ("__weakref__", "options", "pairs")
+    __slots__ = ("__weakref__", "pairs")
 
-    def __init__(self, pairs: Any, options: Any) -> None:
+    def __init__(self, pairs: Any) -> None:
         self.pairs = pairs
-        self.options = options
 
     def close(self) -> None:
         """Take the iterator."""
         self.pairs = None
-        self.options = None
 
 
 class OpenScans:
@@ -45,9 +42,9 @@ class OpenScans:
         self._scans: weakref.WeakSet[OpenScan] = weakref.WeakSet()
         self._lock = threading.Lock()  # scans are begun in several threads
 
-    def begin(self, pairs: Any, options: Any) -> OpenScan:
+    def begin(self, pairs: Any) -> OpenScan:
         """Keep a scan's iterator."""
-        scan = OpenScan(pairs, options)
+        scan = OpenScan(pairs)
         with self._lock:
             self._scans.add(scan)
         return scan

@@ -137,10 +137,11 @@ class RocksJournal:
     def _scan(self, database: Any, options: Any, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         pairs = database.iter(options)
         pairs.seek(first)
-        return self._pairs(self._scans.begin(pairs, options))
+        return self._pairs(self._scans.begin(pairs), options)
 
-    def _pairs(self, scan: OpenScan) -> Iterator[tuple[bytes, bytes]]:
-        # While it stands at a yield, and in the traceback of an error, no variable of this frame has the iterator.
+    def _pairs(self, scan: OpenScan, options: Any) -> Iterator[tuple[bytes, bytes]]:
+        # While it stands at a yield, and in the traceback of an error, no variable of this frame has the iterator. The frame keeps
+        # the options alive: RocksDB reads the upper bound from them, also where another thread closes the store meanwhile.
         pairs: Any = None
         try:
             pairs = self._of(scan)
@@ -160,6 +161,7 @@ class RocksJournal:
         finally:
             pairs = None
             scan.close()
+            del options
 
     def _of(self, scan: OpenScan) -> Any:
         """The iterator of a scan.
