@@ -24,6 +24,7 @@ queues:
   expiring: {dead_lettering_on_message_expiration: true}
   scheduled: {}
   peeked: {}
+  peeked-often: {}
   drained: {}
   detecting: {requires_duplicate_detection: true}
   large: {}

@@ -178,6 +178,16 @@ def test_scheduled_messages_come_when_due_unless_cancelled(client):
     assert all(message.enqueued_time_utc >= due - timedelta(milliseconds=50) for message in messages)
 
 
+def test_one_receiver_has_more_requests_than_its_link_for_replies_has_credit(client, monkeypatch):
+    """The SDK grants that link 10,000 credits once, here 1,000, and no more."""
+    monkeypatch.setattr("azure.servicebus._pyamqp.link.DEFAULT_LINK_CREDIT", 1000)
+    send(client, "peeked-often", "first")
+    with client.get_queue_receiver("peeked-often") as receiver:
+        for _ in range(1010):
+            [seen] = receiver.peek_messages(sequence_number=1, timeout=60)
+    assert str(seen) == "first"
+
+
 def test_peek_shows_messages_without_locking_them(client):
     send(client, "peeked", *map(str, range(5)))
     with client.get_queue_receiver("peeked") as receiver:

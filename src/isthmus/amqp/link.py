@@ -4,7 +4,7 @@ What it is: the state of one link on one side, and the calls by which its owner 
 retries or locks; the owner keeps those. A little over 400 lines: sending and receiving share credit, state and the end.
 
 Invariants:
-    I1. A sender never sends beyond the link's credit or the session's window; `sendable` says how much may go.
+    I1. A sender never sends beyond the link's credit (but after `overdraw`) or the session's window; `sendable` says how much may go.
     I2. A receiver hands over no delivery beyond the credit it granted; a peer that oversteps it is detached. What crosses a
         flow that lowers the credit is handed over (spec 2.6.7).
     I3. delivery_count follows the sender; credit is kept relative to it (spec 2.6.7).
@@ -243,6 +243,10 @@ class Link:
         self.credit = credit
         self.drain = drain
         self._send_flow(False)
+
+    def overdraw(self) -> None:
+        """Lets one delivery go beyond the credit (not I1): for a receiver that is known to take it, and to grant nothing more."""
+        self.credit = max(self.credit, 1)
 
     def use_credit(self, count: int) -> bool:
         """Counts deliveries that came against the credit; whether they are within it."""

@@ -182,6 +182,8 @@ class Peer:
             if self._access.drop_revoked():
                 self._drop_unauthorised("InvalidSignature: The key that signed the token is no longer valid.")
         self._drop_closed()
+        for handler in list(self._handlers.values()):
+            handler.on_tick(now)
         self._transactions.tick()
         if self._idle.is_due(now):
             for link, error in self._idle.overdue(self._handlers, now):

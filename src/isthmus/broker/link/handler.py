@@ -50,6 +50,9 @@ class LinkHandler:
             IsthmusError: its entity was deleted or disabled.
         """
 
+    def on_tick(self, now: float) -> None:
+        """Do what time asks for; `now` in monotonic seconds."""
+
     def is_permitted(self, access: Access) -> bool:
         """Whether the connection's tokens still permit the link."""
         return access.has_grant

@@ -1,4 +1,5 @@
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,6 +62,8 @@ def test_fields_are_checked(body, text):
 
 
 class FakeLink:
+    delivery_count = credit = 0
+
     def __init__(self, name, target, amqp_session="one"):
         self.name = name
         self.target = type("Target", (), {"address": target})() if target else None
@@ -91,3 +94,77 @@ def test_of_links_with_one_address_the_one_in_the_requests_session_is_answered_i
     request = Request("m", "reply", "op", {}, None)
     assert find_replies([elsewhere, here], request, "q/$management", FakeLink("in", "z")) is here
     assert find_replies([elsewhere], request, "q/$management", FakeLink("in", "z")) is elsewhere
+
+
+class CreditedLink(FakeLink):
+    """A link that counts what is sent."""
+
+    drain = is_sending = detached = False
+
+    def __init__(self):
+        super().__init__("replies", "reply", SimpleNamespace(ended=False))
+        self.sent = []
+
+    def overdraw(self):
+        self.credit = max(self.credit, 1)
+
+    def send(self, message, tag, settled):
+        assert self.credit > 0
+        self.credit -= 1
+        self.delivery_count += 1
+        self.sent.append(message)
+
+
+def granted(credit):
+    link = CreditedLink()
+    replies = Replies(link, "q/$management")
+    link.credit = credit
+    replies.on_credit()
+    return link, replies
+
+
+def test_i3_a_client_that_grants_only_once_gets_all_replies():
+    link, replies = granted(10_000)
+    for number in range(10_002):
+        replies.send(b"%d" % number)
+    replies.on_tick(1.0)
+    replies.on_tick(1.9)
+    replies.on_credit()  # the session's window moved
+    assert len(link.sent) == 10_000
+    replies.on_tick(2.0)
+    assert link.sent == [b"%d" % number for number in range(10_002)]
+    replies.on_credit()
+    replies.send(b"at once")
+    assert link.sent[-1] == b"at once"
+    assert replies.waiting_bytes == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(10, 0), (5000, 5000), (999, 0)])
+def test_i3_a_client_that_counts_replies_gets_none_beyond_its_credit(first, second):
+    link, replies = granted(first)
+    for number in range(first):
+        replies.send(b"%d" % number)
+    if second:
+        link.credit = second
+        replies.on_credit()
+    for number in range(second + 1):
+        replies.send(b"%d" % number)
+    for now in range(10):
+        replies.on_tick(float(now))
+    assert (len(link.sent), replies.waiting) == (first + second, 1)
+
+
+def test_i3_a_client_that_grants_late_counts_replies_again():
+    link, replies = granted(1000)
+    for number in range(1001):
+        replies.send(b"%d" % number)
+    replies.on_tick(0.0)
+    replies.on_tick(1.0)
+    assert len(link.sent) == 1001
+    link.credit = 1
+    replies.on_credit()
+    replies.send(b"granted")
+    replies.send(b"beyond")
+    replies.on_tick(2.0)
+    replies.on_tick(9.0)
+    assert (link.sent[-1], replies.waiting) == (b"granted", 1)
