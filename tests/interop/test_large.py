@@ -49,7 +49,7 @@ def ns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceProcess]:
 
 @pytest.fixture(scope="module")
 def client(ns: NamespaceProcess) -> Iterator[ServiceBusClient]:
-    with ServiceBusClient.from_connection_string(ns.connection_string, retry_total=0) as made:
+    with ServiceBusClient.from_connection_string(ns.connection_string, retry_total=0, socket_timeout=30) as made:
         yield made
 
 
