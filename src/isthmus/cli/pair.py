@@ -9,22 +9,17 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.topology.file.duration import parse_ms
-from isthmus.topology.file.name import DEFAULT_FILE
-from isthmus.topology.file.source import load
+from isthmus.topology.file.name import DEFAULT_FILE, state_folder
 
 if TYPE_CHECKING:
     from isthmus.pairing.pair_session import PairSession
-    from isthmus.pairing.state import PairState
 
 __all__ = ["register"]
 
@@ -38,8 +33,6 @@ _Name = Annotated[str, _NAME]
 _File = Annotated[str, _FILE]
 _State = Annotated[Path | None, _STATE]
 _Json = Annotated[bool, _JSON]
-
-_SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +58,7 @@ def _options() -> None:
 
 def _session(name: str, file: str, state: Path | None) -> PairSession:
     from isthmus.pairing.pair_session import PairSession, find_pair
-    from isthmus.supervisor.status import state_folder
+    from isthmus.topology.file.source import load
 
     federation = load(file)
     return PairSession(federation, find_pair(federation, name), state or state_folder(file))
@@ -119,14 +112,18 @@ def _sync(
 
 
 def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool) -> None:
-    console = Console(soft_wrap=True)
-    state, found = session.sync(consent, (lambda step: None) if as_json else lambda step: _print([str(step)], console))
+    from isthmus.cli import pair_view as view
+
+    console = view.console()
+    state, found = session.sync(
+        consent, (lambda step: None) if as_json else lambda step: view.print_lines([str(step)], console)
+    )
     if as_json:
-        print(json.dumps({**_told(state), **found.to_dict()}))
+        print(json.dumps({**view.told(state), **found.to_dict()}))
     else:
-        _print([f"! {step}: {error}" for step, error in found.failed], console)
-        _print(map(str, found.drift.conflicts), console)
-        _print_foreign([each.path for each in found.drift.foreign], state.standby, console)
+        view.print_lines([f"! {step}: {error}" for step, error in found.failed], console)
+        view.print_lines(map(str, found.drift.conflicts), console)
+        view.print_foreign([each.path for each in found.drift.foreign], state.standby, console)
         verdict = f"{state.standby} is in step with {state.active}" if found.is_in_step else "some differences stay"
         console.print(f"{len(found.done)} changes in {found.seconds:.1f} s; {verdict}.")
     if not found.is_in_step:
@@ -134,6 +131,8 @@ def _sync_once(session: PairSession, consent: Any = None, *, as_json: bool) -> N
 
 
 def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> None:
+    from isthmus.cli import pair_view as view
+
     state, compared = session.compare(consent)
     drift = compared.drift
     standby = state.standby if state is not None else session.pair.secondary
@@ -142,10 +141,10 @@ def _show_plan(session: PairSession, consent: Any = None, *, as_json: bool) -> N
         told["conflicts"] = [str(each) for each in drift.conflicts]
         print(json.dumps({**told, "only_at_standby": [each.path for each in drift.foreign]}))
         return
-    console = Console(soft_wrap=True)
-    _print(map(str, drift.steps), console)
-    _print(map(str, drift.conflicts), console)
-    _print_foreign([each.path for each in drift.foreign], standby, console)
+    console = view.console()
+    view.print_lines(map(str, drift.steps), console)
+    view.print_lines(map(str, drift.conflicts), console)
+    view.print_foreign([each.path for each in drift.foreign], standby, console)
     console.print(f"{len(drift.steps)} changes would be made at {standby}; nothing was changed.")
 
 
@@ -154,6 +153,7 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
 
     Exit code 0: steady, in step, and nothing pending. 1: anything else.
     """
+    from isthmus.cli import pair_view as view
     from isthmus.pairing.state import Fence, Phase
 
     with _session(name, file, state) as session:
@@ -169,31 +169,24 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
         not problem and not lines and found.phase is Phase.STEADY and found.fence_of(found.standby) is not Fence.PENDING
     )
     if as_json:
-        told = {**_told(found), "ok": is_well, "drift": lines, "only_at_standby": foreign, "problem": problem}
+        told = {**view.told(found), "ok": is_well, "drift": lines, "only_at_standby": foreign, "problem": problem}
         print(json.dumps({**told, "messages_seen": found.seen, "seen_at": found.seen_at}))
     else:
-        console = Console(soft_wrap=True)
+        console = view.console()
         led = found.leads_to or "nobody: connections wait"
-        console.print(Text(f"pair {found.pair}: {found.active} is active, epoch {found.epoch}, {found.phase}"))
+        view.print_text(f"pair {found.pair}: {found.active} is active, epoch {found.epoch}, {found.phase}", console)
         if session.pair.listen:
-            console.print(Text(f"the alias {session.pair.listen} leads to {led}"))
-        console.print(Text(f"{found.standby} is standby, {_FENCES[found.fence_of(found.standby)]}"))
+            view.print_text(f"the alias {session.pair.listen} leads to {led}", console)
+        view.print_text(f"{found.standby} is standby, {view.FENCES[found.fence_of(found.standby)]}", console)
         if problem:
-            console.print(Text(f"! not compared: {problem}", style="red"))
-        _print(lines, console)
-        _print_foreign(foreign, found.standby, console)
+            view.print_text(f"! not compared: {problem}", console, "red")
+        view.print_lines(lines, console)
+        view.print_foreign(foreign, found.standby, console)
         if not problem:
             console.print("The members are in step." if not lines else f"{len(lines)} differences.")
-        _print_seen(found, console)
+        view.print_seen(found, console)
     if not is_well:
         raise typer.Exit(1)
-
-
-_FENCES = {
-    "open": "open to applications that connect to it directly",
-    "pending": "and still to be fenced: it has not answered since it was left",
-    "closed": "fenced",
-}
 
 
 def _run(
@@ -263,16 +256,19 @@ def _failover(
         consume_ms = parse_ms(consume_for)
     except ValueError:
         raise InvalidArgumentError(f"--consume-for is '{consume_for}', which is no duration; write e.g. 30s") from None
-    console = Console(soft_wrap=True, stderr=as_json)
     began = time.monotonic()
+    folder = state or state_folder(file)
+    if force:
+        _force(name, file, folder, began, as_json=as_json)
+        return
+    from isthmus.cli import pair_view as view
+
+    console = view.console(stderr=as_json)
 
     def note(text: str) -> None:
-        console.print(Text(f"{time.monotonic() - began:6.2f} s  {text}"))
+        view.print_text(f"{time.monotonic() - began:6.2f} s  {text}", console)
 
     with _session(name, file, state) as session:
-        if force:
-            _force(session, note, began, as_json=as_json)
-            return
         if abort:
             found = session.abort(note)
             told: dict[str, Any] = {"aborted": True}
@@ -297,43 +293,48 @@ def _failover(
                 text += f" {what} that stay at {found.standby}: {left}." if left else ""
     told["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
-        print(json.dumps({**_told(found), **told}))
+        print(json.dumps({**view.told(found), **told}))
     else:
-        console.print(Text(text))
+        view.print_text(text, console)
 
 
-def _force(session: PairSession, note: Any, began: float, *, as_json: bool) -> None:
-    found = session.force()
-    switched = round(time.monotonic() - began, 3)
-    note(f"{found.phase}: the alias leads to {found.leads_to or 'nobody until the new member is open'}")
-    pending = ""
+def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -> None:
+    from isthmus.pairing.forced import switch_at_once
+
+    found = switch_at_once(file, name, folder)
+    switched = time.monotonic() - began
     try:
-        found = session.finish(note=note)
+        session = _session(name, file, folder)
     except IsthmusError as error:
-        pending = str(error)
-        found = session.state()  # of what was left to do some was done
+        if found is not None:
+            text = f"the fail-over was made all the same: {found.active} is the active member (epoch {found.epoch}); do not run it again"
+            error.add_note(text)
+        raise
+    from isthmus.cli import pair_view as view
+
+    console = view.console(stderr=as_json)
+
+    def note(text: str, seconds: float | None = None) -> None:
+        view.print_text(f"{time.monotonic() - began if seconds is None else seconds:6.2f} s  {text}", console)
+
+    pending = ""
+    with session:
+        if found is None:
+            found = session.force()
+            switched = time.monotonic() - began
+        note(f"{found.phase}: the alias leads to {found.leads_to or 'nobody until the new member is open'}", switched)
+        try:
+            found = session.finish(note=note)
+        except IsthmusError as error:
+            pending = str(error)
+            found = session.state()  # of what was left to do some was done
     if as_json:
-        told = {"seconds": switched, "pending": pending, "may_be_lost": found.seen, "seen_at": found.seen_at}
-        print(json.dumps({**_told(found), **told}))
+        told = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": found.seen, "seen_at": found.seen_at}
+        print(json.dumps({**view.told(found), **told}))
     else:
-        _show_forced(found, pending)
+        view.show_forced(found, pending)
     if found.is_under_way:
         raise typer.Exit(1)
-
-
-def _show_forced(found: PairState, pending: str) -> None:
-    console = Console(soft_wrap=True)
-    if found.is_under_way:
-        told = f"{found.standby} is not open yet: {pending}. The alias leads to nobody; isthmus pair run opens it as soon as it answers."
-        console.print(Text(told, style="red"))
-        return
-    console.print(Text(f"{found.active} is active."))
-    if pending:
-        console.print(
-            Text(f"{found.standby} is not fenced yet: {pending}. isthmus pair run does it as soon as it answers; until then keep applications "
-                 "that connect to it directly away from it.", style="yellow")
-        )  # fmt: skip
-    _print_seen(found, console, f"What may be lost with {found.standby}: what waited there")
 
 
 def _break(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_json: _Json = False) -> None:
@@ -344,41 +345,3 @@ def _break(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_jso
         print(json.dumps({"pair": name, "broken": True, "was_active": found.active}))
     else:
         print(f"pair {name} is broken; {found.active} was active, and both namespaces can be used")
-
-
-def _told(state: PairState) -> dict[str, Any]:
-    return {
-        "pair": state.pair,
-        "active": state.active,
-        "standby": state.standby,
-        "epoch": state.epoch,
-        "phase": str(state.phase),
-        "fence": str(state.fence_of(state.standby)),
-        "leads_to": state.leads_to,
-    }
-
-
-def _print(lines: Iterable[str], console: Console) -> None:
-    for line in lines:
-        console.print(Text(line, style=_SIGNS.get(line[:1], "")))
-
-
-def _print_foreign(paths: list[str], alias: str, console: Console) -> None:
-    if paths:
-        shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-        console.print(Text(f"only at {alias}, and not made by pairing: {shown}"))
-
-
-def _print_seen(state: PairState, console: Console, title: str = "") -> None:
-    if not state.seen_at:
-        console.print("Its messages have not been counted yet: isthmus pair run does it." if title else "")
-        return
-    age = time.time() - state.seen_at
-    counts = {path: {name: count for name, count in each.items() if count} for path, each in state.seen.items()}
-    head = title or f"Waiting at {state.active}"
-    if not counts:
-        console.print(f"{head}: nothing, {age:,.0f} s ago.")
-        return
-    console.print(f"{head}, {age:,.0f} s ago:")
-    for path, each in counts.items():
-        console.print(Text(f"  {path}: " + ", ".join(f"{count} {name}" for name, count in each.items())))

@@ -23,10 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.topology.pair.description import Key
+
+if TYPE_CHECKING:
+    from isthmus.topology.pair.description import Key
 
 __all__ = ["Fence", "PairState", "Phase", "key_of"]
 

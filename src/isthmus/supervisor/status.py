@@ -28,19 +28,13 @@ from isthmus.replication.query.sighting import SpoolView
 from isthmus.supervisor.condition import Condition
 from isthmus.topology.model import Route
 
-__all__ = ["Footprint", "StatusFile", "describe", "read_status", "state_folder"]
+__all__ = ["Footprint", "StatusFile", "describe", "read_status"]
 
 log = logging.getLogger(__name__)
 
 FILE = "status.json"
 STALE_SECONDS = 10.0
 FOOTPRINT_SECONDS = 5.0
-
-
-def state_folder(file: str | Path) -> Path:
-    """Where runs of a federation file keep checkpoints and status: `.isthmus/<name>` beside the file."""
-    path = Path(file).absolute()
-    return path.parent / ".isthmus" / path.stem
 
 
 def describe(route: Route, condition: Condition, now: float, footprint: Footprint | None = None) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from isthmus.cli import pair
 from isthmus.cli.app import main
 from isthmus.errors import ConnectionLostError
 from isthmus.pairing.state import Fence, PairState
+from isthmus.pairing.state_file import StateFile
+from isthmus.topology.file.name import state_folder
 
 PAIRS = """\
 isthmus: 1
@@ -101,3 +103,20 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
     assert ("jfk is active." in out) is not bool(code)
     assert ("ewr is not fenced yet" in out) is not bool(code)
     assert ("jfk is not open yet: gone" in out) is bool(code)
+
+
+def test_a_fault_elsewhere_in_the_file_is_told_after_a_forced_fail_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who runs it again would fail back."""
+    monkeypatch.chdir(tmp_path)
+    Path("isthmus.yaml").write_text(PAIRS + "tasks: {orders: {pattern: unknown}}\n")
+    kept = StateFile(state_folder("isthmus.yaml"), "contoso")
+    kept.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", "--force"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "unknown" in told
+    assert "the fail-over was made all the same: jfk is the active member (epoch 2); do not run it again" in told
+    assert kept.load().active == "jfk"

@@ -16,7 +16,8 @@ from isthmus.replication.query.tally import Counts
 from isthmus.supervisor import status as status_module
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.display import route_table
-from isthmus.supervisor.status import Footprint, StatusFile, describe, read_status, state_folder
+from isthmus.supervisor.status import Footprint, StatusFile, describe, read_status
+from isthmus.topology.file.name import state_folder
 from isthmus.topology.model import Endpoint, Route
 
 ROUTE = Route(

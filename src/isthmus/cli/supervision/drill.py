@@ -88,7 +88,8 @@ def _with_operator(settings: DrillPlan, file: str, name: str, subscription: str)
 
     from isthmus.demo.drill import Drill
     from isthmus.errors import InvalidArgumentError
-    from isthmus.supervisor.status import read_status, state_folder
+    from isthmus.supervisor.status import read_status
+    from isthmus.topology.file.name import state_folder
     from isthmus.topology.file.source import load
 
     federation = load(file)

@@ -53,7 +53,7 @@ def state_of(file: str, task: str, state: Path | None) -> Path:
         InvalidArgumentError: there is no such task.
     """
     from isthmus.errors import InvalidArgumentError
-    from isthmus.supervisor.status import state_folder
+    from isthmus.topology.file.name import state_folder
     from isthmus.topology.file.source import load
 
     federation = load(file)

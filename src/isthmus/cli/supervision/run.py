@@ -67,8 +67,8 @@ def run(
     """
     require("spark", "isthmus run")
     from isthmus.supervisor.run import RunOptions, run_federation
-    from isthmus.supervisor.status import state_folder
     from isthmus.supervisor.supervisor import Settings
+    from isthmus.topology.file.name import state_folder
 
     federation = load(file)
     if not federation.tasks:

@@ -37,8 +37,8 @@ def run(
     Exit code 0: a run is alive, and every route of its tasks moves what there is to move. 1: no run is alive, or a route is stalled,
     fails, may not start, or is run elsewhere. With --watch the code is that of the last status.
     """
-    from isthmus.supervisor.status import state_folder
     from isthmus.supervisor.watch.survey import survey
+    from isthmus.topology.file.name import state_folder
 
     federation = load(file)
     folder = state or state_folder(file)

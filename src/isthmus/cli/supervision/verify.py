@@ -57,7 +57,7 @@ def run(
     """
     from isthmus.replication.verification.count import Verdict
     from isthmus.replication.verification.verify import verify
-    from isthmus.supervisor.status import state_folder
+    from isthmus.topology.file.name import state_folder
 
     federation = load(file)
     names = [task] if task or len(federation.tasks) < 2 else list(federation.tasks)

@@ -1,7 +1,15 @@
-"""The name of the federation file where none is given; a module of its own, since verbs that read no file need it for their help."""
+"""Names of the federation file and of what is kept beside it; a module of its own, since verbs need it before they read a file."""
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_FILE"]
+from pathlib import Path
+
+__all__ = ["DEFAULT_FILE", "state_folder"]
 
 DEFAULT_FILE = "isthmus.yaml"
+
+
+def state_folder(file: str | Path) -> Path:
+    """Where checkpoints, status and the state of pairs are kept: `.isthmus/<name>` beside the file."""
+    path = Path(file).absolute()
+    return path.parent / ".isthmus" / path.stem

@@ -1,0 +1,90 @@
+"""What `isthmus pair` prints.
+
+A module of its own: a forced fail-over is made before what prints it is imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from isthmus.pairing.state import PairState
+
+__all__ = ["FENCES", "console", "print_foreign", "print_lines", "print_seen", "print_text", "show_forced", "told"]
+
+_SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "red"}
+FENCES = {
+    "open": "open to applications that connect to it directly",
+    "pending": "and still to be fenced: it has not answered since it was left",
+    "closed": "fenced",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where texts go; lines are as long as they are."""
+    return Console(soft_wrap=True, stderr=stderr)
+
+
+def print_text(text: str, on: Console, style: str = "") -> None:
+    """Print a text as it is: names in it are no markup."""
+    on.print(Text(text, style=style))
+
+
+def show_forced(found: PairState, pending: str) -> None:
+    """What a forced fail-over came to; `pending` is what could not be done yet."""
+    on = console()
+    if found.is_under_way:
+        text = f"{found.standby} is not open yet: {pending}. The alias leads to nobody; isthmus pair run opens it as soon as it answers."
+        print_text(text, on, "red")
+        return
+    print_text(f"{found.active} is active.", on)
+    if pending:
+        text = f"{found.standby} is not fenced yet: {pending}. isthmus pair run does it as soon as it answers; until then keep applications "
+        print_text(text + "that connect to it directly away from it.", on, "yellow")
+    print_seen(found, on, f"What may be lost with {found.standby}: what waited there")
+
+
+def told(state: PairState) -> dict[str, Any]:
+    """A state as plain values."""
+    return {
+        "pair": state.pair,
+        "active": state.active,
+        "standby": state.standby,
+        "epoch": state.epoch,
+        "phase": str(state.phase),
+        "fence": str(state.fence_of(state.standby)),
+        "leads_to": state.leads_to,
+    }
+
+
+def print_lines(lines: Iterable[str], on: Console) -> None:
+    """Differences, each in the colour of its sign."""
+    for line in lines:
+        on.print(Text(line, style=_SIGNS.get(line[:1], "")))
+
+
+def print_foreign(paths: list[str], alias: str, on: Console) -> None:
+    """Entities that only the standby member has."""
+    if paths:
+        shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+        on.print(Text(f"only at {alias}, and not made by pairing: {shown}"))
+
+
+def print_seen(state: PairState, on: Console, title: str = "") -> None:
+    """What waited at the active member when its messages were counted last."""
+    if not state.seen_at:
+        on.print("Its messages have not been counted yet: isthmus pair run does it." if title else "")
+        return
+    age = time.time() - state.seen_at
+    counts = {path: {name: count for name, count in each.items() if count} for path, each in state.seen.items()}
+    head = title or f"Waiting at {state.active}"
+    if not counts:
+        on.print(f"{head}: nothing, {age:,.0f} s ago.")
+        return
+    on.print(f"{head}, {age:,.0f} s ago:")
+    for path, each in counts.items():
+        on.print(Text(f"  {path}: " + ", ".join(f"{count} {name}" for name, count in each.items())))
