@@ -1,8 +1,9 @@
 """The steps of a group of routes, composed.
 
 What it is: declarations to a query. Steps of one message each are applied in the Python workers that the query has anyway: those before
-the first DataFrame step in the reader's, the others in the sink's. Steps of DataFrames (`python` with `takes: rows`, `sql`) work on
-columns that the reader adds and the sink writes back, in Java alone. There is no shuffle and no further worker.
+the first DataFrame step in the reader's, the others in the sink's; without a DataFrame step both get about the same to do. Steps of
+DataFrames (`python` with `takes: rows`, `sql`) work on columns that the reader adds and the sink writes back, in Java alone. There is no
+shuffle and no further worker.
 
     reader: steps…, columns added ─ python, sql, filter… ─ sink: columns written, steps…
 

@@ -1,7 +1,8 @@
 """Which steps of a chain are carried out where.
 
-What it is: the split of a chain into the steps of one message each before its DataFrame steps, those, and the ones behind them. What it
-is not: their execution (`isthmus.replication.step.chain`).
+What it is: the split of a chain into the steps of one message each before its DataFrame steps, those, and the ones behind them. A chain
+without DataFrame steps is split where both Python workers of its query have about the same to do. What it is not: their execution
+(`isthmus.replication.step.chain`).
 
 Invariants:
     I1. The three parts, joined, are the chain.
@@ -22,6 +23,12 @@ SHUFFLING = ("deduplicate", "aggregate")
 _EITHER = ("filter",)
 """Steps that work on columns as well as on messages."""
 
+# Microseconds of one processor for a message of 600 bytes: of steps as benchmarks/steps.py measures them, of other kinds about the mean;
+# of reader and sink what they need themselves. Only their ratios matter.
+_STEP_COSTS = {"validate": 13, "filter": 11, "set": 22, "reduce": 14, "normalise": 90}
+_OTHER_STEP_COST = 30
+_READER_COST, _SINK_COST = 10, 25
+
 
 def is_frame_step(step: StepDeclaration) -> bool:
     """Whether a step is a function of a DataFrame, not of one message."""
@@ -31,12 +38,22 @@ def is_frame_step(step: StepDeclaration) -> bool:
 def split(
     steps: Sequence[StepDeclaration],
 ) -> tuple[Sequence[StepDeclaration], Sequence[StepDeclaration], Sequence[StepDeclaration]]:
-    """The steps before the first DataFrame step, those from the first to the last, and those behind; without one, all are behind."""
+    """The steps before the first DataFrame step, those from the first to the last, and those behind; without one, see `_balance`."""
     frames = [place for place, step in enumerate(steps) if is_frame_step(step)]
     if not frames:
-        return (), (), steps
+        place = _balance([_STEP_COSTS.get(step.kind, _OTHER_STEP_COST) for step in steps])
+        return steps[:place], (), steps[place:]
     first, behind = frames[0], frames[-1] + 1
     return steps[:first], steps[first:behind], steps[behind:]
+
+
+def _balance(costs: Sequence[int]) -> int:
+    """How many of the steps the reader takes, so that the busier of reader and sink has least to do."""
+
+    def busier(place: int) -> int:
+        return max(_READER_COST + sum(costs[:place]), _SINK_COST + sum(costs[place:]))
+
+    return min(range(len(costs) + 1), key=busier)
 
 
 class Legs(NamedTuple):
