@@ -41,19 +41,24 @@ def split(
     """The steps before the first DataFrame step, those from the first to the last, and those behind; without one, see `_balance`."""
     frames = [place for place, step in enumerate(steps) if is_frame_step(step)]
     if not frames:
-        place = _balance([_STEP_COSTS.get(step.kind, _OTHER_STEP_COST) for step in steps])
+        place = _balance(steps)
         return steps[:place], (), steps[place:]
     first, behind = frames[0], frames[-1] + 1
     return steps[:first], steps[first:behind], steps[behind:]
 
 
-def _balance(costs: Sequence[int]) -> int:
-    """How many of the steps the reader takes, so that the busier of reader and sink has least to do."""
+def _balance(steps: Sequence[StepDeclaration]) -> int:
+    """How many of the steps the reader takes, so that the busier of reader and sink has least to do.
+
+    Functions of the user's own are the sink's: what kills the reader leaves all that it has received locked, and raises its delivery count.
+    """
+    costs = [_STEP_COSTS.get(step.kind, _OTHER_STEP_COST) for step in steps]
+    most = next((place for place, step in enumerate(steps) if step.kind == "python"), len(steps))
 
     def busier(place: int) -> int:
         return max(_READER_COST + sum(costs[:place]), _SINK_COST + sum(costs[place:]))
 
-    return min(range(len(costs) + 1), key=busier)
+    return min(range(most + 1), key=busier)
 
 
 class Legs(NamedTuple):

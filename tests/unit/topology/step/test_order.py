@@ -11,7 +11,7 @@ from isthmus.topology.step.order import split
 
 
 def steps(*kinds: str) -> list[StepDeclaration]:
-    return [StepDeclaration(kind, {}) for kind in kinds]
+    return [StepDeclaration(kind, {"takes": "message"} if kind == "python" else {}) for kind in kinds]
 
 
 def kinds(part: object) -> list[str]:
@@ -24,6 +24,8 @@ def kinds(part: object) -> list[str]:
         (["validate", "enrich", "encrypt"], ["validate", "enrich"], ["encrypt"]),
         (["decrypt", "normalise", "validate"], ["decrypt"], ["normalise", "validate"]),
         (["encrypt"], ["encrypt"], []),
+        (["python"], [], ["python"]),
+        (["validate", "python", "encrypt"], ["validate"], ["python", "encrypt"]),
         ([], [], []),
     ],
 )
