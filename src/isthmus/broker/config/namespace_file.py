@@ -57,6 +57,7 @@ def read_config(text: str, file: str) -> NamespaceConfig:
         emulator = isinstance(root, yaml.MappingNode) and any(key.value == "UserConfig" for key, _ in root.value)
         reader = EmulatorReader(document) if emulator else OwnReader(document)
         config = reader.read(root)
+        config.stated = reader.stated
     if document.faults:
         raise document.error()
     return config

@@ -2,11 +2,12 @@
 
 What it is: the entities of a `NamespaceConfig` created, or brought in line where they exist already. What it is not: a
 remover; entities that the file does not name stay, and so do their messages.
-Spec: none; the file is read again at every start, and what it says wins over what the administration API changed since.
+Spec: docs/reference/namespace-file.md; the file is read again at every start, and what it says wins over what the administration API changed since.
 
 Invariants:
     I1. A second run with the same file changes nothing.
     I2. Whatever the engine refuses is told all at once, and nothing is staged then: the file is tried on a copy first.
+    I3. A start opens nothing that was closed: an entity whose status the file does not state keeps the one that it has.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits
     return [path for path, step in _steps(config) if step(engine)]
 
 
+_S = TypeVar(
+    "_S",
+    QueueDescription,
+    TopicDescription,
+    SubscriptionDescription,
+    EventHubDescription,
+    HybridConnectionDescription,
+)
 _D = TypeVar("_D", QueueDescription, TopicDescription, EventHubDescription, HybridConnectionDescription)
 _NO_LIMITS: dict[str, Any] = {
     each.name: 1 if each.name.startswith("min_") else INFINITE_MS
@@ -75,20 +84,29 @@ _NO_LIMITS: dict[str, Any] = {
 
 def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bool]]]:
     """Paths, and what to do for each on an engine; the latter tells whether anything changed."""
+
+    def keeps(what: str) -> bool:
+        return what not in config.stated
+
     for name, topic in config.topics.items():
         rules = config.authorization_rules.get(name)
-        yield name, partial(_topic, name=name, wanted=topic.description, rules=rules)
+        keeps_status = keeps(f"topic {name}")
+        yield name, partial(_topic, name=name, wanted=topic.description, rules=rules, keeps_status=keeps_status)
     for name, queue in _targets_first(config.queues):
         rules = config.authorization_rules.get(name)
-        yield name, partial(_queue, name=name, wanted=queue, rules=rules)
+        yield name, partial(_queue, name=name, wanted=queue, rules=rules, keeps_status=keeps(f"queue {name}"))
     for name, topic in config.topics.items():
         for sub, wanted in topic.subscriptions.items():
-            yield f"{name}/Subscriptions/{sub}", partial(_subscription, topic=name, name=sub, wanted=wanted)
+            keeps_status = keeps(f"subscription {name}/{sub}")
+            step = partial(_subscription, topic=name, name=sub, wanted=wanted, keeps_status=keeps_status)
+            yield f"{name}/Subscriptions/{sub}", step
     for name, hub in config.event_hubs.items():
-        yield name, partial(_event_hub, name=name, wanted=hub, rules=config.authorization_rules.get(name))
+        rules = config.authorization_rules.get(name)
+        yield name, partial(_event_hub, name=name, wanted=hub, rules=rules, keeps_status=keeps(f"event hub {name}"))
     for name, described in config.hybrid_connections.items():
         rules = config.authorization_rules.get(name)
-        yield name, partial(_hybrid_connection, name=name, wanted=described, rules=rules)
+        keeps_status = keeps(f"hybrid connection {name}")
+        yield name, partial(_hybrid_connection, name=name, wanted=described, rules=rules, keeps_status=keeps_status)
 
 
 def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
@@ -158,9 +176,16 @@ def _authorized(wanted: _D, current: _D | None, rules: list[AuthorizationRule] |
     return replace(wanted, authorization_rules=standing)
 
 
-def _queue(engine: Engine, name: str, wanted: QueueDescription, rules: list[AuthorizationRule] | None) -> bool:
+def _standing(wanted: _S, current: _S | None, *, keeps_status: bool) -> _S:
+    """The description with the status that the entity has (I3)."""
+    return replace(wanted, status=current.status) if keeps_status and current is not None else wanted
+
+
+def _queue(
+    engine: Engine, name: str, wanted: QueueDescription, rules: list[AuthorizationRule] | None, *, keeps_status: bool
+) -> bool:
     current = engine.get_queue(name)
-    wanted = _authorized(wanted, current, rules)
+    wanted = _standing(_authorized(wanted, current, rules), current, keeps_status=keeps_status)
     if current is None:
         engine.create_queue(name, wanted)
         return True
@@ -169,9 +194,11 @@ def _queue(engine: Engine, name: str, wanted: QueueDescription, rules: list[Auth
     return wanted != current
 
 
-def _topic(engine: Engine, name: str, wanted: TopicDescription, rules: list[AuthorizationRule] | None) -> bool:
+def _topic(
+    engine: Engine, name: str, wanted: TopicDescription, rules: list[AuthorizationRule] | None, *, keeps_status: bool
+) -> bool:
     current = engine.get_topic(name)
-    wanted = _authorized(wanted, current, rules)
+    wanted = _standing(_authorized(wanted, current, rules), current, keeps_status=keeps_status)
     if current is None:
         engine.create_topic(name, wanted)
         return True
@@ -180,9 +207,11 @@ def _topic(engine: Engine, name: str, wanted: TopicDescription, rules: list[Auth
     return wanted != current
 
 
-def _event_hub(engine: Engine, name: str, wanted: EventHubDescription, rules: list[AuthorizationRule] | None) -> bool:
+def _event_hub(
+    engine: Engine, name: str, wanted: EventHubDescription, rules: list[AuthorizationRule] | None, *, keeps_status: bool
+) -> bool:
     current = engine.hubs.get(name)
-    wanted = _authorized(wanted, current, rules)
+    wanted = _standing(_authorized(wanted, current, rules), current, keeps_status=keeps_status)
     if current is None:
         engine.hubs.create(name, wanted)
         return True
@@ -200,10 +229,15 @@ def _event_hub(engine: Engine, name: str, wanted: EventHubDescription, rules: li
 
 
 def _hybrid_connection(
-    engine: Engine, name: str, wanted: HybridConnectionDescription, rules: list[AuthorizationRule] | None
+    engine: Engine,
+    name: str,
+    wanted: HybridConnectionDescription,
+    rules: list[AuthorizationRule] | None,
+    *,
+    keeps_status: bool,
 ) -> bool:
     current = engine.hybrid_connections.get(name)
-    wanted = _authorized(wanted, current, rules)
+    wanted = _standing(_authorized(wanted, current, rules), current, keeps_status=keeps_status)
     if current is None:
         engine.hybrid_connections.create(name, wanted)
         return True
@@ -212,14 +246,15 @@ def _hybrid_connection(
     return wanted != current
 
 
-def _subscription(engine: Engine, topic: str, name: str, wanted: SubscriptionConfig) -> bool:
+def _subscription(engine: Engine, topic: str, name: str, wanted: SubscriptionConfig, *, keeps_status: bool) -> bool:
     current = engine.get_subscription(topic, name)
-    changed = current != wanted.description
+    described = _standing(wanted.description, current, keeps_status=keeps_status)
+    changed = current != described
     if current is None:
         first = wanted.rules[0] if wanted.rules else None
-        engine.create_subscription(topic, name, wanted.description, first)
+        engine.create_subscription(topic, name, described, first)
     elif changed:
-        engine.update_subscription(topic, name, wanted.description)
+        engine.update_subscription(topic, name, described)
     return _rules(engine, topic, name, wanted.rules) or changed
 
 

@@ -80,6 +80,8 @@ class NamespaceConfig:
         authorization_rules: by path of the entity, "" for the namespace; what is not in it keeps the rules it has.
         jwt: who issues web tokens; None takes none.
         zones: folders of the three copies of the store; empty keeps one in the data folder.
+        stated: the entities whose status the file states, as faults name them: `queue orders`, `subscription flights/all`. The others
+            keep the status that they have.
     """
 
     name: str = ""
@@ -92,6 +94,7 @@ class NamespaceConfig:
     authorization_rules: dict[str, list[AuthorizationRule]] = field(default_factory=dict)
     jwt: JwtSettings | None = None
     zones: tuple[Path, ...] = ()
+    stated: set[str] = field(default_factory=set)
 
 
 class Reader:
@@ -105,6 +108,7 @@ class Reader:
     def __init__(self, document: Document, layout: Layout) -> None:
         self.document = document
         self.word = layout.word
+        self.stated: set[str] = set()
         self._entities: set[str] = set()
         self._layout = layout
         self.use(Limits())
@@ -135,6 +139,7 @@ class Reader:
         }
         if "status" in fields:
             fields["status"] = EntityStatus(fields["status"])
+            self.stated.add(what)
         life = self._max_time_to_live_ms
         if life is not None and "default_message_time_to_live_ms" in kind.__dataclass_fields__:
             fields.setdefault("default_message_time_to_live_ms", life)

@@ -191,3 +191,37 @@ def test_a_name_that_another_kind_has_is_told_before_anything_is_made(engine: En
     with pytest.raises(ConfigError, match=r"stock|orders"):
         provision(engine, read_config("queues: {fresh: {}}\n" + text if "queues" not in text else text, "file"))
     assert engine.get_queue("fresh") is None
+
+
+CLOSED = """
+queues: {orders: {%s}}
+topics: {flights: {%s subscriptions: {all: {%s}}}}
+event_hubs: {telemetry: {%s}}
+hybrid_connections: {prices: {%s}}
+"""
+
+
+def statuses(engine: Engine) -> list[str]:
+    described = (
+        engine.get_queue("orders"),
+        engine.get_topic("flights"),
+        engine.get_subscription("flights", "all"),
+        engine.hubs.get("telemetry"),
+        engine.hybrid_connections.get("prices"),
+    )
+    return [str(each.status.value) for each in described if each is not None]
+
+
+def closed(*status: str) -> str:
+    return CLOSED % tuple(
+        f"status: {each}" + ("," if at == 1 else "") if each else "" for at, each in enumerate(status)
+    )
+
+
+def test_i3_a_start_opens_nothing_that_was_closed(engine: Engine) -> None:
+    """Suspended over the administration API, or fenced by a pair."""
+    provision(engine, read_config(closed(*["Disabled"] * 5), "file"))
+    assert provision(engine, read_config(closed(*[""] * 5), "file")) == []
+    assert statuses(engine) == ["Disabled"] * 5
+    provision(engine, read_config(closed(*["Active"] * 5), "file"))
+    assert statuses(engine) == ["Active"] * 5
