@@ -62,6 +62,7 @@ _NEXT = {
     Phase.FENCING: Phase.OPENING,
 }
 _ABORTABLE = (Phase.STOPPING, Phase.CONSUMING, Phase.MOVING)
+_BEFORE_MOVING = (Phase.STEADY, Phase.STOPPING, Phase.CONSUMING)
 _LED_BY_OLD = (Phase.STEADY, Phase.STOPPING, Phase.CONSUMING, Phase.REOPENING)
 
 
@@ -151,9 +152,13 @@ class PairState:
         )
 
     def begin_forced(self, now: float) -> PairState:
-        """A forced fail-over, from any phase: the other member becomes active without the old one's help."""
+        """A forced fail-over, from any phase: the other member becomes active without the old one's help.
+
+        It has to be opened first where it is fenced, or where a planned one has begun to move: that may have changed statuses there.
+        """
         begun = replace(self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now)
-        return begun.switched(now) if self.fence_of(self.standby) is Fence.OPEN else begun
+        is_untouched = self.fence_of(self.standby) is Fence.OPEN and self.phase in _BEFORE_MOVING
+        return begun.switched(now) if is_untouched else begun
 
     def advanced(self, now: float) -> PairState:
         """The next phase of a planned fail-over."""

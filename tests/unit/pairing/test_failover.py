@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -287,6 +288,25 @@ def test_a_forced_one_that_has_to_open_first() -> None:
     after = stage.failover().run(forced)
     assert (after.active, after.leads_to) == ("ewr", "ewr")
     assert stage.ewr.statuses == OPEN
+
+
+def test_a_forced_one_restores_what_a_planned_one_has_changed_at_the_new_member() -> None:
+    """A queue that the operator has suspended is made to take what is moved."""
+    changed = 0
+    for number in range(1, 50):
+        stage = Stage({"off": 1})
+        stage.kill_at(number)
+        stage.begin()
+        with suppress(Killed):
+            stage.failover().run(stage.disk)
+            break
+        changed += stage.jfk.statuses != OPEN
+        if stage.disk.active == "ewr":
+            stage.kill_at(-1)
+            stage.disk = stage.disk.begin_forced(2.0)
+            stage.failover().run(stage.disk)
+            assert stage.jfk.statuses == OPEN
+    assert changed > 1
 
 
 def test_what_forwards_is_stopped_before_its_target() -> None:
