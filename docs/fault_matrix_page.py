@@ -16,7 +16,7 @@ HEAD = """\
 <!-- Written by `make docs` from the record of `make soak`; edits are lost. -->
 
 What happens to the messages of each [pattern](../reference/federation-file.md) when something fails. One run carries all patterns between
-three embedded namespaces, `ewr` (source), `jfk` (target) and `lga`, each 60 ms away. While publishers send and messages are under way a fault
+three embedded namespaces, `ewr` (source), `jfk` (target) and `lga`, each 60 ms away, and a broker of Apache Kafka, `hub`, for streams. While publishers send and messages are under way a fault
 strikes; it is mended, and everything is waited for. Then two independent counts are made, of which the worse is told: `isthmus verify`, and the
 publishers' own numbers of what was acknowledged to them against what stands at the targets.
 
@@ -26,7 +26,8 @@ waited after five minutes without any progress would count as lost.
 - Lost has to be 0 everywhere.
 - Second copies have to be 0 with detection by origin, which is the default at namespaces of isthmus. Rows with `duplicates: allow` show how many copies a fault makes
   when nothing drops them.
-- Out of order has to be 0: every task here has `ordering: ordered`, whose promise is per publisher and entity. Of `spillover` the order is judged from where its route reads: a
+- Out of order has to be 0: tasks have `ordering: ordered`, whose promise is per publisher and entity, where nothing else is said; those
+  of sessions have `ordering: session`, in which each session has an order of its own, and one has `ordering: strict`. Of `spillover` the order is judged from where its route reads: a
   consumer whose namespace is killed gets its messages in another order.
 - The chain is moved by its namespace alone; what is killed elsewhere does not touch it.
 """
@@ -61,7 +62,7 @@ def fault_matrix_page() -> str:
         "",
         (
             "`make soak` runs the matrix (`tests/fault/test_fault_matrix.py`) and records it in `benchmarks/results/fault-matrix.json`; `make docs` makes this page of it. "
-            "`make test` plays one pattern under two faults. Azure Service Bus and Kafka are not in it."
+            "`make test` plays one pattern under two faults. Azure Service Bus is not in it."
         ),
     ]
     return "\n".join(lines) + "\n"

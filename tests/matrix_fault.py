@@ -1,6 +1,7 @@
 """The faults of the fault matrix: each strikes a run under load and heals what it did.
 
-`ewr` is the source, `jfk` the target; both are reached through proxies, which give every connection the round trip of two regions.
+`ewr` is the source, `jfk` the target; both are reached through proxies, which give every connection the round trip of two regions. Streams
+are at a Kafka broker, which is reached directly.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import psutil
 from hosted_run import HostedRun
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.testing.proxy import Proxy, Weather
+from kafka_broker import KafkaBroker
 from matrix_scenario import SOURCE, TARGET
 
 __all__ = ["FAULTS", "Fault", "Stage"]
@@ -44,13 +46,17 @@ class Stage:
         federation: its namespaces and proxies.
         chance: chooses moments.
         in_spark: whether `isthmus run` moves messages; else leases without Spark do.
+        kafka: the broker; None where no scenario has a stream.
 
     Attributes:
         run: which moves messages now.
     """
 
-    def __init__(self, federation: FederationProcess, chance: random.Random, *, in_spark: bool) -> None:
+    def __init__(
+        self, federation: FederationProcess, chance: random.Random, *, in_spark: bool, kafka: KafkaBroker | None = None
+    ) -> None:
         self.federation = federation
+        self.kafka = kafka
         self.chance = chance
         self.in_spark = in_spark
         self._runs = 0
@@ -94,6 +100,13 @@ def _kill_namespace(alias: str) -> Callable[[Stage], None]:
         stage.federation.namespaces[alias].start()
 
     return strike
+
+
+def _kill_kafka(stage: Stage) -> None:
+    if stage.kafka is not None:
+        stage.kafka.stop(signal.SIGKILL)
+        time.sleep(AWAY_SECONDS)
+        stage.kafka.start()
 
 
 def _kill_workers(*, reads: bool) -> Callable[[Stage], None]:
@@ -174,6 +187,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "target killed", f"`jfk` is killed with -9 and starts again after {AWAY_SECONDS:.0f} s", _kill_namespace(TARGET)
     ),
+    Fault("Kafka killed", f"`hub` is killed with -9 and starts again after {AWAY_SECONDS:.0f} s", _kill_kafka),
     Fault("driver killed", "`isthmus run` is killed with -9 and another one is started", Stage.run_again),
     Fault("readers killed", "all workers that read from sources are killed with -9", _kill_workers(reads=True), True),
     Fault("senders killed", "all workers that send to targets are killed with -9", _kill_workers(reads=False), True),

@@ -1,7 +1,7 @@
 """The scenarios of the fault matrix: each is one pattern, as a task of a federation file, with what is published for it.
 
-All tasks are between the same three namespaces. Messages enter at `ewr`, and at `jfk` where the pattern has several sources; copies stand
-at `jfk` and `lga`. A scenario that has targets which can drop second copies is played twice: with `duplicates: origin`, and with
+All tasks are between the same three namespaces and a Kafka broker, `hub`. Messages enter at `ewr`, at `jfk` where the pattern has several
+sources, and at `hub` for streams; copies stand at `jfk`, `lga` and `hub`. A scenario that has targets which can drop second copies is played twice: with `duplicates: origin`, and with
 `duplicates: allow`, where second copies are counted.
 """
 
@@ -15,9 +15,10 @@ from pathlib import Path
 from isthmus.topology.model import Endpoint, Federation, Flow
 from isthmus.topology.route import flows
 
-__all__ = ["ALIASES", "FILES", "SCENARIOS", "Scenario", "chosen", "written"]
+__all__ = ["ALIASES", "FILES", "HUB", "SCENARIOS", "Scenario", "chosen", "written"]
 
 SOURCE, TARGET, THIRD = ALIASES = ("ewr", "jfk", "lga")
+HUB = "hub"
 
 # Long enough that a reader on a loaded machine renews in time, short enough that a dead one's locks are gone soon.
 LOCK = "lock_duration: 10s"
@@ -45,6 +46,7 @@ class Scenario:
         needs_spark: whether its steps work on DataFrames.
         sessions: how many sessions the messages of each publisher belong to, in turn; each keeps an order of its own. 0: none.
         has_routes: whether routes move its messages; else the namespace does.
+        stream: the topic of the Kafka broker that it begins at or leads to; empty: none.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Scenario:
     needs_spark: bool = False
     sessions: int = 0
     has_routes: bool = True
+    stream: str = ""
 
     def ledger_flows(self, federation: Federation) -> list[Flow]:
         """What has to stand where by the publishers' own numbers."""
@@ -222,6 +225,30 @@ SCENARIOS: tuple[Scenario, ...] = (
             "otherwise: {to: lga, name: rest, queue: st-rest}",
             LOCK,
         )
+    ),
+    _scenario(
+        "stream to queue",
+        "tq",
+        "stream-to-queue",
+        f"source: {HUB}",
+        "stream: tq",
+        "target: jfk",
+        "queue: tq",
+        "start: existing",
+        at=HUB,
+        stream="tq",
+    ),
+    _scenario(
+        "queue to stream (by a topic)",
+        "qt",
+        "queue-to-stream",
+        "source: ewr",
+        "topic: qt",
+        f"target: {HUB}",
+        "stream: qt",
+        LOCK,
+        detects=False,
+        stream="qt",
     ),
     _scenario(
         "chain inside a namespace",

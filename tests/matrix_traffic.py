@@ -13,14 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from confluent_kafka import KafkaError, Producer
+
 from isthmus.amqp import section
+from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.demo.stamped import Stamped
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
-from matrix_scenario import Scenario
+from matrix_scenario import HUB, Scenario
 
 __all__ = ["Traffic"]
 
@@ -37,19 +40,21 @@ class Traffic:
     Args:
         federation: where they send.
         scenarios: what they send to.
+        kafka: address of the broker; empty where no scenario has a stream.
 
     Attributes:
         acknowledged: messages by task.
         invalid: those of them that steps have to set aside, by task.
     """
 
-    def __init__(self, federation: FederationProcess, scenarios: Sequence[Scenario]) -> None:
+    def __init__(self, federation: FederationProcess, scenarios: Sequence[Scenario], kafka: str = "") -> None:
         self.acknowledged: Counter[str] = Counter()
         self.invalid: Counter[str] = Counter()
         self._federation = federation
         self._scenarios = scenarios
         self._sent: Counter[Endpoint] = Counter()
-        self._ledgers = {each.task: Stamped(each.ledger_flows(federation.federation)) for each in scenarios}
+        self._kafka = kafka
+        self._ledgers = {each.task: Stamped(each.ledger_flows(federation.federation), logs=[HUB]) for each in scenarios}
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._bursting = threading.Event()
@@ -95,6 +100,9 @@ class Traffic:
         return found
 
     def _run(self, scenario: Scenario, source: Endpoint) -> None:
+        if source.alias == HUB:
+            self._run_stream(scenario, source)
+            return
         while not self._over.is_set():
             try:
                 with Reach(self._federation.federation) as reach, reach.open(source) as client:
@@ -105,6 +113,28 @@ class Traffic:
             except (IsthmusError, OSError):
                 self._over.wait(RETRY_SECONDS)
 
+    def _run_stream(self, scenario: Scenario, source: Endpoint) -> None:
+        """As others, to a stream: the client sends again by itself, in order, until the broker has each record once."""
+        producer = Producer(
+            {"bootstrap.servers": self._kafka, "enable.idempotence": True, "message.timeout.ms": 0, "log_level": 0}
+        )
+        while not self._over.is_set():
+            names, messages, first = self._next(scenario, source)
+            errors: list[KafkaError | None] = []
+            for message in messages:
+                record = to_record(message)
+                producer.produce(
+                    source.entity,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    on_delivery=lambda error, _, errors=errors: errors.append(error),  # type: ignore[misc]
+                )
+            assert producer.flush(120.0) == 0, "the broker does not come back"
+            assert not any(errors), errors
+            self._note(scenario, source, names, messages, first)
+            self._wait()
+
     def _wait(self) -> None:
         """A pause, which a burst cuts short."""
         began = time.monotonic()
@@ -113,19 +143,28 @@ class Traffic:
                 return
 
     def _send(self, scenario: Scenario, source: Endpoint, sender: Sender) -> None:
+        names, messages, first = self._next(scenario, source)
+        sender.send_all(messages, batch=len(messages))
+        self._note(scenario, source, names, messages, first)
+
+    def _next(self, scenario: Scenario, source: Endpoint) -> tuple[list[str], list[bytes], int]:
+        """The next messages of an entity, with their publishers, and the number of the first."""
         count = BURST if self._bursting.is_set() else CHUNK
         first = self._sent[source] + 1
-        self._sent[source] += (
-            count  # by this thread alone; a number is never sent again, whatever becomes of its message
-        )
+        # By this thread alone; a number is never sent again, whatever becomes of its message.
+        self._sent[source] += count
         names = [_publisher(source.alias, number, scenario.sessions) for number in range(first, first + count)]
-        messages = [_message(name, number, scenario.sessions) for number, name in enumerate(names, first)]
-        sender.send_all(messages, batch=count)
+        return names, [_message(name, number, scenario.sessions) for number, name in enumerate(names, first)], first
+
+    def _note(
+        self, scenario: Scenario, source: Endpoint, names: Sequence[str], messages: Sequence[bytes], first: int
+    ) -> None:
+        """The messages were acknowledged."""
         with self._lock:
             for number, (name, message) in enumerate(zip(names, messages, strict=True), first):
                 self._ledgers[scenario.task].publish(source, name, number, message)
                 self.invalid[scenario.task] += scenario.has_invalid and not number % INVALID_EVERY
-            self.acknowledged[scenario.task] += count
+            self.acknowledged[scenario.task] += len(messages)
 
 
 def _publisher(alias: str, number: int, sessions: int) -> str:

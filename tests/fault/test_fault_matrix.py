@@ -14,7 +14,8 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,10 @@ from isthmus.replication.reach import Reach
 from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.route import routes
+from kafka_broker import KafkaBroker, broker
 from matrix_fault import FAULTS, ROUND_TRIP, Fault, Stage
 from matrix_record import Cell
-from matrix_scenario import ALIASES, SCENARIOS, Scenario, chosen, written
+from matrix_scenario import ALIASES, HUB, SCENARIOS, Scenario, chosen, written
 from matrix_traffic import Traffic
 
 pytestmark = pytest.mark.spark
@@ -47,13 +49,18 @@ class Matrix:
     """All scenarios in one run, and what they have shown so far."""
 
     def __init__(
-        self, federation: FederationProcess, scenarios: tuple[Scenario, ...], *, in_spark: bool = True
+        self,
+        federation: FederationProcess,
+        scenarios: tuple[Scenario, ...],
+        *,
+        in_spark: bool = True,
+        kafka: KafkaBroker | None = None,
     ) -> None:
         self.federation = federation
         self.scenarios = scenarios
-        self.traffic = Traffic(federation, scenarios)
+        self.traffic = Traffic(federation, scenarios, kafka.address if kafka is not None else "")
         self.seed = secrets.randbits(32)
-        self.stage = Stage(federation, random.Random(self.seed), in_spark=in_spark)
+        self.stage = Stage(federation, random.Random(self.seed), in_spark=in_spark, kafka=kafka)
         self._counts = {each.task: Counter[str]() for each in scenarios}
         self._published: Counter[str] = Counter()
 
@@ -100,9 +107,10 @@ class Matrix:
         found: Counter[str] = Counter()
         with Reach(self.federation.federation) as reach:
             for each in self.scenarios:
-                before = [each.fails_at] if each.fails_at is not None else []
-                for source in (*before, *(route.source for route in routes(self.federation.federation, each.task))):
-                    found[each.task] += BacklogLook()(reach.peek(source)).waiting
+                if each.fails_at is not None:
+                    found[each.task] += BacklogLook()(reach.peek(each.fails_at)).waiting
+                for route in routes(self.federation.federation, each.task):
+                    found[each.task] += BacklogLook().look(reach, route).waiting
         return found
 
     def _settle(self) -> tuple[dict[str, Counter[str]], Counter[str]]:
@@ -141,6 +149,23 @@ class Matrix:
         return counts
 
 
+@contextmanager
+def kafka_of(folder: Path, streams: Sequence[str]) -> Iterator[KafkaBroker | None]:
+    """The broker with these topics, of one partition each; None where there are none."""
+    if not streams:
+        yield None
+        return
+    folder.mkdir()
+    with broker(folder) as running:
+        for stream in streams:
+            running.create(stream)
+        yield running
+
+
+def _hub(kafka: KafkaBroker | None) -> list[str]:
+    return [f"{HUB}: {{kind: kafka, bootstrap: '{kafka.address}'}}"] if kafka is not None else []
+
+
 @pytest.fixture(name="matrix", scope="module")
 def _matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     named = os.environ.get("ISTHMUS_MATRIX_TASKS", "" if request.config.getoption("--soak") else SAMPLE)
@@ -148,14 +173,16 @@ def _matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     scenarios = tuple(each for each in chosen(named) if in_spark or not each.needs_spark)
     folder = tmp_path_factory.mktemp("matrix")
     tasks = written(scenarios, folder)
+    streams = [each.stream for each in scenarios if each.stream]
     with (
         pytest.MonkeyPatch.context() as patch,
-        FederationProcess(folder, ALIASES, written=tasks, proxied=True) as opened,
+        kafka_of(folder / "kafka", streams) as kafka,
+        FederationProcess(folder, ALIASES, written=tasks, proxied=True, others=_hub(kafka)) as opened,
     ):
         patch.setenv("PYTHONPATH", str(FUNCTIONS))
         for proxy in opened.proxies.values():
             proxy.set_weather(ROUND_TRIP)
-        matrix = Matrix(opened, scenarios, in_spark=in_spark)
+        matrix = Matrix(opened, scenarios, in_spark=in_spark, kafka=kafka)
         print(f"seed {matrix.seed}, {folder}")
         if isinstance(matrix.stage.run, RunProcess):
             matrix.stage.run.wait_phase(("waiting", "moving"), LONG_SECONDS)

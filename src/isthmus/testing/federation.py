@@ -170,6 +170,7 @@ class FederationProcess:
         tasks: members by task, which has a topic of its name; one between all namespaces if none is named.
         written: the tasks as lines of YAML, of any patterns, instead of `tasks` and `settings`.
         proxied: whether runs reach the namespaces through a proxy each. What the test does itself goes past them.
+        others: further namespaces, of any kind, as lines of YAML; they have to be there.
 
     Attributes:
         namespaces: by alias.
@@ -187,8 +188,10 @@ class FederationProcess:
         written: str = "",
         *,
         proxied: bool = False,
+        others: Sequence[str] = (),
     ) -> None:
         self.folder = folder
+        self._others = tuple(others)
         self.proxies: dict[str, Proxy] = {}
         self.namespaces = {alias: NamespaceProcess(folder / alias) for alias in aliases}
         self.file = folder / "isthmus.yaml"
@@ -235,7 +238,7 @@ class FederationProcess:
             connection = self._connection(alias, text)
             authority = namespace.ca_file.relative_to(self.folder)
             lines.append(f'  {alias}: {{connection: "file:{connection.name}#connection", ca_file: {authority}}}')
-        lines += ["tasks:", *self._written.splitlines()]
+        lines += [*(f"  {line}" for line in self._others), "tasks:", *self._written.splitlines()]
         for task, members in self._tasks.items():
             lines += [f"  {task}:", "    pattern: all-active", f"    topic: {task}"]
             lines += [f"    members: [{', '.join(members)}]", "    subscriptions: [audit]"]
