@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from isthmus.errors import InvalidArgumentError
+
 __all__ = ["HEAD_BYTES", "Damage", "Record", "encode_note", "encode_record", "find_record", "read_record"]
 
 _MAGIC = b"IoR1"
@@ -69,12 +71,21 @@ class Damage:
 
 
 def encode_record(payloads: Iterable[bytes], written_ms: int) -> bytes:
-    """A record of messages."""
+    """A record of messages.
+
+    Raises:
+        InvalidArgumentError: they are more than a record can be read with.
+    """
     parts: list[bytes] = []
     count = 0
     for payload in payloads:
         parts += (_LENGTH.pack(len(payload)), payload)
         count += 1
+    size = sum(map(len, parts))
+    if size > LARGEST_BODY_BYTES:
+        raise InvalidArgumentError(
+            f"{count} messages of {size} bytes are more than one call may send, {LARGEST_BODY_BYTES}; send them in several calls"
+        )
     return _encoded(b"".join(parts), count, written_ms)
 
 

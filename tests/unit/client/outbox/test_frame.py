@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isthmus.client.outbox import frame
 from isthmus.client.outbox.frame import Record, encode_note, encode_record, find_record, read_record
+from isthmus.errors import InvalidArgumentError
 
 PAYLOADS = st.lists(st.binary(max_size=300), min_size=1, max_size=5)
 
@@ -61,3 +64,11 @@ def test_a_note_is_no_message() -> None:
 def test_what_is_no_record_is_none() -> None:
     assert read_record(b"x" * 100) is None
     assert find_record(b"x" * 100, 0) == -1
+
+
+def test_more_than_a_record_is_read_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be acknowledged, and set aside as damaged by whoever delivers it."""
+    monkeypatch.setattr(frame, "LARGEST_BODY_BYTES", 100)
+    assert isinstance(read_record(encode_record([b"x" * 46, b"y" * 46], 1)), Record)
+    with pytest.raises(InvalidArgumentError, match="2 messages of 101 bytes are more than one call may send, 100"):
+        encode_record([b"x" * 46, b"y" * 47], 1)
