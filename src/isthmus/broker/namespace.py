@@ -222,7 +222,9 @@ class Namespace:
         return CommitLoop(engine, store, self._on_committed, quick_bytes=self._quick_sync_bytes)
 
     async def disconnect(self) -> None:
-        """Acknowledge what is staged, and close the connections, which may go on sending meanwhile."""
+        """Acknowledge what was taken, and close the connections, which may go on sending meanwhile."""
+        for peer in self.peers:
+            peer.take_no_more()
         for commits in (self.commits, *self._store_commits):
             with suppress(StoreError):  # logged, and told to the clients that it concerns
                 await commits.wait_durable()

@@ -15,6 +15,8 @@ Invariants:
     I5. A link whose entity is disabled or deleted, or that was idle for as long as the namespace allows, is detached.
     I6. A client that reads nothing is closed before what waits for it fills the memory.
     I7. The end of a link, session or connection is told behind the outcomes that are owed (`isthmus.broker.link.departure`).
+    I8. Of a client that is about to be sent away no message and no request is taken, and it is given none: it could not be
+        told of the one, and would lose the other. What it settles is taken.
 """
 
 from __future__ import annotations
@@ -204,6 +206,10 @@ class Peer:
         self._finish()
         self._wire.close()
 
+    def take_no_more(self) -> None:
+        """The connection is about to be closed from this side, once what was taken is durable (I8)."""
+        self._takes_no_more = True
+
     @property
     def is_over(self) -> bool:
         """Whether the connection has ended."""
@@ -211,8 +217,8 @@ class Peer:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the wire takes more bytes now."""
-        return self._wire.is_writable
+        """Whether the wire takes more messages now."""
+        return self._wire.is_writable and not self._takes_no_more
 
     def touch(self) -> None:
         """Flush once the turn is over."""
@@ -258,6 +264,7 @@ class Peer:
     _wire_gone = False
     _is_closing = False  # the client has closed, and waits for the answer
     _is_given_up = False
+    _takes_no_more = False
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
@@ -365,13 +372,13 @@ class Peer:
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
         self._early.request(len(event.payloads))
-        if handler is not None:
+        if handler is not None and not self._takes_no_more:
             handler.on_transfers(event)
 
     def _on_parts(self, event: TransferParts) -> None:
         handler = self._handlers.get(event.link)
         self.is_taking_large = not event.is_last
-        if handler is not None:
+        if handler is not None and not self._takes_no_more:
             handler.on_parts(event)
 
     @property

@@ -1,0 +1,76 @@
+"""A namespace that stops under load: what it keeps is told, and what it does not tell it does not keep."""
+
+import asyncio
+
+import pytest
+
+from isthmus.amqp import Disposed
+from isthmus.amqp.performative import Accepted
+
+
+async def turns(client, count=5):
+    for _ in range(count):
+        client.pump()
+        await asyncio.sleep(0)
+
+
+async def stop(broker, client, meanwhile):
+    """Stops while a sync is under way; `meanwhile` is what the client does until it ends."""
+    broker.store.gate.clear()
+    client.sender("orders", "first").send(b"\0Sw\xa1\1a", b"1")
+    await turns(client)
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await turns(client)
+    meanwhile()
+    await turns(client)
+    broker.store.gate.set()
+    await stopping
+    client.pump()
+    await broker.namespace.commits.wait_idle()
+
+
+@pytest.fixture
+def client(broker):
+    return broker.client()
+
+
+def accepted(client):
+    return sum(event.last - event.first + 1 for event in client.seen(Disposed) if type(event.state) is Accepted)
+
+
+async def test_no_message_is_kept_whose_acceptance_is_not_told_i8(broker, client, message):
+    link = client.sender("orders", "second")
+    await stop(broker, client, lambda: link.send(message("b"), b"2"))
+    assert client.closed_with() == "amqp:connection:forced"
+    assert accepted(client) == broker.engine.runtime("orders").active_message_count
+
+
+async def test_no_request_is_carried_out_whose_reply_would_be_lost_i8(broker, client, message):
+    node = client.sender("orders/$management", "node")
+    request = message("", application_properties={"operation": "com.microsoft:peek-message"})
+    await stop(broker, client, lambda: node.send(request, b"2"))
+    assert not [event for event in client.seen(Disposed) if event.link is node]
+
+
+async def test_receive_and_delete_loses_nothing_to_a_stop_i8(broker, client, message, body):
+    filler = client.sender("orders", "filler")
+    for number in range(4):
+        filler.send(message(str(number)), bytes([number]))
+    await client.settle()
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+
+    def grant():
+        link.grant(3)
+
+    await stop(broker, client, grant)
+    left = broker.engine.runtime("orders").active_message_count
+    assert len(client.payloads(link)) + left == 5  # with the one of `stop`
+
+
+async def test_settlements_of_the_last_moment_are_kept_i8(broker, client, message):
+    client.sender("orders", "filler").send(message("x"), b"0")
+    await client.settle()
+    link = client.receiver("orders", credit=1)
+    await client.settle()
+    await stop(broker, client, lambda: link.dispose(0, 0, Accepted(), settled=True))
+    assert broker.engine.runtime("orders").active_message_count == 1  # the one of `stop`
