@@ -479,7 +479,14 @@ class Peer:
         self.close(amqp_error(error))
 
     def drop(self, link: Link, error: IsthmusError) -> None:
-        """Detach a link from this side."""
+        """Detach a link from this side, once what is on its way on it has been sent."""
+        handler = self._handlers.get(link)
+        if handler is None:
+            self._drop(link, error)
+        else:
+            handler.when_sent(lambda: self._drop(link, error))
+
+    def _drop(self, link: Link, error: IsthmusError) -> None:
         if not link.detached:
             self._warn("link detached", error, address_of(link))
             link.begin_detach(amqp_error(error))

@@ -8,7 +8,8 @@ import pytest
 from isthmus.amqp import CreditChanged, Error, SentSettled, Transfers, section
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
 from isthmus.amqp.types import Symbol
-from isthmus.errors import StoreError
+from isthmus.entities import EntityStatus, QueueDescription
+from isthmus.errors import StoreError, UnauthorizedError
 
 
 async def fill(client, message, *texts):
@@ -348,3 +349,31 @@ async def test_a_message_that_is_deleted_at_delivery_has_an_empty_section(broker
     await client.settle()
     assert [delivery_annotations(payload) for payload in client.payloads(link)] == [{}]
     assert client.bodies(link) == [b"a"]
+
+
+@pytest.mark.parametrize("cause", ["disabled", "disabled, told by the tick", "unauthorised"])
+async def test_what_is_deleted_for_a_link_is_sent_before_the_link_is_ended_from_this_side_i8(broker, message, cause):
+    client = broker.client()
+    await fill(client, message, "a", "b")
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    broker.store.gate.clear()
+    link.grant(1)
+    for _ in range(5):
+        client.pump()
+        await asyncio.sleep(0)
+    if cause == "unauthorised":
+        [attached] = [each for each in client.peer._handlers if each.name == link.name]
+        client.peer.drop(attached, UnauthorizedError("expired"))
+    else:
+        broker.engine.update_queue("orders", QueueDescription(status=EntityStatus.DISABLED))
+        if cause == "disabled":
+            link.grant(1)
+            for _ in range(5):
+                client.pump()
+                await asyncio.sleep(0)
+        client.peer.tick()
+    broker.store.gate.set()
+    await client.settle()
+    assert client.detached(link)
+    left = broker.engine.runtime("orders").active_message_count
+    assert len(client.payloads(link)) + left == 2
