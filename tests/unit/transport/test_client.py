@@ -229,6 +229,20 @@ def test_a_token_that_cannot_be_renewed_keeps_nobody_busy_i2() -> None:
             assert deadline > time.monotonic()
 
 
+def test_tokens_are_shown_on_new_links_where_the_peer_has_ended_the_old_ones_i2(ahead: Ahead) -> None:
+    with Peer("q", "r") as peer:
+        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=SharedKeyCredential("name", "key"))
+        with Client(endpoint, shared=True).open() as client:
+            client.authorize("q")
+            assert client._cbs is not None
+            client._cbs._receiver.detach()
+            client._cbs.on_lost(ConnectionLostError("the link was idle"))
+            ahead.seconds = 3600 * 0.95
+            client.wait_until(lambda: len(peer.requests) == 2, 5, "renewal")
+            client.authorize("r")
+            assert len(peer.requests) == 3
+
+
 def test_outcomes_cover_each_ordinal_once_whatever_the_ranges_i2() -> None:
     with Peer("q") as peer, Client(peer.endpoint).open() as client:
         peer.queues["q"].hold = True
