@@ -52,6 +52,8 @@ _ENGINE_REST_SECONDS = 0.5
 _PROBE_SECONDS = 10.0
 # How often a store of fragments that is down is tried: its messages wait for it.
 _STORE_RETRY_SECONDS = 2.0
+# A client that sends while the namespace stops has so long to answer the close of its connection.
+_FAREWELL_SECONDS = 1.0
 # A $management request may carry one message of the largest size and what describes it.
 _REQUEST_ROOM_BYTES = 64 * 1024
 
@@ -115,6 +117,7 @@ class Namespace:
         self.admission = admission or Admission()
         self.peers: set[Peer] = set()
         self.known_peers: set[Peer] = set()
+        self._are_gone = asyncio.Event()
         self.hub_gate = HubGate(engine.hubs, clock)
         self.relay = Relay(engine.hybrid_connections, limits)
         self._quick_sync_bytes = quick_sync_bytes
@@ -229,9 +232,23 @@ class Namespace:
             with suppress(StoreError):  # logged, and told to the clients that it concerns
                 await commits.wait_durable()
         self.engine.stop_fan_out()
+        # The condition at which clients of the service connect again.
+        error = Error(Symbol("amqp:connection:forced"), "The namespace is stopping.")
         for peer in list(self.peers):
-            # The condition at which clients of the service connect again.
-            peer.close(Error(Symbol("amqp:connection:forced"), "The namespace is stopping."))
+            peer.begin_close(error)
+        if self.peers:
+            self._are_gone.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._are_gone.wait(), _FAREWELL_SECONDS)
+        for peer in list(self.peers):
+            peer.close(error)
+
+    def forget(self, peer: Peer) -> None:
+        """A connection has ended."""
+        self.peers.discard(peer)
+        self.known_peers.discard(peer)
+        if not self.peers:
+            self._are_gone.set()
 
     async def close(self) -> None:
         """Acknowledge what is staged, close the connections, stop the timers."""

@@ -80,6 +80,8 @@ _MAX_FRAME_SIZE_BYTES = 65536
 _UNSENT_BYTES = 256 << 20
 # After the disk refused a deletion.
 _RETRY_SECONDS = 1.0
+# A client that has sent nothing for so long has nothing under way.
+_BUSY_SECONDS = 1.0
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
@@ -121,6 +123,7 @@ class Peer:
         self._partial_bytes = 0
         self._idle = IdleWatch(namespace.limits, now)
         self._next_review = now + _REVIEW_SECONDS
+        self._heard_at = now
         self.is_taking_large = False
         self._over = False
         self._table: dict[type, Callable[[Any], None]] = {
@@ -145,7 +148,8 @@ class Peer:
         """Take bytes from the client."""
         if self._over:
             return
-        self._handle(self._connection.receive(data, self._clock.monotonic()))
+        self._heard_at = self._clock.monotonic()
+        self._handle(self._connection.receive(data, self._heard_at))
         if self._connection.partial_bytes != self._partial_bytes and not self._over:
             self._account_partial()
         self.flush()
@@ -193,8 +197,18 @@ class Peer:
             self._give_up(overdue)
         self.flush()
 
+    def begin_close(self, error: Error | None = None) -> None:
+        """Close the connection from this side; one whose client has just sent something lasts until the client has answered.
+        A stream that is ended with bytes unread takes with it what its client has not read yet: outcomes of what is stored.
+        """
+        if self._clock.monotonic() - self._heard_at > _BUSY_SECONDS or not self._connection.opened:
+            self.close(error)
+        elif not self._is_closing:
+            self._connection.close(error)
+            self.flush()
+
     def close(self, error: Error | None = None) -> None:
-        """Close the connection from this side."""
+        """Close the connection from this side, and its stream at once."""
         if self._over:
             return
         if not self._connection.opened:
@@ -518,8 +532,7 @@ class Peer:
         if not was_over:
             self._links.release()
             self._pressure.release()
-        self._namespace.peers.discard(self)
-        self._namespace.known_peers.discard(self)
+        self._namespace.forget(self)
         # The circles in which all of a connection hangs together are cut: the collector comes by seldom.
         self._connection.release()
         self._table = {}

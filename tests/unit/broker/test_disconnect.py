@@ -24,6 +24,8 @@ async def stop(broker, client, meanwhile):
     meanwhile()
     await turns(client)
     broker.store.gate.set()
+    while not stopping.done():
+        await turns(client, 1)
     await stopping
     client.pump()
     await broker.namespace.commits.wait_idle()
@@ -74,3 +76,23 @@ async def test_settlements_of_the_last_moment_are_kept_i8(broker, client, messag
     await client.settle()
     await stop(broker, client, lambda: link.dispose(0, 0, Accepted(), settled=True))
     assert broker.engine.runtime("orders").active_message_count == 1  # the one of `stop`
+
+
+async def test_the_stream_of_a_busy_client_ends_once_it_has_read_all_i8(broker, client, message):
+    link = client.sender("orders")
+    link.send(message("a"), b"1")
+    client.peer.receive(client.connection.take())
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    while not any(b"amqp:connection:forced" in data for data in client.wrote):
+        await asyncio.sleep(0)
+    assert not client.closed  # bytes that it still sends would take those with them that it has not read
+    while not stopping.done():
+        await turns(client, 1)
+    assert accepted(client) == 1
+    assert client.closed
+
+
+async def test_a_client_that_is_silent_holds_up_no_stop(broker, client):
+    broker.clock.advance(60_000)
+    await broker.namespace.disconnect()
+    assert client.closed

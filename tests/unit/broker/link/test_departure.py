@@ -178,8 +178,10 @@ async def test_a_server_that_stops_answers_who_is_leaving(broker, message):
     link.send(message("a"), b"1")
     link.detach()
     client.pump()
-    await broker.namespace.disconnect()
-    client.pump()
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    while not stopping.done():
+        client.pump()
+        await asyncio.sleep(0)
     assert wire.order() == ["outcome", "detach", "close"]
 
 
