@@ -180,6 +180,8 @@ class Peer:
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
+        if self._pressure.is_paused:
+            self._connection.excuse(now)
         self._handle(self._connection.tick(now))
         if self._access.drop_expired():
             self._drop_unauthorised("ExpiredToken: The token is expired.")

@@ -83,8 +83,11 @@ async def test_the_stream_of_a_busy_client_ends_once_it_has_read_all_i8(broker, 
     link.send(message("a"), b"1")
     client.peer.receive(client.connection.take())
     stopping = asyncio.create_task(broker.namespace.disconnect())
-    while not any(b"amqp:connection:forced" in data for data in client.wrote):
+    await asyncio.sleep(0)
+    await broker.namespace.commits.wait_idle()
+    for _ in range(20):
         await asyncio.sleep(0)
+    assert any(b"amqp:connection:forced" in data for data in client.wrote)
     assert not client.closed  # bytes that it still sends would take those with them that it has not read
     while not stopping.done():
         await turns(client, 1)
