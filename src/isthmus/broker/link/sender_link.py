@@ -212,6 +212,8 @@ class SenderLink(LinkHandler):
         else:
             ids = range(first, last + 1)  # type: ignore[assignment]
         verdict = self._verdict(state.outcome if type(state) is TransactionalState else state, settled)
+        if verdict is None and settled:
+            verdict = self._default_verdict()
         if verdict is None:
             return
         if self._enlisted:
@@ -338,8 +340,6 @@ class SenderLink(LinkHandler):
         queue = self.queue
         if type(state) is Accepted:
             return Verdict(queue.complete, state)
-        if state is None and settled:
-            return self._default_verdict()
         if isinstance(state, Released):
             return Verdict(lambda tokens, *_: queue.release(tokens), Released(), at_once=True)
         if isinstance(state, Modified):

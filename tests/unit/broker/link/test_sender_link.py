@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from isthmus.amqp import CreditChanged, Error, SentSettled, Transfers, section
-from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
+from isthmus.amqp.performative import Accepted, Modified, Received, Rejected, Released
 from isthmus.amqp.types import Symbol
 from isthmus.entities import EntityStatus, QueueDescription
 from isthmus.errors import StoreError, UnauthorizedError
@@ -193,6 +193,18 @@ async def test_released_messages_return_at_once_with_their_count_unchanged(broke
     await client.settle()
     assert client.bodies(link) == [b"a", b"b", b"a", b"b"]
     assert {header(payload).delivery_count for payload in client.payloads(link)} == {0}
+
+
+async def test_what_is_settled_without_an_outcome_has_the_default_one(broker, message):
+    client = broker.client()
+    await fill(client, message, "a")
+    link = client.receiver("orders", credit=1)
+    await client.settle()
+    link.dispose(0, 0, Received(0, 0), settled=True)  # no outcome (OASIS AMQP 1.0 3.4), and nothing is said after it
+    await client.settle()
+    link.grant(1)
+    await client.settle()
+    assert client.bodies(link) == [b"a", b"a"]
 
 
 async def test_a_failed_commit_rejects_the_settlement_i1(broker, message):
