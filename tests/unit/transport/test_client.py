@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from isthmus.amqp import section
+from isthmus.amqp import Transfers, section
 from isthmus.amqp.performative import Accepted, Modified, Received, Rejected, Released
 from isthmus.errors import (
     ConnectionLostError,
@@ -241,6 +241,20 @@ def test_tokens_are_shown_on_new_links_where_the_peer_has_ended_the_old_ones_i2(
             client.wait_until(lambda: len(peer.requests) == 2, 5, "renewal")
             client.authorize("r")
             assert len(peer.requests) == 3
+
+
+def test_a_reply_that_cannot_be_read_ends_its_links_and_no_others_i1() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        sender = Sender(client, "q").wait_ready()
+        management = Management(client, "q")
+        reply = management.start_peek(1, 1)
+        links = management._links
+        garbled = Transfers(links._receiver, 0, [b"1"], [b"\0Ss\xff"], 0, True, None)
+        client._dispatch([garbled])
+        assert reply.error is not None
+        assert reply.error.code == "amqp-decode"
+        sender.send_all([message(1)])
+        assert client.error is None
 
 
 def test_outcomes_cover_each_ordinal_once_whatever_the_ranges_i2() -> None:
