@@ -156,7 +156,8 @@ class RequestLink:
             self.on_lost(error)
             return
         if not event.settled:
-            self._receiver.dispose(event.first_delivery_id, event.first_delivery_id + len(event.payloads) - 1)
+            last = (event.first_delivery_id + len(event.payloads) - 1) & 0xFFFFFFFF
+            self._receiver.dispose(event.first_delivery_id, last)
         if self._receiver.credit < _CREDIT // 2:
             self._receiver.grant(_CREDIT)
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from isthmus.amqp import Transfers, section
-from isthmus.amqp.performative import Accepted, Modified, Received, Rejected, Released
+from isthmus.amqp import Transfers, performative, section
+from isthmus.amqp.performative import Accepted, Disposition, Modified, Received, Rejected, Released
 from isthmus.errors import (
     ConnectionLostError,
     EntityNotFoundError,
@@ -241,6 +241,15 @@ def test_tokens_are_shown_on_new_links_where_the_peer_has_ended_the_old_ones_i2(
             client.wait_until(lambda: len(peer.requests) == 2, 5, "renewal")
             client.authorize("r")
             assert len(peer.requests) == 3
+
+
+def test_a_run_is_disposed_of_across_the_end_of_the_ids() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        receiver = Receiver(client, "q").wait_attached()
+        client.connection.take()
+        receiver.dispose(2**32 - 2, 2**32 + 1, Released())
+        frame = client.connection.take()
+        assert performative.decode(frame[8:])[0] == Disposition(True, 2**32 - 2, 1, True, Released(), False)
 
 
 def test_a_reply_that_cannot_be_read_ends_its_links_and_no_others_i1() -> None:
