@@ -350,8 +350,14 @@ class Peer:
         if link.detached or link.amqp_session.ended:
             return  # the client has given up in the same breath
         self._early.attach_link()
-        if not self._departures.after(link, lambda: self._answer_attach(link)):
+        if not self._departures.after(link, lambda: self._answer_late(link)):
             self._answer_attach(link)
+
+    def _answer_late(self, link: Link) -> None:
+        self._answer_attach(link)
+        handler = self._handlers.get(link)
+        if handler is not None:  # what the client has granted meanwhile had nobody to go to
+            handler.on_credit()
 
     def _answer_attach(self, link: Link) -> None:
         if self._over or link.detached or link.amqp_session.ended:

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from isthmus.amqp import BATCH_FORMAT, Disposed, Role, performative
-from isthmus.amqp.performative import Accepted, Close, Detach, Disposition, End, Modified, Rejected
+from isthmus.amqp.performative import Accepted, Close, Detach, Disposition, End, Modified, Rejected, Source
 from isthmus.broker.link.departure import Departures, Owed
+from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import StoreError
 from isthmus.transport.sender import envelope
 from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
@@ -247,6 +248,32 @@ async def test_a_link_of_the_same_name_waits_for_the_one_before_i4(broker, messa
     again.send(message("b"), b"2")
     await client.settle()
     assert wire.outcomes() == [Accepted, Accepted]
+
+
+@pytest.mark.parametrize("kind", ["queue", "browser", "hub"])
+async def test_credit_that_comes_with_the_attach_counts_once_that_is_answered(broker, message, kind):
+    client = broker.client()
+    if kind == "hub":
+        broker.engine.hubs.create("hub", EventHubDescription(partition_count=1))
+        client.sender("hub", "events").send(message("0"), b"0")
+        await client.settle()
+    first = await ready(client, message, 2)  # has a message of `orders`
+    more = client.sender("orders", "more")
+    address = "hub/ConsumerGroups/$Default/Partitions/0" if kind == "hub" else "orders"
+    broker.store.gate.clear()
+    first.dispose(0, 0, Accepted(), settled=False)
+    first.detach()
+    client.pump()
+    client.session.release_link(first)
+    mode = "copy" if kind == "browser" else None
+    again = client.session.attach_receiver("r", Source(address=address, distribution_mode=mode), target=first.target)
+    again.grant(1)
+    client.pump()
+    broker.store.gate.set()
+    await client.settle()
+    more.send(message("1"), b"1")
+    await client.settle()
+    assert len(client.payloads(again)) == 1
 
 
 async def test_a_discharge_is_answered_before_the_end_of_its_link_i1(broker, message):
