@@ -54,6 +54,9 @@ _PROBE_SECONDS = 10.0
 _STORE_RETRY_SECONDS = 2.0
 # A client that sends while the namespace stops has so long to answer the close of its connection.
 _FAREWELL_SECONDS = 1.0
+# So long the bodies of large messages that came whole may take to be written, and so often it is looked whether they are.
+_BODY_SECONDS = 10.0
+_TURN_SECONDS = 0.01
 # A $management request may carry one message of the largest size and what describes it.
 _REQUEST_ROOM_BYTES = 64 * 1024
 
@@ -231,6 +234,7 @@ class Namespace:
         for commits in (self.commits, *self._store_commits):
             with suppress(StoreError):  # logged, and told to the clients that it concerns
                 await commits.wait_durable()
+        await self._wait_told()
         self.engine.stop_fan_out()
         # The condition at which clients of the service connect again.
         error = Error(Symbol("amqp:connection:forced"), "The namespace is stopping.")
@@ -242,6 +246,12 @@ class Namespace:
                 await asyncio.wait_for(self._are_gone.wait(), _FAREWELL_SECONDS)
         for peer in list(self.peers):
             peer.close(error)
+
+    async def _wait_told(self) -> None:
+        """Until the outcomes of large messages are told whose bodies are still being written; for a while at most."""
+        limit = self._loop.time() + _BODY_SECONDS
+        while any(peer.owes for peer in self.peers) and self._loop.time() < limit:
+            await asyncio.sleep(_TURN_SECONDS)
 
     def forget(self, peer: Peer) -> None:
         """A connection has ended."""

@@ -53,6 +53,7 @@ from isthmus.broker.link.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Departures
 from isthmus.broker.link.idle import IdleWatch
+from isthmus.broker.link.incoming_link import IncomingLink
 from isthmus.broker.link.request import Replies, Request, Respond
 from isthmus.broker.link.sender_link import SenderLink
 from isthmus.broker.net.wire import Wire
@@ -225,6 +226,11 @@ class Peer:
     def take_no_more(self) -> None:
         """The connection is about to be closed from this side, once what was taken is durable (I8)."""
         self._takes_no_more = True
+
+    @property
+    def owes(self) -> bool:
+        """Whether outcomes of messages that were taken are still to be told."""
+        return any(isinstance(each, IncomingLink) and each.owed.count > 0 for each in self._handlers.values())
 
     @property
     def is_over(self) -> bool:

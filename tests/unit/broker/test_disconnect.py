@@ -99,3 +99,18 @@ async def test_a_client_that_is_silent_holds_up_no_stop(broker, client):
     broker.clock.advance(60_000)
     await broker.namespace.disconnect()
     assert client.closed
+
+
+async def test_a_message_that_is_still_written_is_told_before_the_end_i8(broker, client):
+    client.sender("orders")
+    [handler] = [each for each in client.peer._handlers.values() if each.owed is not None]
+    handler.owed.add()  # as for a large message whose last bytes are with the disk
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    for _ in range(50):
+        await turns(client, 1)
+    assert not client.closed_with()
+    handler.owed.paid()
+    while not stopping.done():
+        client.pump()
+        await asyncio.sleep(0.001)
+    assert client.closed_with() == "amqp:connection:forced"
