@@ -260,7 +260,8 @@ class SenderLink(LinkHandler):
         count = len(tags)
         size = sum(map(len, payloads))
         self._mean_bytes = size // count + 1
-        if self._stream is not None or (size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES):
+        is_large = size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES
+        if is_large or self._stream is not None or self._behind:
             self._behind.extend(zip(payloads, tags, strict=True))
             self._send_behind()
             return

@@ -1,6 +1,7 @@
 """Receiving links: credit, drain, both settlement modes, and what a detached link leaves behind."""
 
 import asyncio
+import time
 import uuid
 
 import pytest
@@ -389,3 +390,36 @@ async def test_what_is_deleted_for_a_link_is_sent_before_the_link_is_ended_from_
     assert client.detached(link)
     left = broker.engine.runtime("orders").active_message_count
     assert len(client.payloads(link)) + left == 2
+
+
+async def test_nothing_overtakes_a_large_message_that_waits_for_the_window_i6(broker, message):
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
+    await broker.namespace.commits.wait_idle()
+    other = broker.client()
+    await fill(other, message, "x", "y")
+    other.sender("big", "big").send_many([message(b"L" * (3 << 19)), message("b")], [b"1", b"2"])
+    await other.settle()
+    client = broker.client(incoming_window=2)
+    link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
+    rival = client.receiver("orders", name="rival")
+
+    async def say():
+        """The client says what it has to say, and reads nothing."""
+        client.peer.receive(client.connection.take())
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    broker.store.gate.clear()
+    for credit in (1, 2):  # both are taken one by one, and are being deleted
+        link.grant(credit)
+        await say()
+    rival.grant(2)  # fills the window of the session
+    await say()
+    broker.store.gate.set()
+    await broker.namespace.commits.wait_idle()
+    limit = time.monotonic() + 60
+    while len(client.payloads(link)) < 2 and time.monotonic() < limit:
+        await client.settle()
+        await asyncio.sleep(0.001)
+    assert client.bodies(rival) == [b"x", b"y"]
+    assert [len(payload) > 1 << 20 for payload in client.payloads(link)] == [True, False]
