@@ -147,14 +147,14 @@ class Peer:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self._over:
+        if self._over or self._is_closing:
             return
         self._heard_at = self._clock.monotonic()
         self._handle(self._connection.receive(data, self._heard_at))
-        if self._connection.partial_bytes != self._partial_bytes and not self._over:
+        if self._connection.partial_bytes != self._partial_bytes and not (self._over or self._is_closing):
             self._account_partial()
         self.flush()
-        if not self._early.is_over and not self._wire.is_writable:
+        if not self._early.is_over and not self._wire.is_writable and not self._is_closing:
             # Nobody whose answers pile up before the first token means to read them.
             self._give_up(ServerBusyError("Answers wait that the client does not read."))
 
@@ -271,7 +271,9 @@ class Peer:
         if self._wire.unsent_bytes > _UNSENT_BYTES and not self._is_given_up:
             # Messages wait for the client to read; answers to what it sends do not.
             self._is_given_up = True
-            self._give_up(ServerBusyError("Answers wait that the client does not read."))
+            error = ServerBusyError("Answers wait that the client does not read.")
+            self._warn("connection closed", error)
+            self.close(amqp_error(error))
 
     def statistics(self) -> dict[str, int]:
         """Links and bytes that wait for the disk."""
@@ -284,14 +286,14 @@ class Peer:
     # ---- events
 
     _wire_gone = False
-    _is_closing = False  # the client has closed, and waits for the answer
+    _is_closing = False  # the client has closed or is sent away, and is told so behind what it is owed
     _is_given_up = False
     _takes_no_more = False
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
             handle = self._table.get(type(event))
-            if handle is None:
+            if handle is None or self._is_closing:
                 continue
             try:
                 handle(event)
@@ -502,9 +504,16 @@ class Peer:
             self._give_up(ServerBusyError("Too many large messages are under way to the namespace; try again later."))
 
     def _give_up(self, error: IsthmusError) -> None:
-        """Close the connection for what its client did."""
+        """Close the connection for what its client did; nothing more is read, and what was taken is told before (I7)."""
+        if self._over or self._is_closing:
+            return
         self._warn("connection closed", error)
-        self.close(amqp_error(error))
+        self._is_closing = True
+        self._namespace.partial_bytes -= self._partial_bytes
+        self._partial_bytes = 0
+        for link in (*self._handlers, *self._waits):
+            self._forget(link)
+        self._departures.when_empty(lambda: self.close(amqp_error(error)))
 
     def drop(self, link: Link, error: IsthmusError) -> None:
         """Detach a link from this side, once what is on its way on it has been sent."""

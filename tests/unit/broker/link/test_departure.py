@@ -1,6 +1,7 @@
 """Detach, End and Close: they are answered behind the outcomes of what came before them."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -331,3 +332,25 @@ def test_the_two_directions_have_names_of_their_own_i4():
     assert told == ["left SENDER", "attached SENDER"]
     owed[Role.RECEIVER].paid()
     assert told[2:] == ["left RECEIVER", "attached RECEIVER"]
+
+
+async def test_a_client_that_is_sent_away_has_its_outcomes_first_i1(broker, message, monkeypatch):
+    client = broker.client(max_frame_size_bytes=512)
+    link = client.sender("orders")
+    wire = Wire(client)
+    broker.store.gate.clear()
+    link.send(message("a"), b"1")
+    client.pump()
+    monkeypatch.setattr(client.peer, "_limits", replace(client.peer._limits, max_partial_bytes=1000))
+    parts = client.session.attach_sender("parts", link.target, source=link.source)
+    client.pump()
+    parts.begin_parts(b"2")
+    parts.send_part(message(b"b" * 5000), more=True)  # too much of messages that are not whole
+    client.pump()
+    assert "close" not in wire.order()
+    assert broker.namespace.partial_bytes == 0
+    broker.store.gate.set()
+    await client.settle()
+    assert wire.order() == ["outcome", "close"]
+    assert client.closed
+    assert broker.engine.runtime("orders").active_message_count == 1
