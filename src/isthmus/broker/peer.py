@@ -151,10 +151,10 @@ class Peer:
             return
         self._heard_at = self._clock.monotonic()
         self._handle(self._connection.receive(data, self._heard_at))
-        if self._connection.partial_bytes != self._partial_bytes and not (self._over or self._is_closing):
+        if self._connection.partial_bytes != self._partial_bytes:
             self._account_partial()
         self.flush()
-        if not self._early.is_over and not self._wire.is_writable and not self._is_closing:
+        if not self._early.is_over and not self._wire.is_writable:
             # Nobody whose answers pile up before the first token means to read them.
             self._give_up(ServerBusyError("Answers wait that the client does not read."))
 
@@ -497,6 +497,8 @@ class Peer:
 
     def _account_partial(self) -> None:
         """Note how much of messages that are not whole this client holds; one that makes it too much is closed."""
+        if self._over or self._is_closing:
+            return
         now, before = self._connection.partial_bytes, self._partial_bytes
         self._partial_bytes = now
         self._namespace.partial_bytes += now - before
