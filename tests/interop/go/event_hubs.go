@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -165,7 +166,9 @@ func (r *reading) from(ctx context.Context, partition string, reader partitionRe
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, eventWait)
 		events, err := reader.ReceiveEvents(waiting, 50, nil)
-		inTime := waiting.Err() == nil
+		// A dial that the context's deadline ends tells of it before the context does.
+		var network net.Error
+		inTime := waiting.Err() == nil && !(errors.As(err, &network) && network.Timeout())
 		cancel()
 		r.lock.Lock()
 		for _, each := range events {

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -80,9 +81,12 @@ async def test_a_sender_and_a_receiver(both, recorded, registry, tmp_path):
             with processing(message, recorded.provider):
                 receiver.complete_message(message)
             assert 'isthmus_client_replicated_receiver_handled_total{client="worker"} 1.0' in page(registry)
-            assert 'isthmus_client_replicated_receiver_namespaces_is_open{client="worker",side="primary"} 1.0' in page(
-                registry
-            )
+            # The message may have come from the secondary before the primary was open.
+            wanted = 'isthmus_client_replicated_receiver_namespaces_is_open{client="worker",side="primary"} 1.0'
+            limit = time.monotonic() + 60
+            while wanted not in page(registry):
+                assert time.monotonic() < limit, page(registry)
+                time.sleep(0.01)
 
     await asyncio.to_thread(play)
     spans = recorded.spans()
