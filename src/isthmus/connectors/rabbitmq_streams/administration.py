@@ -43,6 +43,7 @@ class StreamAdministration:
         self._options = dict(options)
         self._place = read_place(options)
         self._store = FolderStore(self._place.checkpoints)
+        self._cluster = ""
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:
@@ -68,7 +69,7 @@ class StreamAdministration:
                 groups = tuple(
                     GroupState(name=each.name)
                     for each in log.groups
-                    if self._store.load(self._place.key(log.name, each.name))
+                    if self._store.load(self._place.key(self._cluster, log.name, each.name))
                 )
                 found.append(LogState(name=log.name, partitions=1, groups=groups))
         endpoint = f"{self._place.host}/{self._place.virtual_host}"
@@ -77,6 +78,7 @@ class StreamAdministration:
     def _exists(self, stream: str) -> bool:
         try:
             with Probe(self._place) as probe:
+                self._cluster = probe.cluster_name
                 probe.queue(stream)
         except EntityNotFoundError:
             return False
@@ -101,7 +103,9 @@ class StreamAdministration:
                 checkpoint = Checkpoint(-1)
                 if group.start == "now":
                     checkpoint = Checkpoint(*last_of(self._options, change.topic))
-                self._store.write(self._place.key(change.topic, group.name), {0: checkpoint})
+                if not self._exists(change.topic):
+                    raise EntityNotFoundError(change.topic)
+                self._store.write(self._place.key(self._cluster, change.topic, group.name), {0: checkpoint})
 
     def size(self, entity: str) -> None:
         """A log has no greatest size: its retention removes what is old."""

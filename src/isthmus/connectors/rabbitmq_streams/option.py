@@ -87,10 +87,9 @@ class PlaceOptions(BrokerOptions):
     checkpoints: str = ""
     checkpoint_seconds: float = 0.5
 
-    def key(self, stream: str, group: str) -> GroupKey:
-        """Whose checkpoint it is: addresses, virtual host and stream, by their exact names."""
-        host = ",".join(f"{name}:{port}" for name, port in self.addresses())
-        return GroupKey(f"{host} {self.virtual_host} {stream}", host, stream, group)
+    def key(self, cluster: str, stream: str, group: str) -> GroupKey:
+        """Whose checkpoint it is: name of the cluster, virtual host and stream, as they are written. Addresses of nodes may change."""
+        return GroupKey(f"{cluster} {self.virtual_host} {stream}", cluster, stream, group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, GroupKey
 from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
 from isthmus.connectors.eventhubs.checkpoint.thread import CheckpointThread, Loaded
 from isthmus.connectors.eventhubs.partition.reading import Reading
@@ -91,7 +91,7 @@ class StreamSource(End):
         self.options = options
         reader = StreamReader(options.topic, gives_ids=options.message_ids == "offset")
         self._reading = Reading(reader, only_present=only_present, keeps=False, seconds=options.checkpoint_seconds)
-        self._group = options.key(options.topic, options.group)
+        self._group: GroupKey | None = None
         self._thread = thread(lambda: FolderStore(options.checkpoints), self._wake)
         self._dead = DeadLetters(options)
         self._aside: set[int] = set()  # positions whose copies have no confirm yet
@@ -162,7 +162,7 @@ class StreamSource(End):
                 events.append(Exhausted())
             self._refill()
         checkpoints = self._reading.begin_commit(now)
-        if checkpoints:
+        if checkpoints and self._group is not None:
             self._thread.write(self._group, checkpoints)
         if self._refused.text and (now >= self._refused.due(now) or self._reading.outstanding <= self._refused.events):
             text, self._refused = self._refused.text, RefusedEvents()
@@ -230,7 +230,7 @@ class StreamSource(End):
         self.is_closed = True
         self.pool.unmark(self.key)
         last = self._reading.unconfirmed()
-        if last:
+        if last and self._group is not None:
             self._thread.write(self._group, last)
         self._thread.stop()
         if self._thread.ident is not None:
@@ -253,6 +253,7 @@ class StreamSource(End):
         """Looks at the last chunk, and asks for the checkpoint."""
         self._reset()
         self._loads += 1
+        self._group = self.options.key(connection.cluster_name, self.entity, self.options.group)
         self._thread.load(self._group, self._loads)
         self._dead.begin(connection)
         connection.write(wire.declare_passive(CHANNEL, self.entity))
@@ -294,7 +295,7 @@ class StreamSource(End):
         reached = self._reading.next_of(_PARTITION)
         options = self.options
         found = opening(self.entity, options.checkpoints, *last, kept, reached, options.start)
-        if found.first is not None:
+        if found.first is not None and self._group is not None:
             self._thread.write(self._group, {_PARTITION: found.first})
         self._reading.assign(_PARTITION, first=found.begin if found.is_known else -1)
         self._reading.rewind.clear()

@@ -82,7 +82,9 @@ class _PeekFrom:
 def _start(options: Mapping[str, str], entity: str, group: str) -> int:
     """The first offset that is not done with."""
     place = read_place(options)
-    kept = FolderStore(place.checkpoints).load(place.key(entity, group)).get(0)
+    with Probe(place) as probe:
+        key = place.key(probe.cluster_name, entity, group)
+    kept = FolderStore(place.checkpoints).load(key).get(0)
     return kept.sequence + 1 if kept is not None else 0
 
 
