@@ -16,9 +16,9 @@ from isthmus.connectors.rabbitmq.handshake import dial
 from isthmus.connectors.rabbitmq.option import BrokerOptions
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
-from isthmus.connectors.rabbitmq.protocol.error import NOT_FOUND, ClosedByBrokerError
+from isthmus.connectors.rabbitmq.protocol.error import NOT_FOUND, ClosedByBrokerError, is_not_ready
 from isthmus.connectors.rabbitmq.protocol.wire import M
-from isthmus.errors import EntityNotFoundError, IsthmusError, OperationTimeoutError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, OperationTimeoutError
 
 __all__ = ["Probe"]
 
@@ -85,6 +85,8 @@ class Probe:
         try:
             return self._wait(answer)
         except ClosedByBrokerError as error:
+            if is_not_ready(error):
+                raise ConnectionLostError(str(error)) from None
             if error.reply_code == NOT_FOUND:
                 raise EntityNotFoundError(name) from None
             raise

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -88,8 +89,11 @@ class PlaceOptions(BrokerOptions):
     checkpoint_seconds: float = 0.5
 
     def key(self, cluster: str, stream: str, group: str) -> GroupKey:
-        """Whose checkpoint it is: name of the cluster, virtual host and stream, as they are written. Addresses of nodes may change."""
-        return GroupKey(f"{cluster} {self.virtual_host} {stream}", cluster, stream, group)
+        """Whose checkpoint it is: name of the cluster, virtual host, stream and group, as they are written; a digest keeps the name of the
+        folder short. Addresses of nodes may change.
+        """
+        names = f"{self.virtual_host}\0{stream}\0{group}".encode()
+        return GroupKey(f"{cluster} {hashlib.blake2b(names, digest_size=8).hexdigest()}", cluster, stream, group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

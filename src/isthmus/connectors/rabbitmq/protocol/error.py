@@ -13,16 +13,18 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 
-__all__ = ["NO_ROUTE", "ClosedByBrokerError", "may_pass", "refusal_of"]
+__all__ = ["NO_ROUTE", "ClosedByBrokerError", "is_not_ready", "may_pass", "refusal_of"]
 
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 403, 404, 405, 406, 530
 NO_ROUTE = 312
 _FATAL = frozenset({402, ACCESS_REFUSED, NOT_FOUND, 503, 504, NOT_ALLOWED, 540})
 # A queue that another consumer has for itself alone is told as a refusal of access; it ends when that consumer ends.
 IN_EXCLUSIVE_USE = "in exclusive use"
+# A queue that is there, while its node starts, is told as one that is not found.
+_NOT_READY = ("is down or inaccessible", "process is stopped by supervisor")
 # A stream takes no priority of a consumer, which ours therefore states (`wire.consume`).
 IS_STREAM = "rabbit_stream_queue"
-_STREAM_HINT = "a stream keeps what is acknowledged; read a queue that gets its messages"
+_STREAM_HINT = "a stream keeps what is acknowledged; read it with kind rabbitmq-streams"
 _HINTS = {
     ACCESS_REFUSED: "look at the user's password and permissions (configure, write, read) in the virtual host",
     NOT_FOUND: "make it, or correct the name",
@@ -48,9 +50,16 @@ class ClosedByBrokerError(IsthmusError):
     reply_text: str
 
     def text(self) -> str:
+        if is_not_ready(self):
+            return f"{self.place}: RabbitMQ says {self.reply_code} {scrub(self.reply_text)}; look whether its node is starting"
         hint = _STREAM_HINT if IS_STREAM in self.reply_text else ""
         hint = _EXCLUSIVE_HINT if IN_EXCLUSIVE_USE in self.reply_text else hint or _HINTS.get(self.reply_code, "")
         return f"{self.place}: RabbitMQ says {self.reply_code} {scrub(self.reply_text)}" + (f"; {hint}" if hint else "")
+
+
+def is_not_ready(error: ClosedByBrokerError) -> bool:
+    """Whether a queue exists, and its node does not serve it now."""
+    return error.reply_code == NOT_FOUND and any(each in error.reply_text for each in _NOT_READY)
 
 
 def may_pass(error: IsthmusError) -> bool:
@@ -58,6 +67,8 @@ def may_pass(error: IsthmusError) -> bool:
     if isinstance(error, ClosedByBrokerError):
         if IS_STREAM in error.reply_text:
             return False
+        if is_not_ready(error):
+            return True
         return error.reply_code not in _FATAL or IN_EXCLUSIVE_USE in error.reply_text
     return error.retryable or isinstance(error, ConnectionLostError | OperationTimeoutError)
 
