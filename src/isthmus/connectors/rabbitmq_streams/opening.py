@@ -54,6 +54,8 @@ class Opening(NamedTuple):
         digest: of the message at `ask`, which was done with; empty: it is not known.
         is_known: whether all from `begin` on is the route's: what is missing there is lost.
         first: the checkpoint to write before; None: none.
+        missing: the offsets of which it is asked whether they were removed: the first, and the one behind the last; None: those from
+            `begin` on.
     """
 
     ask: int
@@ -61,6 +63,16 @@ class Opening(NamedTuple):
     digest: str = ""
     is_known: bool = False
     first: Checkpoint | None = None
+    missing: tuple[int, int] | None = None
+
+    def lost_before(self, offset: int) -> tuple[int, int]:
+        """What the retention removed where the first message that comes is this one: the first offset, and the one behind the last. It removes
+        what is oldest: where the message at `ask` is there, nothing behind it is removed.
+        """
+        if not self.is_known or offset <= self.ask:
+            return 0, 0
+        first, stop = self.missing or (self.begin, offset)
+        return first, min(stop, offset)
 
 
 def opening(
@@ -94,7 +106,7 @@ def opening(
         ask = min(begin, kept.sequence) if kept.sequence >= 0 else begin
         return Opening(max(ask, 0), begin, kept.offset if ask == kept.sequence else "", begin > 0)
     if reached >= 0:
-        return Opening(reached, reached, is_known=True)
+        return Opening(max(reached - 1, 0), reached, is_known=True)
     if start == "latest":
-        return Opening(last + 1, last + 1, is_known=True, first=Checkpoint(last, last_digest))
+        return Opening(max(last, 0), last + 1, last_digest, is_known=last >= 0, first=Checkpoint(last, last_digest))
     return Opening(0, 0)

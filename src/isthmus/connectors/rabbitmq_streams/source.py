@@ -16,7 +16,7 @@ whole chunks, whatever the prefetch; where more than `KEPT_BYTES` wait, nothing 
 Invariants:
     I1. Nothing is given beyond the credit; the order of the stream is kept. A position is an offset.
     I2. No checkpoint is written for what has no outcome.
-    I3. What is missing between two messages is told once, with its range, before anything behind it is given.
+    I3. What the retention removed unread is told once, with its range.
     I4. Nothing of a stream that was made again is given (`opening`).
 """
 
@@ -388,6 +388,16 @@ class StreamSource(End):
                 self.fail(StreamMadeAgainError("", stream=self.entity, seen=seen, checkpoints=folder))
                 return False
             self._is_verified = True
+            first, stop = opened.lost_before(offset)
+            if first < stop and stop not in self._told:
+                self._told.add(stop)
+                self.fail(
+                    ConnectionLostError(
+                        f"stream '{self.entity}': offsets {first} to {stop - 1} were removed by the retention before they were read, and are "
+                        f"lost; reading continues at {stop}"
+                    )
+                )
+                return False
         if offset < opened.begin:
             self.mark()  # its credit is given back
             return False
@@ -403,12 +413,12 @@ class StreamSource(End):
         if begun is not None:
             raise ProtocolError(f"stream '{self.entity}': offset {begun} came behind a higher one")
         first, stop = self._reading.gaps.pop(_PARTITION, (0, 0))
-        if first < stop and stop not in self._told:
-            self._told.add(stop)
-            raise ConnectionLostError(
-                f"stream '{self.entity}': offsets {first} to {stop - 1} did not come and are lost to the route: the retention removed them before "
-                f"they were read, or they were published in batches that AMQP 0-9-1 does not give; reading continues at {stop}"
-            )
+        connection = self.connection
+        if first < stop and stop not in self._told and connection is not None and not self._is_recalling:
+            # Notes of the broker take offsets, too: nothing was removed while the message before the gap is there.
+            begin = self._reading.account.partitions[_PARTITION].next
+            self._opening = Opening(first - 1, begin, is_known=True, missing=(first, stop))
+            self._recall(connection)
 
     def _refill(self) -> None:
         connection = self.connection

@@ -17,7 +17,7 @@ def opened(last: int, kept: Checkpoint | None = None, reached: int = -1, start: 
 
 def test_without_a_checkpoint_it_begins_where_start_says() -> None:
     assert opened(9) == Opening(0, 0)
-    assert opened(9, start="latest") == Opening(10, 10, is_known=True, first=Checkpoint(9, "digest"))
+    assert opened(9, start="latest") == Opening(9, 10, "digest", is_known=True, first=Checkpoint(9, "digest"))
 
 
 def test_with_a_checkpoint_the_message_that_was_done_with_is_read_again() -> None:
@@ -48,7 +48,17 @@ def test_a_stream_of_which_nothing_comes_is_not_known_to_be_empty(kept: Checkpoi
         opened(-1, kept, reached)
 
 
+def test_only_what_was_removed_is_lost() -> None:
+    """Notes of the broker take offsets, too."""
+    assert Opening(4, 5, is_known=True).lost_before(4) == (0, 0)
+    assert Opening(4, 5, is_known=True).lost_before(5) == (5, 5)
+    assert Opening(4, 5, is_known=True).lost_before(9) == (5, 9)
+    assert Opening(4, 5).lost_before(9) == (0, 0)
+    assert Opening(4, 9, is_known=True, missing=(5, 7)).lost_before(20) == (5, 7)
+    assert Opening(4, 9, is_known=True, missing=(5, 7)).lost_before(4) == (0, 0)
+
+
 def test_a_stream_that_was_never_read_may_be_empty() -> None:
     assert opened(-1) == Opening(0, 0)
     assert opened(-1, Checkpoint(-1)) == Opening(0, 0)
-    assert opened(-1, start="latest") == Opening(0, 0, is_known=True, first=Checkpoint(-1))
+    assert opened(-1, start="latest") == Opening(0, 0, first=Checkpoint(-1))
