@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq_streams.option import read_place
 from isthmus.connectors.rabbitmq_streams.system import SYSTEM
 from isthmus.errors import IsthmusError
 from isthmus.testing.bridge.pair import Ability
@@ -15,6 +18,7 @@ from rabbitmq_server import USER, RabbitServer
 __all__ = ["RabbitStreamsEnd"]
 
 GROUP = "isthmus"
+READY_SECONDS = 120.0
 
 
 class RabbitStreamsEnd(RabbitEnd):
@@ -47,10 +51,26 @@ class RabbitStreamsEnd(RabbitEnd):
             "dead_letter_topic": self._server.queue(f"{entity}.dead"),
         }
 
+    def publish(self, entity: str, keys: Sequence[str], body: bytes, ttl_ms: int) -> None:
+        """Publishes messages once the stream is there: a node that has just started confirms, and drops, what it cannot route yet."""
+        limit = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                with Probe(read_place(self._reached())) as probe:
+                    probe.queue(entity)
+                break
+            except IsthmusError:
+                assert time.monotonic() < limit, f"stream {entity} does not come back"
+                time.sleep(0.1)
+        super().publish(entity, keys, body, ttl_ms)
+
+    def _reached(self) -> dict[str, str]:
+        options = {"host": f"127.0.0.1:{self._server.port}", "username": USER, "password": f"env:{PASSWORD_NAME}"}
+        return options | {"checkpoints": str(self._checkpoints)}
+
     def left(self, entity: str) -> int:
         """What stands behind the checkpoint."""
-        options = {"host": f"127.0.0.1:{self._server.port}", "username": USER, "password": f"env:{PASSWORD_NAME}"}
         try:
-            return SYSTEM.waiting(options | {"checkpoints": str(self._checkpoints)}, entity, GROUP).messages
+            return SYSTEM.waiting(self._reached(), entity, GROUP).messages
         except IsthmusError:  # the node was restarted
             return 1
