@@ -19,6 +19,7 @@ from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq_streams.administration import StreamAdministration
 from isthmus.connectors.rabbitmq_streams.system import SYSTEM
+from isthmus.errors import IsthmusError
 from isthmus.topology.planning.change import Change
 from isthmus.topology.state import GroupState, LogState
 from rabbitmq_client import RabbitClient
@@ -220,9 +221,12 @@ def test_nothing_is_lost_where_the_server_is_killed_under_load(
         nonlocal confirmed
         while not ends.is_set():
             try:
+                SYSTEM.check(
+                    place(server, tmp_path), stream, reads=True
+                )  # before it is ready, what is published is dropped
                 publish(server, stream, confirmed, confirmed + 100)
                 confirmed += 100
-            except (OSError, EOFError):
+            except (OSError, EOFError, IsthmusError):
                 ends.wait(0.1)
 
     thread = threading.Thread(target=load)
