@@ -24,6 +24,7 @@ from isthmus.topology.planning.change import Change
 from isthmus.topology.state import GroupState, LogState
 from rabbitmq_client import RabbitClient
 from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server
+from rabbitmq_streams_end import DURABLE_SECONDS
 
 WAIT_SECONDS = 120.0
 GROUP = "isthmus"
@@ -213,7 +214,7 @@ def test_what_the_retention_removed_is_told_with_its_range(
 def test_nothing_is_lost_where_the_server_is_killed_under_load(
     server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]
 ) -> None:
-    stream = server.queue("killed", "stream")
+    stream, made_at = server.queue("killed", "stream"), time.monotonic()
     confirmed = 0
     ends = threading.Event()
 
@@ -250,7 +251,7 @@ def test_nothing_is_lost_where_the_server_is_killed_under_load(
                         assert bodies.setdefault(position, payload) == payload
                     source.end.settle(each.positions[0], each.positions[-1])
                     source.end.grant(1000)
-            if kills < 2 and len(bodies) > 2000 * (kills + 1):
+            if kills < 2 and len(bodies) > 2000 * (kills + 1) and time.monotonic() > made_at + DURABLE_SECONDS:
                 server.stop(signal.SIGKILL)
                 server.start()
                 kills += 1

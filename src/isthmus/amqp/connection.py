@@ -200,6 +200,10 @@ class Connection:
         self._last_in = now
         return self._guarded(data)
 
+    def excuse(self, now: float) -> None:
+        """The peer was not read until now: it was not silent."""
+        self._last_in = now
+
     def tick(self, now: float) -> list[Event]:
         """Sends a heartbeat if one is due, and gives up on a peer that has been silent too long."""
         if self.closed or not self.opened:

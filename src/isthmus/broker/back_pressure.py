@@ -56,6 +56,11 @@ class BackPressure:
         self.is_gone = True
         self._touch = _nothing
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client is not read now."""
+        return self._paused
+
     def account(self, size_bytes: int) -> None:
         """Bytes began or ceased to wait for the disk; a client that is ahead of the disk is read no further."""
         self.waiting_bytes += size_bytes

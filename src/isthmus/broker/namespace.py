@@ -52,6 +52,11 @@ _ENGINE_REST_SECONDS = 0.5
 _PROBE_SECONDS = 10.0
 # How often a store of fragments that is down is tried: its messages wait for it.
 _STORE_RETRY_SECONDS = 2.0
+# A client that sends while the namespace stops has so long to answer the close of its connection.
+_FAREWELL_SECONDS = 1.0
+# So long the bodies of large messages that came whole may take to be written, and so often it is looked whether they are.
+_BODY_SECONDS = 10.0
+_TURN_SECONDS = 0.01
 # A $management request may carry one message of the largest size and what describes it.
 _REQUEST_ROOM_BYTES = 64 * 1024
 
@@ -115,6 +120,7 @@ class Namespace:
         self.admission = admission or Admission()
         self.peers: set[Peer] = set()
         self.known_peers: set[Peer] = set()
+        self._are_gone = asyncio.Event()
         self.hub_gate = HubGate(engine.hubs, clock)
         self.relay = Relay(engine.hybrid_connections, limits)
         self._quick_sync_bytes = quick_sync_bytes
@@ -222,14 +228,37 @@ class Namespace:
         return CommitLoop(engine, store, self._on_committed, quick_bytes=self._quick_sync_bytes)
 
     async def disconnect(self) -> None:
-        """Acknowledge what is staged, and close the connections, which may go on sending meanwhile."""
+        """Acknowledge what was taken, and close the connections, which may go on sending meanwhile."""
+        for peer in self.peers:
+            peer.take_no_more()
         for commits in (self.commits, *self._store_commits):
             with suppress(StoreError):  # logged, and told to the clients that it concerns
                 await commits.wait_durable()
+        await self._wait_told()
         self.engine.stop_fan_out()
+        # The condition at which clients of the service connect again.
+        error = Error(Symbol("amqp:connection:forced"), "The namespace is stopping.")
         for peer in list(self.peers):
-            # The condition at which clients of the service connect again.
-            peer.close(Error(Symbol("amqp:connection:forced"), "The namespace is stopping."))
+            peer.begin_close(error)
+        if self.peers:
+            self._are_gone.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._are_gone.wait(), _FAREWELL_SECONDS)
+        for peer in list(self.peers):
+            peer.close(error)
+
+    async def _wait_told(self) -> None:
+        """Until the outcomes of large messages are told whose bodies are still being written; for a while at most."""
+        limit = self._loop.time() + _BODY_SECONDS
+        while any(peer.owes for peer in self.peers) and self._loop.time() < limit:  # noqa: ASYNC110 - bodies end in any order
+            await asyncio.sleep(_TURN_SECONDS)
+
+    def forget(self, peer: Peer) -> None:
+        """A connection has ended."""
+        self.peers.discard(peer)
+        self.known_peers.discard(peer)
+        if not self.peers:
+            self._are_gone.set()
 
     async def close(self) -> None:
         """Acknowledge what is staged, close the connections, stop the timers."""

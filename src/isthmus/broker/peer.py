@@ -15,6 +15,8 @@ Invariants:
     I5. A link whose entity is disabled or deleted, or that was idle for as long as the namespace allows, is detached.
     I6. A client that reads nothing is closed before what waits for it fills the memory.
     I7. The end of a link, session or connection is told behind the outcomes that are owed (`isthmus.broker.link.departure`).
+    I8. Of a client that is about to be sent away no message and no request is taken, and it is given none: it could not be
+        told of the one, and would lose the other. What it settles is taken.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from isthmus.broker.link.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Departures
 from isthmus.broker.link.idle import IdleWatch
+from isthmus.broker.link.incoming_link import IncomingLink
 from isthmus.broker.link.request import Replies, Request, Respond
 from isthmus.broker.link.sender_link import SenderLink
 from isthmus.broker.net.wire import Wire
@@ -78,6 +81,8 @@ _MAX_FRAME_SIZE_BYTES = 65536
 _UNSENT_BYTES = 256 << 20
 # After the disk refused a deletion.
 _RETRY_SECONDS = 1.0
+# A client that has sent nothing for so long has nothing under way.
+_BUSY_SECONDS = 1.0
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
@@ -119,6 +124,7 @@ class Peer:
         self._partial_bytes = 0
         self._idle = IdleWatch(namespace.limits, now)
         self._next_review = now + _REVIEW_SECONDS
+        self._heard_at = now
         self.is_taking_large = False
         self._over = False
         self._table: dict[type, Callable[[Any], None]] = {
@@ -141,10 +147,11 @@ class Peer:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self._over:
+        if self._over or self._is_closing:
             return
-        self._handle(self._connection.receive(data, self._clock.monotonic()))
-        if self._connection.partial_bytes != self._partial_bytes and not self._over:
+        self._heard_at = self._clock.monotonic()
+        self._handle(self._connection.receive(data, self._heard_at))
+        if self._connection.partial_bytes != self._partial_bytes:
             self._account_partial()
         self.flush()
         if not self._early.is_over and not self._wire.is_writable:
@@ -174,6 +181,8 @@ class Peer:
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
+        if self._pressure.is_paused:
+            self._connection.excuse(now)
         self._handle(self._connection.tick(now))
         if self._access.drop_expired():
             self._drop_unauthorised("ExpiredToken: The token is expired.")
@@ -193,8 +202,18 @@ class Peer:
             self._give_up(overdue)
         self.flush()
 
+    def begin_close(self, error: Error | None = None) -> None:
+        """Close the connection from this side; one whose client has just sent something lasts until the client has answered.
+        A stream that is ended with bytes unread takes with it what its client has not read yet: outcomes of what is stored.
+        """
+        if self._clock.monotonic() - self._heard_at > _BUSY_SECONDS or not self._connection.opened:
+            self.close(error)
+        elif not self._is_closing:
+            self._connection.close(error)
+            self.flush()
+
     def close(self, error: Error | None = None) -> None:
-        """Close the connection from this side."""
+        """Close the connection from this side, and its stream at once."""
         if self._over:
             return
         if not self._connection.opened:
@@ -206,6 +225,15 @@ class Peer:
         self._finish()
         self._wire.close()
 
+    def take_no_more(self) -> None:
+        """The connection is about to be closed from this side, once what was taken is durable (I8)."""
+        self._takes_no_more = True
+
+    @property
+    def owes(self) -> bool:
+        """Whether outcomes of messages that were taken are still to be told."""
+        return any(isinstance(each, IncomingLink) and each.owed.count > 0 for each in self._handlers.values())
+
     @property
     def is_over(self) -> bool:
         """Whether the connection has ended."""
@@ -213,8 +241,8 @@ class Peer:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the wire takes more bytes now."""
-        return self._wire.is_writable
+        """Whether the wire takes more messages now."""
+        return self._wire.is_writable and not self._takes_no_more
 
     def touch(self) -> None:
         """Flush once the turn is over."""
@@ -245,7 +273,9 @@ class Peer:
         if self._wire.unsent_bytes > _UNSENT_BYTES and not self._is_given_up:
             # Messages wait for the client to read; answers to what it sends do not.
             self._is_given_up = True
-            self._give_up(ServerBusyError("Answers wait that the client does not read."))
+            error = ServerBusyError("Answers wait that the client does not read.")
+            self._warn("connection closed", error)
+            self.close(amqp_error(error))
 
     def statistics(self) -> dict[str, int]:
         """Links and bytes that wait for the disk."""
@@ -258,13 +288,14 @@ class Peer:
     # ---- events
 
     _wire_gone = False
-    _is_closing = False  # the client has closed, and waits for the answer
+    _is_closing = False  # the client has closed or is sent away, and is told so behind what it is owed
     _is_given_up = False
+    _takes_no_more = False
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
             handle = self._table.get(type(event))
-            if handle is None:
+            if handle is None or self._is_closing:
                 continue
             try:
                 handle(event)
@@ -329,8 +360,14 @@ class Peer:
         if link.detached or link.amqp_session.ended:
             return  # the client has given up in the same breath
         self._early.attach_link()
-        if not self._departures.after(link, lambda: self._answer_attach(link)):
+        if not self._departures.after(link, lambda: self._answer_late(link)):
             self._answer_attach(link)
+
+    def _answer_late(self, link: Link) -> None:
+        self._answer_attach(link)
+        handler = self._handlers.get(link)
+        if handler is not None:  # what the client has granted meanwhile had nobody to go to
+            handler.on_credit()
 
     def _answer_attach(self, link: Link) -> None:
         if self._over or link.detached or link.amqp_session.ended:
@@ -367,13 +404,13 @@ class Peer:
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
         self._early.request(len(event.payloads))
-        if handler is not None:
+        if handler is not None and not self._takes_no_more:
             handler.on_transfers(event)
 
     def _on_parts(self, event: TransferParts) -> None:
         handler = self._handlers.get(event.link)
         self.is_taking_large = not event.is_last
-        if handler is not None:
+        if handler is not None and not self._takes_no_more:
             handler.on_parts(event)
 
     @property
@@ -462,6 +499,8 @@ class Peer:
 
     def _account_partial(self) -> None:
         """Note how much of messages that are not whole this client holds; one that makes it too much is closed."""
+        if self._over or self._is_closing:
+            return
         now, before = self._connection.partial_bytes, self._partial_bytes
         self._partial_bytes = now
         self._namespace.partial_bytes += now - before
@@ -469,12 +508,26 @@ class Peer:
             self._give_up(ServerBusyError("Too many large messages are under way to the namespace; try again later."))
 
     def _give_up(self, error: IsthmusError) -> None:
-        """Close the connection for what its client did."""
+        """Close the connection for what its client did; nothing more is read, and what was taken is told before (I7)."""
+        if self._over or self._is_closing:
+            return
         self._warn("connection closed", error)
-        self.close(amqp_error(error))
+        self._is_closing = True
+        self._namespace.partial_bytes -= self._partial_bytes
+        self._partial_bytes = 0
+        for link in (*self._handlers, *self._waits):
+            self._forget(link)
+        self._departures.when_empty(lambda: self.close(amqp_error(error)))
 
     def drop(self, link: Link, error: IsthmusError) -> None:
-        """Detach a link from this side."""
+        """Detach a link from this side, once what is on its way on it has been sent."""
+        handler = self._handlers.get(link)
+        if handler is None:
+            self._drop(link, error)
+        else:
+            handler.when_sent(lambda: self._drop(link, error))
+
+    def _drop(self, link: Link, error: IsthmusError) -> None:
         if not link.detached:
             self._warn("link detached", error, address_of(link))
             link.begin_detach(amqp_error(error))
@@ -506,8 +559,7 @@ class Peer:
         if not was_over:
             self._links.release()
             self._pressure.release()
-        self._namespace.peers.discard(self)
-        self._namespace.known_peers.discard(self)
+        self._namespace.forget(self)
         # The circles in which all of a connection hangs together are cut: the collector comes by seldom.
         self._connection.release()
         self._table = {}

@@ -368,6 +368,10 @@ class Client:
         token = self.endpoint.credential.token(audience, now)
         if token is None:
             return None
+        if self._cbs is not None and self._cbs.error is not None and self.error is None:
+            # The peer has ended the links, and not the connection.
+            self._cbs.close()
+            self._cbs = None
         if self._cbs is None:
             self._cbs = RequestLink(self, "$cbs", "$cbs")
         properties = {

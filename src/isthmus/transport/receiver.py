@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Deliveries", "Receiver"]
 
+_MASK32 = 0xFFFFFFFF
 _SESSION_FILTER = Symbol("com.microsoft:session-filter")
 
 
@@ -138,9 +139,9 @@ class Receiver:
         return runs
 
     def dispose(self, first: int, last: int, state: Any = None) -> None:
-        """Disposes of deliveries first to last (ids); state None completes them."""
+        """Disposes of deliveries first to last (ids, that may be counted on beyond 32 bits); state None completes them."""
         if self.error is None:
-            self.link.dispose(first, last, state, settled=not self._confirms)
+            self.link.dispose(first & _MASK32, last & _MASK32, state, settled=not self._confirms)
 
     def close(self) -> None:
         """Detaches; locks that are held stay until they expire."""

@@ -5,7 +5,8 @@ not: the operations themselves (`isthmus.transport.management`).
 
 Invariants:
     I1. A reply is matched by correlation id alone, never by order.
-    I2. When the links go, every request under way ends with the error that took them.
+    I2. When the links go, every request under way ends with the error that took them; so it is with an answer that cannot
+        be read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from isthmus.amqp import codec, section
+from isthmus.amqp import CodecError, codec, section
 from isthmus.amqp.performative import Error, Modified, Rejected, Released, Source, Target
 from isthmus.errors import IsthmusError, ProtocolError
 from isthmus.transport.error import TransportError, error_from
@@ -148,16 +149,26 @@ class RequestLink:
 
     def on_transfers(self, event: Transfers) -> None:
         """Replies came."""
-        for payload in event.payloads:
-            sections = section.locate(payload)
-            correlation = section.decode_properties(payload, sections.properties).get("correlation_id")
-            reply = self._waiting.pop(correlation, None) if isinstance(correlation, uuid.UUID) else None
-            if reply is not None:
-                reply.resolve(section.decode_map(payload, sections.application_properties), _body(payload, sections))
+        try:
+            for payload in event.payloads:
+                self._take(payload)
+        except CodecError as error:  # whose answer it is nobody can tell
+            self.on_lost(error)
+            return
         if not event.settled:
-            self._receiver.dispose(event.first_delivery_id, event.first_delivery_id + len(event.payloads) - 1)
+            last = (event.first_delivery_id + len(event.payloads) - 1) & 0xFFFFFFFF
+            self._receiver.dispose(event.first_delivery_id, last)
         if self._receiver.credit < _CREDIT // 2:
             self._receiver.grant(_CREDIT)
+
+    def _take(self, payload: bytes) -> None:
+        sections = section.locate(payload)
+        correlation = section.decode_properties(payload, sections.properties).get("correlation_id")
+        told = section.decode_map(payload, sections.application_properties)
+        body = _body(payload, sections)
+        reply = self._waiting.pop(correlation, None) if isinstance(correlation, uuid.UUID) else None
+        if reply is not None:
+            reply.resolve(told, body)
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
         """The peer took requests, or refused them unread."""

@@ -95,11 +95,7 @@ async def _carry(endpoint: Endpoint, inner: socket.socket, opened: Future[None],
                         f"{url}: the server did not take the subprotocol {' or '.join(SUBPROTOCOLS)}"
                     )
                 opened.set_result(None)
-                ways = {asyncio.create_task(_upstream(inner, stream)), asyncio.create_task(_downstream(inner, stream))}
-                _, rest = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                for way in rest:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
+                await _relay(inner, stream)
     finally:
         await _closed(below)
 
@@ -110,6 +106,18 @@ async def _closed(below: socket.socket | None) -> None:
     await asyncio.sleep(TURN_SECONDS)
     while below is not None and below.fileno() >= 0 and time.monotonic() < limit:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(TURN_SECONDS)
+
+
+async def _relay(inner: socket.socket, stream: aiohttp.ClientWebSocketResponse) -> None:
+    """Carries bytes both ways until one of the ends is gone."""
+    up, down = asyncio.create_task(_upstream(inner, stream)), asyncio.create_task(_downstream(inner, stream))
+    await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+    if up.done() and up.exception() is not None:
+        # The server has gone while the client wrote; what it said before is still here to be read.
+        await asyncio.wait((down,), timeout=CLOSE_SECONDS)
+    for way in (up, down):
+        way.cancel()
+    await asyncio.gather(up, down, return_exceptions=True)
 
 
 async def _upstream(inner: socket.socket, stream: aiohttp.ClientWebSocketResponse) -> None:

@@ -195,6 +195,8 @@ async def broker():
     await made.namespace.commits.wait_idle()
     yield made
     made.store.gate.set()
+    for peer in list(made.namespace.peers):
+        peer.lost()
     await made.namespace.close()
 
 

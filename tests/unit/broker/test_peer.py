@@ -331,6 +331,24 @@ async def test_a_client_that_is_ahead_of_the_disk_is_read_no_further(broker, mes
     assert sum(event.last - event.first + 1 for event in client.seen(Disposed)) == 40
 
 
+async def test_a_client_that_is_not_read_is_not_called_silent(broker, message):
+    client = broker.client()
+    link = client.sender("orders")
+    broker.store.gate.clear()
+    payload = message(b"x" * 1_000_000)
+    for number in range(40):
+        link.send(payload, number.to_bytes(4, "big"))
+        client.pump()
+    assert not client.reading
+    for _ in range(20):  # ten minutes in which the disk stands still, and the client's heartbeats are not read
+        broker.clock.advance(30_000)
+        client.peer.tick()
+    assert not client.closed
+    broker.store.gate.set()
+    await client.settle()
+    assert sum(event.last - event.first + 1 for event in client.seen(Disposed)) == 40
+
+
 async def test_a_request_that_cannot_be_read_is_rejected(broker):
     client = broker.client()
     link = client.session.attach_sender("m", Target(address="orders/$management"), source=Source(address="me"))

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from isthmus.amqp import section
-from isthmus.amqp.performative import Accepted, Modified, Received, Rejected, Released
+from isthmus.amqp import Transfers, performative, section
+from isthmus.amqp.performative import Accepted, Disposition, Modified, Received, Rejected, Released
 from isthmus.errors import (
     ConnectionLostError,
     EntityNotFoundError,
@@ -227,6 +227,43 @@ def test_a_token_that_cannot_be_renewed_keeps_nobody_busy_i2() -> None:
             deadline = client.deadline()
             assert deadline is not None
             assert deadline > time.monotonic()
+
+
+def test_tokens_are_shown_on_new_links_where_the_peer_has_ended_the_old_ones_i2(ahead: Ahead) -> None:
+    with Peer("q", "r") as peer:
+        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=SharedKeyCredential("name", "key"))
+        with Client(endpoint, shared=True).open() as client:
+            client.authorize("q")
+            assert client._cbs is not None
+            client._cbs._receiver.detach()
+            client._cbs.on_lost(ConnectionLostError("the link was idle"))
+            ahead.seconds = 3600 * 0.95
+            client.wait_until(lambda: len(peer.requests) == 2, 5, "renewal")
+            client.authorize("r")
+            assert len(peer.requests) == 3
+
+
+def test_a_run_is_disposed_of_across_the_end_of_the_ids() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        receiver = Receiver(client, "q").wait_attached()
+        client.connection.take()
+        receiver.dispose(2**32 - 2, 2**32 + 1, Released())
+        frame = client.connection.take()
+        assert performative.decode(frame[8:])[0] == Disposition(True, 2**32 - 2, 1, True, Released(), False)
+
+
+def test_a_reply_that_cannot_be_read_ends_its_links_and_no_others_i1() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        sender = Sender(client, "q").wait_ready()
+        management = Management(client, "q")
+        reply = management.start_peek(1, 1)
+        links = management._links
+        garbled = Transfers(links._receiver, 0, [b"1"], [b"\0Ss\xff"], 0, True, None)
+        client._dispatch([garbled])
+        assert reply.error is not None
+        assert reply.error.code == "amqp-decode"
+        sender.send_all([message(1)])
+        assert client.error is None
 
 
 def test_outcomes_cover_each_ordinal_once_whatever_the_ranges_i2() -> None:

@@ -153,7 +153,8 @@ class HubSenderLink(LinkHandler):
             self.link.send_many(events, [_TAG] * len(events), settled=True)
             self._delivered += len(events)
             self._hub.delivered_total += len(events)
-        elif self.link.drain and self._carrier.is_writable:
+        elif self.link.drain and (self._is_ready or (not self.link.credit and self._carrier.is_writable)):
+            # Where the wire or the session's window takes no more there may be events; a later turn tells.
             self.link.drained()
         self._carrier.flush()
         if events:

@@ -135,7 +135,12 @@ class Dispatch:
             self.wake()
 
     def _refuse(self, sender_link: SenderLink, error: Exception) -> None:
+        self.remove(sender_link)
+        sender_link.when_sent(lambda: self._detach(sender_link, error))
+
+    @staticmethod
+    def _detach(sender_link: SenderLink, error: Exception) -> None:
         _log.warning("receiver detached: entity=%r condition=%s", sender_link.path, refusal(error).condition)
         sender_link.close()
-        self.remove(sender_link)
         sender_link.detach(error)
+        sender_link.flush()

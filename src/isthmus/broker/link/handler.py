@@ -6,6 +6,7 @@ link for its kind. What it is not: any link's work.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -56,6 +57,10 @@ class LinkHandler:
     def is_permitted(self, access: Access) -> bool:
         """Whether the connection's tokens still permit the link."""
         return access.has_grant
+
+    def when_sent(self, run: Callable[[], None]) -> None:
+        """Call once nothing is on its way that only this link can bring to the client; the link is to be ended then."""
+        run()
 
     def close(self) -> None:
         """The link is gone."""

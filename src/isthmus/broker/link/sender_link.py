@@ -16,6 +16,7 @@ Invariants:
     I6. Messages go out in the order in which they were taken, large ones in parts.
     I7. `owed` counts settlements that wait for a commit, so that the link's end is told behind it
         (`isthmus.broker.link.departure`); they are answered although the link takes nothing any more.
+    I8. Where this side ends the link, what was deleted for the client is sent before.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class SenderLink(LinkHandler):
         # Deliveries in open transactions; with what the client has settled each, if it has.
         self._enlisted: dict[int, Verdict | None] = {}
         self._reserved = 0
+        # What ends the link, once nothing is reserved.
+        self._on_sent_all: Callable[[], None] | None = None
         self._mean_bytes = _EXPECTED_BYTES
         self._delivered = 0
         self._stream: Stream | None = None
@@ -120,7 +123,7 @@ class SenderLink(LinkHandler):
     @property
     def is_ready(self) -> bool:
         """Whether messages could be sent now."""
-        return not self.closed and self._room > 0 and self._carrier.is_writable
+        return not self.closed and self._on_sent_all is None and self._room > 0 and self._carrier.is_writable
 
     def check_open(self) -> None:
         """Refuse where the link cannot go on.
@@ -209,6 +212,8 @@ class SenderLink(LinkHandler):
         else:
             ids = range(first, last + 1)  # type: ignore[assignment]
         verdict = self._verdict(state.outcome if type(state) is TransactionalState else state, settled)
+        if verdict is None and settled:
+            verdict = self._default_verdict()
         if verdict is None:
             return
         if self._enlisted:
@@ -227,11 +232,19 @@ class SenderLink(LinkHandler):
     def close(self) -> None:
         """The link is gone; the locks stay."""
         self.closed = True
+        self._on_sent_all = None
         self._tokens.clear()
         self._behind.clear()
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+    def when_sent(self, run: Callable[[], None]) -> None:
+        """Call once what is being deleted for the client has been sent (I8), and take nothing more; not after `close`."""
+        if self._reserved and not self.closed:
+            self._on_sent_all = run
+        else:
+            run()
 
     def detach(self, error: Exception) -> None:
         """End the link from this side, behind what it owes."""
@@ -247,7 +260,8 @@ class SenderLink(LinkHandler):
         count = len(tags)
         size = sum(map(len, payloads))
         self._mean_bytes = size // count + 1
-        if self._stream is not None or (size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES):
+        is_large = size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES
+        if is_large or self._stream is not None or self._behind:
             self._behind.extend(zip(payloads, tags, strict=True))
             self._send_behind()
             return
@@ -306,11 +320,18 @@ class SenderLink(LinkHandler):
         self._send(box[0])
         self.drain()
         self._carrier.touch()
+        self._tell_sent_all()
 
     def _not_deleted(self, box: list[Acquired]) -> None:
         """The disk refused: the messages are there again, and the client, which has granted its credit, waits for them."""
         self._unreserve(box)
         self._carrier.offer_later(self)
+        self._tell_sent_all()
+
+    def _tell_sent_all(self) -> None:
+        if not self._reserved and self._on_sent_all is not None:
+            run, self._on_sent_all = self._on_sent_all, None
+            run()
 
     def _unreserve(self, box: list[Acquired]) -> None:
         self._reserved -= len(box[0].tags) if box else 0
@@ -320,8 +341,6 @@ class SenderLink(LinkHandler):
         queue = self.queue
         if type(state) is Accepted:
             return Verdict(queue.complete, state)
-        if state is None and settled:
-            return self._default_verdict()
         if isinstance(state, Released):
             return Verdict(lambda tokens, *_: queue.release(tokens), Released(), at_once=True)
         if isinstance(state, Modified):

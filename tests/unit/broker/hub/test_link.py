@@ -514,3 +514,17 @@ async def test_a_read_that_the_disk_refuses_ends_the_link_and_not_in_silence(bro
     again = receive(client, name="again")
     await client.settle()
     assert client.bodies(again) == [b"a"]
+
+
+async def test_a_drain_waits_for_the_session_s_window(broker, hub, message, body):
+    sender = broker.client()
+    await send(sender, "hub/Partitions/0", *(message(str(number)) for number in range(5)))
+    client = broker.client(incoming_window=2)
+    link = receive(client, credit=0)
+    for drain in (False, True):
+        link.grant(10, drain=drain)
+        client.peer.receive(client.connection.take())
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await client.settle()  # only now the client reads
+    assert (client.bodies(link), link.credit) == ([str(n).encode() for n in range(5)], 0)

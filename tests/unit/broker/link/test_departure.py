@@ -1,12 +1,14 @@
 """Detach, End and Close: they are answered behind the outcomes of what came before them."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from isthmus.amqp import BATCH_FORMAT, Disposed, Role, performative
-from isthmus.amqp.performative import Accepted, Close, Detach, Disposition, End, Modified, Rejected
+from isthmus.amqp.performative import Accepted, Close, Detach, Disposition, End, Modified, Rejected, Source
 from isthmus.broker.link.departure import Departures, Owed
+from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import StoreError
 from isthmus.transport.sender import envelope
 from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
@@ -178,8 +180,10 @@ async def test_a_server_that_stops_answers_who_is_leaving(broker, message):
     link.send(message("a"), b"1")
     link.detach()
     client.pump()
-    await broker.namespace.disconnect()
-    client.pump()
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    while not stopping.done():
+        client.pump()
+        await asyncio.sleep(0)
     assert wire.order() == ["outcome", "detach", "close"]
 
 
@@ -247,6 +251,32 @@ async def test_a_link_of_the_same_name_waits_for_the_one_before_i4(broker, messa
     assert wire.outcomes() == [Accepted, Accepted]
 
 
+@pytest.mark.parametrize("kind", ["queue", "browser", "hub"])
+async def test_credit_that_comes_with_the_attach_counts_once_that_is_answered(broker, message, kind):
+    client = broker.client()
+    if kind == "hub":
+        broker.engine.hubs.create("hub", EventHubDescription(partition_count=1))
+        client.sender("hub", "events").send(message("0"), b"0")
+        await client.settle()
+    first = await ready(client, message, 2)  # has a message of `orders`
+    more = client.sender("orders", "more")
+    address = "hub/ConsumerGroups/$Default/Partitions/0" if kind == "hub" else "orders"
+    broker.store.gate.clear()
+    first.dispose(0, 0, Accepted(), settled=False)
+    first.detach()
+    client.pump()
+    client.session.release_link(first)
+    mode = "copy" if kind == "browser" else None
+    again = client.session.attach_receiver("r", Source(address=address, distribution_mode=mode), target=first.target)
+    again.grant(1)
+    client.pump()
+    broker.store.gate.set()
+    await client.settle()
+    more.send(message("1"), b"1")
+    await client.settle()
+    assert len(client.payloads(again)) == 1
+
+
 async def test_a_discharge_is_answered_before_the_end_of_its_link_i1(broker, message):
     client = broker.client()
     control = attach_coordinator(client.session)
@@ -302,3 +332,25 @@ def test_the_two_directions_have_names_of_their_own_i4():
     assert told == ["left SENDER", "attached SENDER"]
     owed[Role.RECEIVER].paid()
     assert told[2:] == ["left RECEIVER", "attached RECEIVER"]
+
+
+async def test_a_client_that_is_sent_away_has_its_outcomes_first_i1(broker, message, monkeypatch):
+    client = broker.client(max_frame_size_bytes=512)
+    link = client.sender("orders")
+    wire = Wire(client)
+    broker.store.gate.clear()
+    link.send(message("a"), b"1")
+    client.pump()
+    monkeypatch.setattr(client.peer, "_limits", replace(client.peer._limits, max_partial_bytes=1000))
+    parts = client.session.attach_sender("parts", link.target, source=link.source)
+    client.pump()
+    parts.begin_parts(b"2")
+    parts.send_part(message(b"b" * 5000), more=True)  # too much of messages that are not whole
+    client.pump()
+    assert "close" not in wire.order()
+    assert broker.namespace.partial_bytes == 0
+    broker.store.gate.set()
+    await client.settle()
+    assert wire.order() == ["outcome", "close"]
+    assert client.closed
+    assert broker.engine.runtime("orders").active_message_count == 1

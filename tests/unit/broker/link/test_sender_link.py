@@ -1,14 +1,16 @@
 """Receiving links: credit, drain, both settlement modes, and what a detached link leaves behind."""
 
 import asyncio
+import time
 import uuid
 
 import pytest
 
 from isthmus.amqp import CreditChanged, Error, SentSettled, Transfers, section
-from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
+from isthmus.amqp.performative import Accepted, Modified, Received, Rejected, Released
 from isthmus.amqp.types import Symbol
-from isthmus.errors import StoreError
+from isthmus.entities import EntityStatus, QueueDescription
+from isthmus.errors import StoreError, UnauthorizedError
 
 
 async def fill(client, message, *texts):
@@ -194,6 +196,18 @@ async def test_released_messages_return_at_once_with_their_count_unchanged(broke
     assert {header(payload).delivery_count for payload in client.payloads(link)} == {0}
 
 
+async def test_what_is_settled_without_an_outcome_has_the_default_one(broker, message):
+    client = broker.client()
+    await fill(client, message, "a")
+    link = client.receiver("orders", credit=1)
+    await client.settle()
+    link.dispose(0, 0, Received(0, 0), settled=True)  # no outcome (OASIS AMQP 1.0 3.4), and nothing is said after it
+    await client.settle()
+    link.grant(1)
+    await client.settle()
+    assert client.bodies(link) == [b"a", b"a"]
+
+
 async def test_a_failed_commit_rejects_the_settlement_i1(broker, message):
     client = broker.client()
     await fill(client, message, "a")
@@ -348,3 +362,64 @@ async def test_a_message_that_is_deleted_at_delivery_has_an_empty_section(broker
     await client.settle()
     assert [delivery_annotations(payload) for payload in client.payloads(link)] == [{}]
     assert client.bodies(link) == [b"a"]
+
+
+@pytest.mark.parametrize("cause", ["disabled", "disabled, told by the tick", "unauthorised"])
+async def test_what_is_deleted_for_a_link_is_sent_before_the_link_is_ended_from_this_side_i8(broker, message, cause):
+    client = broker.client()
+    await fill(client, message, "a", "b")
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    broker.store.gate.clear()
+    link.grant(1)
+    for _ in range(5):
+        client.pump()
+        await asyncio.sleep(0)
+    if cause == "unauthorised":
+        [attached] = [each for each in client.peer._handlers if each.name == link.name]
+        client.peer.drop(attached, UnauthorizedError("expired"))
+    else:
+        broker.engine.update_queue("orders", QueueDescription(status=EntityStatus.DISABLED))
+        if cause == "disabled":
+            link.grant(1)
+            for _ in range(5):
+                client.pump()
+                await asyncio.sleep(0)
+        client.peer.tick()
+    broker.store.gate.set()
+    await client.settle()
+    assert client.detached(link)
+    left = broker.engine.runtime("orders").active_message_count
+    assert len(client.payloads(link)) + left == 2
+
+
+async def test_nothing_overtakes_a_large_message_that_waits_for_the_window_i6(broker, message):
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
+    await broker.namespace.commits.wait_idle()
+    other = broker.client()
+    await fill(other, message, "x", "y")
+    other.sender("big", "big").send_many([message(b"L" * (3 << 19)), message("b")], [b"1", b"2"])
+    await other.settle()
+    client = broker.client(incoming_window=2)
+    link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
+    rival = client.receiver("orders", name="rival")
+
+    async def say():
+        """The client says what it has to say, and reads nothing."""
+        client.peer.receive(client.connection.take())
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    broker.store.gate.clear()
+    for credit in (1, 2):  # both are taken one by one, and are being deleted
+        link.grant(credit)
+        await say()
+    rival.grant(2)  # fills the window of the session
+    await say()
+    broker.store.gate.set()
+    await broker.namespace.commits.wait_idle()
+    limit = time.monotonic() + 60
+    while len(client.payloads(link)) < 2 and time.monotonic() < limit:
+        await client.settle()
+        await asyncio.sleep(0.001)
+    assert client.bodies(rival) == [b"x", b"y"]
+    assert [len(payload) > 1 << 20 for payload in client.payloads(link)] == [True, False]

@@ -1,0 +1,116 @@
+"""A namespace that stops under load: what it keeps is told, and what it does not tell it does not keep."""
+
+import asyncio
+
+import pytest
+
+from isthmus.amqp import Disposed
+from isthmus.amqp.performative import Accepted
+
+
+async def turns(client, count=5):
+    for _ in range(count):
+        client.pump()
+        await asyncio.sleep(0)
+
+
+async def stop(broker, client, meanwhile):
+    """Stops while a sync is under way; `meanwhile` is what the client does until it ends."""
+    broker.store.gate.clear()
+    client.sender("orders", "first").send(b"\0Sw\xa1\1a", b"1")
+    await turns(client)
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await turns(client)
+    meanwhile()
+    await turns(client)
+    broker.store.gate.set()
+    while not stopping.done():
+        await turns(client, 1)
+    await stopping
+    client.pump()
+    await broker.namespace.commits.wait_idle()
+
+
+@pytest.fixture
+def client(broker):
+    return broker.client()
+
+
+def accepted(client):
+    return sum(event.last - event.first + 1 for event in client.seen(Disposed) if type(event.state) is Accepted)
+
+
+async def test_no_message_is_kept_whose_acceptance_is_not_told_i8(broker, client, message):
+    link = client.sender("orders", "second")
+    await stop(broker, client, lambda: link.send(message("b"), b"2"))
+    assert client.closed_with() == "amqp:connection:forced"
+    assert accepted(client) == broker.engine.runtime("orders").active_message_count
+
+
+async def test_no_request_is_carried_out_whose_reply_would_be_lost_i8(broker, client, message):
+    node = client.sender("orders/$management", "node")
+    request = message("", application_properties={"operation": "com.microsoft:peek-message"})
+    await stop(broker, client, lambda: node.send(request, b"2"))
+    assert not [event for event in client.seen(Disposed) if event.link is node]
+
+
+async def test_receive_and_delete_loses_nothing_to_a_stop_i8(broker, client, message, body):
+    filler = client.sender("orders", "filler")
+    for number in range(4):
+        filler.send(message(str(number)), bytes([number]))
+    await client.settle()
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+
+    def grant():
+        link.grant(3)
+
+    await stop(broker, client, grant)
+    left = broker.engine.runtime("orders").active_message_count
+    assert len(client.payloads(link)) + left == 5  # with the one of `stop`
+
+
+async def test_settlements_of_the_last_moment_are_kept_i8(broker, client, message):
+    client.sender("orders", "filler").send(message("x"), b"0")
+    await client.settle()
+    link = client.receiver("orders", credit=1)
+    await client.settle()
+    await stop(broker, client, lambda: link.dispose(0, 0, Accepted(), settled=True))
+    assert broker.engine.runtime("orders").active_message_count == 1  # the one of `stop`
+
+
+async def test_the_stream_of_a_busy_client_ends_once_it_has_read_all_i8(broker, client, message):
+    link = client.sender("orders")
+    link.send(message("a"), b"1")
+    client.peer.receive(client.connection.take())
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await asyncio.sleep(0)
+    await broker.namespace.commits.wait_idle()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert any(b"amqp:connection:forced" in data for data in client.wrote)
+    assert not client.closed  # bytes that it still sends would take those with them that it has not read
+    while not stopping.done():
+        await turns(client, 1)
+    assert accepted(client) == 1
+    assert client.closed
+
+
+async def test_a_client_that_is_silent_holds_up_no_stop(broker, client):
+    broker.clock.advance(60_000)
+    await broker.namespace.disconnect()
+    assert client.closed
+
+
+async def test_a_message_that_is_still_written_is_told_before_the_end_i8(broker, client):
+    client.sender("orders")
+    [handler] = [each for each in client.peer._handlers.values() if each.owed is not None]
+    handler.owed.add()  # as for a large message whose last bytes are with the disk
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    for _ in range(50):
+        await turns(client, 1)
+    assert not client.closed_with()
+    handler.owed.paid()
+    while not stopping.done():
+        client.pump()
+        await asyncio.sleep(0.001)
+    assert client.closed_with() == "amqp:connection:forced"
