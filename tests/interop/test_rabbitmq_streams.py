@@ -211,6 +211,7 @@ def test_what_the_retention_removed_is_told_with_its_range(
     assert len(set(found)) == 10
 
 
+@pytest.mark.soak
 def test_nothing_is_lost_where_the_server_is_killed_under_load(
     server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]
 ) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
 from isthmus.errors import ConnectionLostError, IsthmusError
 
-__all__ = ["Opening", "StreamMadeAgainError", "opening"]
+__all__ = ["Opening", "StreamMadeAgainError", "made_again", "opening", "removed"]
 
 
 class StreamMadeAgainError(IsthmusError):
@@ -110,3 +110,17 @@ def opening(
     if start == "latest":
         return Opening(max(last, 0), last + 1, last_digest, is_known=last >= 0, first=Checkpoint(last, last_digest))
     return Opening(0, 0)
+
+
+def made_again(stream: str, offset: int, folder: str) -> StreamMadeAgainError:
+    """What is told where the message at an offset is another one; `folder` is that of the checkpoints."""
+    seen = f"the message at offset {offset} is another one than the one that was read"
+    return StreamMadeAgainError("", stream=stream, seen=seen, checkpoints=folder)
+
+
+def removed(stream: str, first: int, stop: int) -> ConnectionLostError:
+    """What is told of messages that were removed unread, from the first to the one before `stop`."""
+    return ConnectionLostError(
+        f"stream '{stream}': offsets {first} to {stop - 1} were removed by the retention before they were read, and are lost; reading "
+        f"continues at {stop}"
+    )

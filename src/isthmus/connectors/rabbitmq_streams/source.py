@@ -22,12 +22,10 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
@@ -36,33 +34,28 @@ from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, Group
 from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
 from isthmus.connectors.eventhubs.checkpoint.thread import CheckpointThread, Loaded
 from isthmus.connectors.eventhubs.partition.reading import Reading
-from isthmus.connectors.eventhubs.refused import RefusedEvents
-from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
+from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
 from isthmus.connectors.rabbitmq.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
-from isthmus.connectors.rabbitmq.stream import EMPTY_SECONDS, PREFETCH
-from isthmus.connectors.rabbitmq_streams.opening import Opening, StreamMadeAgainError, opening
+from isthmus.connectors.rabbitmq.stream import PREFETCH
+from isthmus.connectors.rabbitmq_streams.last_chunk import LastChunk
+from isthmus.connectors.rabbitmq_streams.opening import Opening, made_again, opening, removed
 from isthmus.connectors.rabbitmq_streams.option import StreamOptions
 from isthmus.connectors.rabbitmq_streams.pool import StreamPool
 from isthmus.connectors.rabbitmq_streams.record import StreamReader, digest_of, offset_of
+from isthmus.connectors.rabbitmq_streams.settlement import PARTITION, Settlement
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
 
 __all__ = ["StreamSource"]
 
 KEPT_BYTES = 4 << 20
 LOOK, MAIN = "isthmus.look", "isthmus"
-_PARTITION = 0
 _TAG = struct.Struct(">Q?").unpack_from
 _COUNT = struct.Struct(">I").unpack_from
-
-
-class _Aside(NamedTuple):
-    position: int
-    tag: int
 
 
 class StreamSource(End):
@@ -93,9 +86,7 @@ class StreamSource(End):
         self._reading = Reading(reader, only_present=only_present, keeps=False, seconds=options.checkpoint_seconds)
         self._group: GroupKey | None = None
         self._thread = thread(lambda: FolderStore(options.checkpoints), self._wake)
-        self._dead = DeadLetters(options)
-        self._aside: set[int] = set()  # positions whose copies have no confirm yet
-        self._refused = RefusedEvents()
+        self._settlement = Settlement(options, self._reading)
         self._told: set[int] = set()  # losses that were told, by the offset behind them
         self._loads = 0
         self._is_draining = False
@@ -106,11 +97,8 @@ class StreamSource(End):
     def _reset(self) -> None:
         """What belongs to one connection."""
         self._kept: dict[int, Checkpoint] | None = None
-        self._count = -1  # messages of the stream, as the broker says; -1: it has not said it
-        self._last: tuple[int, str] | None = None  # offset and digest of the last message; -1: none came
-        self._seen: tuple[int, str] = (-1, "")
-        self._empty_at = math.inf
-        self._is_asking = self._is_recalling = self._was_told = False
+        self._last = LastChunk()
+        self._is_recalling = self._was_told = False
         self._opening: Opening | None = None
         self._reset_channel()
 
@@ -154,7 +142,7 @@ class StreamSource(End):
         if self._was_told and self.fault is None:
             for batch in self._reading.take():
                 for position, payload in zip(batch.positions, batch.payloads, strict=True):
-                    self._dead.keep(position, payload)
+                    self._settlement.dead.keep(position, payload)
                 while self._sizes and self._sizes[0][0] <= batch.positions[-1]:
                     self._nbytes -= self._sizes.popleft()[1]
                 events.append(Arrived(batch.positions, batch.payloads))
@@ -164,8 +152,7 @@ class StreamSource(End):
         checkpoints = self._reading.begin_commit(now)
         if checkpoints and self._group is not None:
             self._thread.write(self._group, checkpoints)
-        if self._refused.text and (now >= self._refused.due(now) or self._reading.outstanding <= self._refused.events):
-            text, self._refused = self._refused.text, RefusedEvents()
+        if text := self._settlement.take_refused(now):
             self._lost(SourceLost(text, is_fatal=True), events, now)
         elif self.fault is not None:
             self._lost(SourceLost(str(self.fault), not may_pass(self.fault)), events, now)
@@ -176,12 +163,14 @@ class StreamSource(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the socket is silent."""
-        return min(self.step_deadline(now), self._reading.commit_due, self._refused.due(now), self._empty_at)
+        return min(
+            self.step_deadline(now), self._reading.commit_due, self._settlement.refused.due(now), self._last.empty_at
+        )
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         self._is_draining = False
-        self._reading.queue.credit = 0 if self._refused.text else credit
+        self._reading.queue.credit = 0 if self._settlement.refused.text else credit
         self.mark()
 
     def drain(self) -> None:
@@ -192,35 +181,15 @@ class StreamSource(End):
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Settles delivered positions."""
-        if disposition is None or disposition.kind == "complete":
-            self._dead.forget(first, last)
-            self._reading.settle(first, last, time.monotonic())
-            self.mark()
-        elif disposition.kind == "abandon":
-            self.release(first, last)
-        elif disposition.kind == "dead-letter" and self.options.dead_letters:
-            account = self._reading.account.partitions.get(_PARTITION)
-            found = [each for each in range(first, last + 1) if account is not None and each in account.unsettled]
-            entries = [_Aside(each, each + 1) for each in found if each not in self._aside]
-            self._aside.update(found)
-            if self.is_open and self.connection is not None:
-                error = self._dead.set_aside(self.connection, entries, disposition)
-                if error is not None:
-                    self.fail(error)
-            else:  # it is read again, and set aside then
-                self.release(first, last)
-        elif disposition.kind == "dead-letter":
-            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
-            hint = "; name a dead_letter_topic at the source, or let refusals block"
-            self._refuse(first, last, f"be set aside ({reason}){hint}")
-        else:
-            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not")
+        connection = self.connection if self.is_open else None
+        error = self._settlement.settle(first, last, disposition, connection, time.monotonic())
+        if error is not None:
+            self.fail(error)
+        self.mark()
 
     def release(self, first: int, last: int) -> None:
         """Gives delivered positions back; they are read again."""
-        self._dead.forget(first, last)
-        self._aside.difference_update([each for each in self._aside if first <= each <= last])
-        self._reading.give_back(first, last)
+        self._settlement.release(first, last)
         self.mark()
 
     def close(self) -> None:
@@ -255,7 +224,7 @@ class StreamSource(End):
         self._loads += 1
         self._group = self.options.key(connection.cluster_name, self.entity, self.options.group)
         self._thread.load(self._group, self._loads)
-        self._dead.begin(connection)
+        self._settlement.dead.begin(connection)
         connection.write(wire.declare_passive(CHANNEL, self.entity))
         connection.write(wire.qos(CHANNEL, PREFETCH))
         connection.write(wire.consume_stream(CHANNEL, self.entity, LOOK, "last"))
@@ -277,33 +246,30 @@ class StreamSource(End):
         connection = self.connection
         if connection is None or self.fault is not None:
             return
-        if now >= self._empty_at and self._last is None and self._seen[0] < 0:
-            self._last = self._seen
-        if self._last is not None:
-            self._empty_at = math.inf
+        self._last.look(now)
         if self._opening is None:
-            if self._last is not None and self._kept is not None:
-                self._decide(self._last, self._kept.get(_PARTITION))
+            if self._last.found is not None and self._kept is not None:
+                self._decide(self._last.found, self._kept.get(PARTITION))
                 self._recall(connection)
         elif self._reading.rewind and self.is_open and not self._is_recalling:
             self._reading.rewind.clear()
-            begin = self._reading.next_of(_PARTITION)
+            begin = self._reading.next_of(PARTITION)
             self._opening = Opening(begin, begin, is_known=True)
             self._recall(connection)
 
     def _decide(self, last: tuple[int, str], kept: Checkpoint | None) -> None:
-        reached = self._reading.next_of(_PARTITION)
+        reached = self._reading.next_of(PARTITION)
         options = self.options
         found = opening(self.entity, options.checkpoints, *last, kept, reached, options.start)
         if found.first is not None and self._group is not None:
-            self._thread.write(self._group, {_PARTITION: found.first})
-        self._reading.assign(_PARTITION, first=found.begin if found.is_known else -1)
+            self._thread.write(self._group, {PARTITION: found.first})
+        self._reading.assign(PARTITION, first=found.begin if found.is_known else -1)
         self._reading.rewind.clear()
         present = self._reading.present
         if present is not None:
             if present.ends is None:
-                present.ends = {_PARTITION: last[0] + 1}
-            present.reached(_PARTITION, found.begin)
+                present.ends = {PARTITION: last[0] + 1}
+            present.reached(PARTITION, found.begin)
         self._opening = found
 
     def _recall(self, connection: Connection) -> None:
@@ -320,17 +286,14 @@ class StreamSource(End):
         """A method came."""
         connection = self.connection
         if channel == DEAD_CHANNEL:
-            self._confirmed(self._dead.on_method(which, arguments))
-        elif which == M.QUEUE_DECLARE_OK and self._count < 0:
-            self._count = _COUNT(arguments, 1 + arguments[0])[0]
+            self._confirmed(self._settlement.dead.on_method(which, arguments))
         elif which == M.QUEUE_DECLARE_OK:
-            self._last = self._seen  # what came before is the whole of the last chunk
+            self._last.declared(_COUNT(arguments, 1 + arguments[0])[0])
             self.mark()
         elif which == M.BASIC_CONSUME_OK and self._opening is None:
             self.step(f"the last chunk of stream '{self.entity}'")
-            if not self._count:
-                self._empty_at = time.monotonic() + EMPTY_SECONDS
-                self.mark()
+            self._last.began(time.monotonic())
+            self.mark()
         elif which == M.BASIC_CONSUME_OK:
             self.opened()
         elif which == M.CHANNEL_CLOSE_OK and connection is not None and self._opening is not None:
@@ -347,7 +310,7 @@ class StreamSource(End):
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
         """A message came."""
         if channel == DEAD_CHANNEL:
-            self.fail(self._dead.returned(content.arguments))
+            self.fail(self._settlement.dead.returned(content.arguments))
             return
         if self._is_recalling or self.is_closed or self.fault is not None:
             return
@@ -361,7 +324,9 @@ class StreamSource(End):
             hint = "it is no stream; read it with kind rabbitmq"
             self.fail(ProtocolError(f"'{self.entity}' gives messages without offset; {hint}"))
         elif self._opening is None:
-            self._look_at(offset, record)
+            if self._last.saw(offset, digest_of(record)) and self.connection is not None:
+                self.connection.write(wire.declare_passive(CHANNEL, self.entity))
+                self.connection.flush()
         elif self._is_wanted(self._opening, offset, record):
             self._came.append((offset, record))
             size = len(body) + len(properties)
@@ -371,32 +336,16 @@ class StreamSource(End):
             if self.connection is not None:
                 self.connection.is_paused = self._nbytes > KEPT_BYTES
 
-    def _look_at(self, offset: int, record: Record) -> None:
-        if offset > self._seen[0]:
-            self._seen = offset, digest_of(record)
-        if not self._is_asking and self.connection is not None:
-            self._is_asking = True
-            self._count = max(self._count, 0)
-            self.connection.write(wire.declare_passive(CHANNEL, self.entity))
-            self.connection.flush()
-
     def _is_wanted(self, opened: Opening, offset: int, record: Record) -> bool:
         if not self._is_verified and offset >= opened.ask:
             if opened.digest and offset == opened.ask and digest_of(record) != opened.digest:
-                seen = f"the message at offset {offset} is another one than the one that was read"
-                folder = self.options.checkpoints
-                self.fail(StreamMadeAgainError("", stream=self.entity, seen=seen, checkpoints=folder))
+                self.fail(made_again(self.entity, offset, self.options.checkpoints))
                 return False
             self._is_verified = True
             first, stop = opened.lost_before(offset)
             if first < stop and stop not in self._told:
                 self._told.add(stop)
-                self.fail(
-                    ConnectionLostError(
-                        f"stream '{self.entity}': offsets {first} to {stop - 1} were removed by the retention before they were read, and are "
-                        f"lost; reading continues at {stop}"
-                    )
-                )
+                self.fail(removed(self.entity, first, stop))
                 return False
         if offset < opened.begin:
             self.mark()  # its credit is given back
@@ -408,15 +357,15 @@ class StreamSource(End):
     def _take_records(self) -> None:
         came, self._came = self._came, []
         if came and self.fault is None:
-            self._reading.put(_PARTITION, came)
-        begun = self._reading.begun_again.pop(_PARTITION, None)
+            self._reading.put(PARTITION, came)
+        begun = self._reading.begun_again.pop(PARTITION, None)
         if begun is not None:
             raise ProtocolError(f"stream '{self.entity}': offset {begun} came behind a higher one")
-        first, stop = self._reading.gaps.pop(_PARTITION, (0, 0))
+        first, stop = self._reading.gaps.pop(PARTITION, (0, 0))
         connection = self.connection
         if first < stop and stop not in self._told and connection is not None and not self._is_recalling:
             # Notes of the broker take offsets, too: nothing was removed while the message before the gap is there.
-            begin = self._reading.account.partitions[_PARTITION].next
+            begin = self._reading.account.partitions[PARTITION].next
             self._opening = Opening(first - 1, begin, is_known=True, missing=(first, stop))
             self._recall(connection)
 
@@ -432,33 +381,16 @@ class StreamSource(End):
             connection.write(wire.ack(CHANNEL, self._tag, multiple=True))
             self._tag = 0
 
-    # ---- settling
-
     def _confirmed(self, told: Sequence[int] | IsthmusError) -> None:
         if isinstance(told, IsthmusError):
             self.fail(told)
-            return
-        for tag in told:
-            self._aside.discard(tag - 1)
-            self._reading.settle(tag - 1, tag - 1, time.monotonic())
-        if told:
+        elif told:
+            self._settlement.confirmed(told, time.monotonic())
             self.mark()
-
-    def _refuse(self, first: int, last: int, what: str) -> None:
-        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
-        self._refused.text = (
-            self._refused.text or f"stream '{self.entity}': the message at offset {first} would have to {what}"
-        )
-        self._refused.events += last - first + 1
-        self._reading.queue.credit = 0
-        self.mark()
 
     def _lost(self, event: SourceLost, events: list[SourceEvent], now: float) -> None:
         self.disconnect(now, politely=event.is_fatal)
-        self._dead.lost()
-        for position in sorted(self._aside):
-            self._reading.give_back(position, position)
-        self._aside.clear()
+        self._settlement.lost()
         self._reset()
         self._reading.queue.credit = 0
         events.append(event)
