@@ -20,6 +20,7 @@ from isthmus.connectors.iothub import option as iothub
 from isthmus.connectors.kafka.option import ADMINISTRATION, PREFIX, SOURCE, TARGET
 from isthmus.connectors.kafka.spark.option import READ, WRITE
 from isthmus.connectors.rabbitmq import option as rabbitmq
+from isthmus.connectors.rabbitmq_streams import option as rabbitmq_streams
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
 from isthmus.connectors.spec import Kind, Setting, Spec
 from isthmus.topology.file.reference_page import reference_page
@@ -41,6 +42,9 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "kafka.md": kafka(),
         DOCS / "reference" / "amqp.md": connector("AMQP 1.0", "amqp", amqp.SOURCE, amqp.TARGET),
         DOCS / "reference" / "rabbitmq.md": connector("RabbitMQ", "rabbitmq", rabbitmq.SOURCE, rabbitmq.TARGET),
+        DOCS / "reference" / "rabbitmq-streams.md": connector(
+            "Streams of RabbitMQ", "rabbitmq-streams", rabbitmq_streams.SOURCE, None
+        ),
     }
 
 
@@ -69,13 +73,14 @@ def data_source() -> str:
     return "\n".join(lines) + "\n"
 
 
-def connector(title: str, kind: str, source: Spec, target: Spec) -> str:
+def connector(title: str, kind: str, source: Spec, target: Spec | None) -> str:
     """The page of the options of a kind's sources and targets."""
     lines = [f"# {title}", "", NOTE, ""]
-    lines += [
-        f"Options of a source and a target of kind `{kind}`. How to use them: [the how-to](../how-to/use-{kind}.md)."
-    ]
+    ends = "a source and a target" if target is not None else "a source"
+    lines += [f"Options of {ends} of kind `{kind}`. How to use them: [the how-to](../how-to/use-{kind}.md)."]
     for heading, spec in (("Reading", source), ("Writing", target)):
+        if spec is None:
+            continue
         lines += ["", f"## {heading}", "", *options_table(spec)]
     return "\n".join(lines) + "\n"
 

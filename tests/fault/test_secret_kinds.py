@@ -70,6 +70,11 @@ AWAY: Mapping[str, tuple[str, str, str]] = {
         "{key}",
         TO,
     ),
+    "rabbitmq-streams": (
+        "kind: rabbitmq-streams, host: '127.0.0.1:1', username: isthmus, password: env:FAR, checkpoints: checkpoints",
+        "{key}",
+        "{pattern: stream-to-queue, source: far, stream: events, target: ewr, queue: events}",
+    ),
     "amqp": ("kind: amqp, url: 'amqp://127.0.0.1:1', username: isthmus, password: env:FAR", "{key}", TO),
     "queuestorage": (
         "kind: queuestorage, connection: env:FAR, timeout_seconds: 1",

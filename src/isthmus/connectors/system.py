@@ -29,6 +29,7 @@ SYSTEMS = {
     "iothub": "isthmus.connectors.iothub.system:SYSTEM",
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
     "rabbitmq": "isthmus.connectors.rabbitmq.system:SYSTEM",
+    "rabbitmq-streams": "isthmus.connectors.rabbitmq_streams.system:SYSTEM",
     "amqp": "isthmus.connectors.amqp.system:SYSTEM",
     "queuestorage": "isthmus.connectors.queuestorage.system:SYSTEM",
     "http": "isthmus.connectors.http.system:SYSTEM",

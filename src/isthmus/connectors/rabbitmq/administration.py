@@ -127,6 +127,14 @@ class RabbitAdministration:
                 self._make_stream(change.subscription, audit_ms)
             self._bind(change.topic, change.subscription, *_EVERYTHING[kind])
 
+    def make_stream(self, name: str) -> None:
+        """Makes a stream that keeps all that comes, unless there is one.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        self._make_stream(name, 0)
+
     def size(self, entity: str) -> EntitySize | None:
         """A queue has no greatest size that a route could look at."""
         return None

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Protocol
 
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.rabbitmq.delivered import Entry
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
-from isthmus.connectors.rabbitmq.option import SourceOptions
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table, wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection
@@ -37,6 +36,39 @@ _DESCRIPTION_CHARACTERS = 4096
 _FRAME_OVERHEAD = 64
 
 
+class Place(Protocol):
+    """What the options of a source say of its dead letters."""
+
+    @property
+    def queue(self) -> str:
+        """What is read."""
+        ...
+
+    @property
+    def dead_letters(self) -> str:
+        """Where messages go that are set aside; empty: nowhere."""
+        ...
+
+    @property
+    def username(self) -> str:
+        """Who publishes them."""
+        ...
+
+
+class Aside(Protocol):
+    """A message that is set aside: its position, and what `on_method` names it by, which is not 0."""
+
+    @property
+    def position(self) -> int:
+        """The source's."""
+        ...
+
+    @property
+    def tag(self) -> int:
+        """Of its delivery; 0: it comes again."""
+        ...
+
+
 class DeadLetters:
     """The publisher of one source.
 
@@ -44,7 +76,7 @@ class DeadLetters:
         options: of the source.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: Place) -> None:
         self._options = options
         self._queue = options.dead_letters
         self._kept: dict[int, bytes] = {}
@@ -82,7 +114,7 @@ class DeadLetters:
                 del self._kept[position]
 
     def set_aside(
-        self, connection: Connection | None, entries: Sequence[Entry], disposition: Disposition
+        self, connection: Connection | None, entries: Sequence[Aside], disposition: Disposition
     ) -> IsthmusError | None:
         """Publishes copies of messages; an error where one cannot be made. What has no tag comes again."""
         error = None
@@ -93,7 +125,7 @@ class DeadLetters:
                 error = self._add(connection, entry, disposition) or error
         return error
 
-    def _add(self, connection: Connection, entry: Entry, disposition: Disposition) -> IsthmusError | None:
+    def _add(self, connection: Connection, entry: Aside, disposition: Disposition) -> IsthmusError | None:
         try:
             record = to_record(self._kept.pop(entry.position), self._options.username)
             properties = self._properties(record.properties, disposition, connection.frame_bytes - _FRAME_OVERHEAD)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 
-from isthmus.connectors.rabbitmq.option import SourceOptions, TargetOptions
+from isthmus.connectors.rabbitmq.option import BrokerOptions
 from isthmus.connectors.rabbitmq.pool import BrokerPool
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
@@ -42,7 +42,7 @@ class End:
         fault: why it is lost; the owner is told when it polls.
     """
 
-    def __init__(self, pool: BrokerPool, key: int, options: SourceOptions | TargetOptions, entity: str) -> None:
+    def __init__(self, pool: BrokerPool, key: int, options: BrokerOptions, entity: str) -> None:
         self.pool = pool
         self.key = key
         self.entity = entity

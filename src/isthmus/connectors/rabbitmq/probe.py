@@ -56,6 +56,11 @@ class Probe:
         """What was reached."""
         return self._connection.place
 
+    @property
+    def cluster_name(self) -> str:
+        """What the cluster calls itself."""
+        return self._connection.cluster_name
+
     def queue(self, name: str) -> int:
         """How many messages of a queue are ready.
 

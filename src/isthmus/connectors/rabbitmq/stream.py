@@ -30,7 +30,7 @@ from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 
-__all__ = ["StreamPeek"]
+__all__ = ["EMPTY_SECONDS", "PREFETCH", "StreamPeek", "last_record"]
 
 # Messages on their way: more than a chunk, so that what is asked behind one comes behind all of it.
 PREFETCH = 20_000
@@ -159,6 +159,16 @@ class _Reader(Probe):
 
 def _last_offset(options: BrokerOptions, queue: str) -> int:
     """The offset of the last message of a stream; -1 where it is empty."""
+    return last_record(options, queue)[0]
+
+
+def last_record(options: BrokerOptions, queue: str) -> tuple[int, Record | None]:
+    """The last message of a stream with its offset; -1 and None where none came.
+
+    Raises:
+        EntityNotFoundError: there is no such queue.
+        IsthmusError: no answer, or a refusal.
+    """
     with Probe(options) as probe:
         messages = probe.queue(queue)
     reader = _Reader(options, queue, "last")
@@ -169,9 +179,9 @@ def _last_offset(options: BrokerOptions, queue: str) -> int:
         except OperationTimeoutError:
             if messages:
                 raise
-            return -1
+            return -1, None
         reader.chunk_is_whole()
-        return max(offset for offset, _ in reader.came)
+        return max(reader.came, key=lambda each: each[0])
     finally:
         with suppress(IsthmusError):
             reader.close()

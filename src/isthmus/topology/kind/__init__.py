@@ -15,6 +15,7 @@ from isthmus.topology.kind.iothub import IOT_HUB
 from isthmus.topology.kind.kafka import KAFKA
 from isthmus.topology.kind.queuestorage import QUEUE_STORAGE
 from isthmus.topology.kind.rabbitmq import RABBITMQ
+from isthmus.topology.kind.rabbitmq_streams import RABBITMQ_STREAMS
 from isthmus.topology.kind.servicebus import SERVICE_BUS
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "KINDS",
     "QUEUE_STORAGE",
     "RABBITMQ",
+    "RABBITMQ_STREAMS",
     "SERVICE_BUS",
     "NamespaceKind",
     "Shape",
@@ -42,6 +44,7 @@ KINDS: dict[str, NamespaceKind] = {
         QUEUE_STORAGE,
         KAFKA,
         RABBITMQ,
+        RABBITMQ_STREAMS,
         AMQP,
         HTTP,
     )

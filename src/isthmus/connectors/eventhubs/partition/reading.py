@@ -18,20 +18,43 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
-from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
 
-__all__ = ["LARGEST_SHARE", "Reading"]
+__all__ = ["LARGEST_SHARE", "PayloadReader", "ReadEvent", "Reading"]
 
 LARGEST_SHARE = 2000
 """Events that one link may have on its way, whatever the owner's credit is."""
+
+
+class ReadEvent(Protocol):
+    """An event as a message: its sequence number, the text that its checkpoint has beside it, and the message."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def offset(self) -> str: ...
+    @property
+    def message(self) -> bytes: ...
+
+
+class PayloadReader(Protocol):
+    """Reads what a link gives."""
+
+    def read(self, partition: int, payload: Any) -> ReadEvent:
+        """The message of an event.
+
+        Raises:
+            CodecError: it is no event.
+        """
+        ...
 
 
 class Reading:
@@ -53,7 +76,7 @@ class Reading:
         kept: messages by position, where they may have to be set aside.
     """
 
-    def __init__(self, reader: EventReader, *, only_present: bool, keeps: bool, seconds: float) -> None:
+    def __init__(self, reader: PayloadReader, *, only_present: bool, keeps: bool, seconds: float) -> None:
         self.account = OffsetAccount()
         self.queue = ReadQueue()
         self.present = Present() if only_present else None
@@ -135,7 +158,7 @@ class Reading:
         """How many events one of so many links may have on its way, or in the queue."""
         return min(LARGEST_SHARE, max(1, self.queue.credit // max(1, links))) if self.queue.credit > 0 else 0
 
-    def put(self, partition: int, payloads: Sequence[bytes]) -> None:
+    def put(self, partition: int, payloads: Sequence[Any]) -> None:
         """Events that a link gave.
 
         Raises:

@@ -74,6 +74,7 @@ class Connection:
         user: told of what comes; set by whoever takes it over.
         error: why it is of no use any more.
         is_paused: leave what comes in the socket; RabbitMQ waits then.
+        cluster_name: what the cluster calls itself; empty: it did not say it.
     """
 
     def __init__(self, sock: socket.socket, place: str, frame_bytes: int, heartbeat_seconds: int) -> None:
@@ -82,6 +83,7 @@ class Connection:
         self.place = place
         self.frame_bytes = frame_bytes
         self.is_paused = False
+        self.cluster_name = ""
         self._socket: socket.socket | None = sock
         self._heartbeat_seconds = heartbeat_seconds
         self._buffer = b""

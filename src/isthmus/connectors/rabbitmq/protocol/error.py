@@ -24,7 +24,7 @@ IN_EXCLUSIVE_USE = "in exclusive use"
 _NOT_READY = ("is down or inaccessible", "process is stopped by supervisor")
 # A stream takes no priority of a consumer, which ours therefore states (`wire.consume`).
 IS_STREAM = "rabbit_stream_queue"
-_STREAM_HINT = "a stream keeps what is acknowledged; read a queue that gets its messages"
+_STREAM_HINT = "a stream keeps what is acknowledged; read it with kind rabbitmq-streams"
 _HINTS = {
     ACCESS_REFUSED: "look at the user's password and permissions (configure, write, read) in the virtual host",
     NOT_FOUND: "make it, or correct the name",

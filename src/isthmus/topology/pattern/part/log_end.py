@@ -22,6 +22,7 @@ __all__ = [
     "STREAM_NAME",
     "check_kind",
     "check_stream",
+    "check_written",
     "common",
     "entity",
     "replication_subscription",
@@ -96,6 +97,8 @@ def check_kind(
         plain: whether it may be neither a log nor Service Bus.
     """
     namespace = federation.namespaces.get(alias)
+    if setting == "target" and log:
+        check_written(task, alias, federation, document)
     if namespace is None or (namespace.is_log if log else namespace.is_service_bus or (plain and namespace.is_plain)):
         return
     kinds = [
@@ -110,6 +113,17 @@ def check_kind(
         f"{task.pattern} needs {needs} as {setting}: {alias} is of kind {namespace.kind}",
         hint,
     )
+
+
+def check_written(task: Task, alias: str, federation: Federation, document: Document) -> None:
+    """Fault a target of a kind that is only read."""
+    namespace = federation.namespaces.get(alias)
+    if namespace is not None and namespace.is_log and not KINDS[namespace.kind].writes:
+        document.fault(
+            task.places.get("target", task.place),
+            f"{alias} is of kind {namespace.kind}, which cannot be a target",
+            "write another alias",
+        )
 
 
 def replication_subscription(task: str, target: str) -> str:

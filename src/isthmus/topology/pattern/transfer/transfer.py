@@ -25,6 +25,7 @@ from isthmus.topology.file.document import Document, suggest
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.ordering import in_sessions, partitioned
 from isthmus.topology.pattern.part.duplicate import DETECTION_WINDOW_MS
+from isthmus.topology.pattern.part.log_end import check_written
 from isthmus.topology.pattern.part.mark import default_mark
 from isthmus.topology.pattern.part.replication import (
     MAX_DELIVERY_COUNT,
@@ -198,6 +199,8 @@ class TransferPattern:
                 document.fault(task.place, f"{transfer.source} is both source and target", "write another target")
         check_ends(task, federation, document)
         check_logs(task, document)
+        for alias in dict.fromkeys(each.target.alias for each in task.transfers):
+            check_written(task, alias, federation, document)
         check_plain(task, federation, document)
         _check_emptied(task, federation, document)
 

@@ -1,0 +1,1 @@
+"""RabbitMQ streams: a source that can be read again."""

@@ -1,0 +1,112 @@
+"""Streams of a virtual host, and how far routes have read them: what exists, and the making of it.
+
+What it is: the administration that `apply` uses. A group is where it has a checkpoint. What it is not: what to make
+(`isthmus.topology.planning.log_planner`).
+
+Invariants:
+    I1. Nothing that exists is changed; a group that has a checkpoint keeps it.
+    I2. Without `management` no stream is made, and what is not there is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.rabbitmq.administration import RabbitAdministration
+from isthmus.connectors.rabbitmq.option import read_broker
+from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq_streams.look import broker_options, last_of
+from isthmus.connectors.rabbitmq_streams.option import read_place
+from isthmus.errors import EntityNotFoundError, IsthmusError
+from isthmus.topology.model import NamespaceRef
+from isthmus.topology.planning.change import Change
+from isthmus.topology.state import GroupState, LogState, NamespaceState, WantedState
+
+__all__ = ["StreamAdministration"]
+
+
+class StreamAdministration:
+    """The streams of one virtual host.
+
+    Args:
+        options: of the namespace.
+
+    Raises:
+        ConfigError: a setting is of no use.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+        self._place = read_place(options)
+        self._store = FolderStore(self._place.checkpoints)
+        self._cluster = ""
+
+    @classmethod
+    def open(cls, namespace: NamespaceRef) -> Self:
+        """An administration of a namespace.
+
+        Raises:
+            ConfigError: a setting is of no use.
+        """
+        return cls(namespace.options())
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
+        """What exists of the streams asked for, and of their groups.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        found: list[LogState] = []
+        for log in wanted:
+            if isinstance(log, LogState) and self._exists(log.name):
+                groups = tuple(
+                    GroupState(name=each.name)
+                    for each in log.groups
+                    if self._store.load(self._place.key(self._cluster, log.name, each.name))
+                )
+                found.append(LogState(name=log.name, partitions=1, groups=groups))
+        endpoint = f"{self._place.host}/{self._place.virtual_host}"
+        return NamespaceState(alias=alias, endpoint=endpoint, logs=tuple(found))
+
+    def _exists(self, stream: str) -> bool:
+        try:
+            with Probe(self._place) as probe:
+                self._cluster = probe.cluster_name
+                probe.queue(stream)
+        except EntityNotFoundError:
+            return False
+        except IsthmusError as error:
+            kind = NamespaceUnreachableError if error.retryable else AdministrationError
+            raise kind(self._place.host, str(error)) from None
+        return True
+
+    def make(self, change: Change) -> None:
+        """Makes a stream, or the checkpoint of a group.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        match change:
+            case Change(kind="log", after=LogState() as log):
+                if not self._place.management:
+                    hint = "make it, or write management: URL for the namespace"
+                    raise AdministrationError(self._place.host, f"stream '{log.name}' is not there", hint)
+                RabbitAdministration(read_broker(broker_options(self._options))).make_stream(log.name)
+            case Change(kind="group", after=GroupState() as group):
+                checkpoint = Checkpoint(-1)
+                if group.start == "now":
+                    checkpoint = Checkpoint(*last_of(self._options, change.topic))
+                if not self._exists(change.topic):
+                    raise EntityNotFoundError(change.topic)
+                self._store.write(self._place.key(self._cluster, change.topic, group.name), {0: checkpoint})
+
+    def size(self, entity: str) -> None:
+        """A log has no greatest size: its retention removes what is old."""
+        return

@@ -1,0 +1,30 @@
+"""Looks at streams, for administration and driver.
+
+What it is: the last message of a stream. Calls block. What it is not: the browsing (`isthmus.connectors.rabbitmq.stream`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isthmus.connectors.rabbitmq.option import read_broker
+from isthmus.connectors.rabbitmq.stream import last_record
+from isthmus.connectors.rabbitmq_streams.option import BROKER_NAMES
+from isthmus.connectors.rabbitmq_streams.record import digest_of
+
+__all__ = ["broker_options", "last_of"]
+
+
+def broker_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those that reach the broker."""
+    return {name: value for name, value in options.items() if name in BROKER_NAMES}
+
+
+def last_of(options: Mapping[str, str], stream: str) -> tuple[int, str]:
+    """Offset and digest of the last message of a stream; -1 where none came: it is empty, or not ready.
+
+    Raises:
+        IsthmusError: no answer, or a refusal.
+    """
+    offset, record = last_record(read_broker(broker_options(options)), stream)
+    return offset, digest_of(record) if record is not None else ""

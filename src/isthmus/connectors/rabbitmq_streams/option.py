@@ -1,0 +1,163 @@
+"""The options of a source that is a stream of RabbitMQ.
+
+What it is: what a read takes, each declared once, and the reading of it. What it is not: a client.
+
+Invariants:
+    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
+    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey
+from isthmus.connectors.rabbitmq.option import SHORT_BYTES, BrokerOptions
+from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
+from isthmus.errors import ConfigError, Fault
+from isthmus.topology.file.reference import SecretReference
+from isthmus.topology.kind.rabbitmq_streams import BROKER, RABBITMQ_STREAMS
+
+__all__ = ["ADMINISTRATION", "BROKER_NAMES", "SOURCE", "PlaceOptions", "StreamOptions", "read_place", "read_source"]
+
+BROKER_NAMES = frozenset(each.name for each in BROKER)
+SOURCE = Spec(
+    "rabbitmq-streams source",
+    "Options of a source that is a stream of RabbitMQ.",
+    (
+        *RABBITMQ_STREAMS.settings,
+        Setting(name="topic", kind=Kind.TEXT, required=True, example="orders", description="The stream."),
+        Setting(
+            name="group",
+            kind=Kind.TEXT,
+            default="isthmus",
+            description="What the checkpoint is called; another one for each route.",
+        ),
+        Setting(
+            name="start",
+            kind=Kind.CHOICE,
+            choices=("earliest", "latest"),
+            default="earliest",
+            description="Where to begin where there is no checkpoint.",
+        ),
+        Setting(
+            name="prefetch",
+            kind=Kind.INTEGER,
+            default=2000,
+            minimum=1,
+            maximum=65535,
+            description="How many messages RabbitMQ gives before they are taken; it gives whole chunks, which may be more.",
+        ),
+        Setting(
+            name="member", kind=Kind.TEXT, default="", description="Without effect: a stream has no groups of readers."
+        ),
+        Setting(
+            name="message_ids",
+            kind=Kind.CHOICE,
+            choices=("own", "offset"),
+            default="own",
+            description="What a message has as MessageId. `own`: its own, else none; `offset`: where it has none, `stream/offset`, the same "
+            "each time that it is read.",
+        ),
+        Setting(
+            name="keyless",
+            kind=Kind.CHOICE,
+            choices=("none", "partition"),
+            default="none",
+            description="Without effect: a stream is one partition.",
+        ),
+        Setting(
+            name="dead_letter_topic",
+            kind=Kind.TEXT,
+            default="",
+            description="A queue or stream of the same virtual host to which messages go that are set aside, with the reason in headers. Empty: "
+            "a message that would have to be set aside blocks the route.",
+        ),
+    ),
+)
+ADMINISTRATION = Spec("rabbitmq-streams broker", "Options of an administration or a look.", RABBITMQ_STREAMS.settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOptions(BrokerOptions):
+    """How a broker is reached, and where checkpoints are."""
+
+    checkpoints: str = ""
+    checkpoint_seconds: float = 0.5
+
+    def key(self, cluster: str, stream: str, group: str) -> GroupKey:
+        """Whose checkpoint it is: name of the cluster, virtual host, stream and group, as they are written; a digest keeps the name of the
+        folder short. Addresses of nodes may change.
+        """
+        names = f"{self.virtual_host}\0{stream}\0{group}".encode()
+        return GroupKey(f"{cluster} {hashlib.blake2b(names, digest_size=8).hexdigest()}", cluster, stream, group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions(PlaceOptions):
+    """Options of a source."""
+
+    topic: str
+    group: str = "isthmus"
+    start: str = "earliest"
+    prefetch: int = 2000
+    message_ids: str = "own"
+    dead_letter_topic: str = ""
+
+    @property
+    def queue(self) -> str:
+        """What is read."""
+        return self.topic
+
+    @property
+    def dead_letters(self) -> str:
+        """Where messages go that are set aside; empty: nowhere."""
+        return self.dead_letter_topic
+
+
+Options = TypeVar("Options", bound=PlaceOptions)
+
+
+def read_source(options: Mapping[str, str]) -> StreamOptions:
+    """The options of a source.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return _read(SOURCE, StreamOptions, options)
+
+
+def read_place(options: Mapping[str, str]) -> PlaceOptions:
+    """The options of an administration or a look.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return _read(ADMINISTRATION, PlaceOptions, options)
+
+
+def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:
+    values = parse_options(spec, options)
+    faults = [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values)]
+    if faults:
+        raise ConfigError(faults)
+    known = {each.name for each in fields(kind)}
+    told: dict[str, Any] = {
+        name: str(value) if isinstance(value, SecretReference) else value
+        for name, value in values.items()
+        if name in known
+    }
+    return kind(**told)
+
+
+def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for _, message, hint in RABBITMQ_STREAMS.faults(values, lambda name, value: f"{name}={value}"):
+        yield message, hint
+    for name in ("topic", "dead_letter_topic"):
+        if len(str(values.get(name) or "").encode()) > SHORT_BYTES:
+            yield f"{name} has more than {SHORT_BYTES} bytes, which RabbitMQ does not take", "write a shorter name"
+    if values.get("dead_letter_topic") and values["dead_letter_topic"] == values.get("topic"):
+        yield "dead_letter_topic is the stream itself", "write another queue or stream"

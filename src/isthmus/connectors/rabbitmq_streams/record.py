@@ -1,0 +1,83 @@
+"""A record of a stream: its offset, what tells it from another one, and its message.
+
+What it is: the reading of what RabbitMQ delivers from a stream. Specification: RabbitMQ documentation, "Streams and Superstreams" (consuming): the header
+`x-stream-offset` of each message. What it is not: the mapping of messages (`isthmus.connectors.rabbitmq.mapping`).
+
+Invariants:
+    I1. The digest of a record is the same each time that it is read; it leaves out the headers, to which brokers add their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any, NamedTuple
+
+from isthmus.amqp.codec import CodecError
+from isthmus.connectors.rabbitmq.mapping.mapping import to_message
+from isthmus.connectors.rabbitmq.protocol import property as props
+from isthmus.connectors.rabbitmq.protocol import table
+from isthmus.connectors.rabbitmq.protocol.property import Record
+
+__all__ = ["OFFSET_HEADER", "StreamEvent", "StreamReader", "digest_of", "offset_of"]
+
+OFFSET_HEADER = "x-stream-offset"
+_DIGEST_BYTES = 12
+
+
+class StreamEvent(NamedTuple):
+    """A record as a message: its number in the stream, its digest, and the message."""
+
+    sequence: int
+    offset: str
+    message: bytes
+
+
+class StreamReader:
+    """Reads the records of one stream.
+
+    Args:
+        stream: its name.
+        gives_ids: whether messages without MessageId get one made of their offset.
+    """
+
+    def __init__(self, stream: str, *, gives_ids: bool = False) -> None:
+        self._stream, self._gives_ids = stream, gives_ids
+
+    def read(self, partition: int, payload: tuple[int, Record]) -> StreamEvent:
+        """The message of a record.
+
+        Raises:
+            CodecError: it is none.
+        """
+        offset, record = payload
+        try:
+            digest = digest_of(record)
+            if self._gives_ids:
+                found = props.read(record.properties)
+                if not found.message_id:
+                    named = found._replace(message_id=f"{self._stream}/{offset}".encode()[:255])
+                    record = record._replace(properties=props.write(named))
+            return StreamEvent(offset, digest, to_message(record, offset))
+        except (table.TableError, IndexError, KeyError, ValueError, struct.error) as error:
+            raise CodecError(f"the record at offset {offset} cannot be read: {error}") from None
+
+
+def offset_of(record: Record) -> int | None:
+    """The offset that a record was delivered with; None: it has none."""
+    for name, kind, raw in props.read(record.properties).headers:
+        if name == OFFSET_HEADER:
+            value: Any = table.value_of(kind, raw)
+            return int(value) if isinstance(value, int) else None
+    return None
+
+
+def digest_of(record: Record) -> str:
+    """What tells a record from another one at the same offset."""
+    found = props.read(record.properties)
+    made = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in (record.exchange, record.routing_key, found.message_id, found.correlation_id, found.timestamp):
+        text = repr(part).encode()
+        made.update(b"%d:%b" % (len(text), text))
+    made.update(record.body)
+    return made.hexdigest()

@@ -1,0 +1,120 @@
+"""What becomes of messages of a stream that were handed on.
+
+What it is: completion, return, and the copies of what is set aside, on the account of what was read; what a log cannot do is refused, and
+the source is lost for it once what is under way is settled. What it is not: the consumer (`source`), or a checkpoint's writing.
+
+Invariants:
+    I1. A message that is set aside is settled once its copy is confirmed; where the connection is lost before, it is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.eventhubs.partition.reading import Reading
+from isthmus.connectors.eventhubs.refused import RefusedEvents
+from isthmus.connectors.rabbitmq.dead_letter import DeadLetters
+from isthmus.connectors.rabbitmq.protocol.connection import Connection
+from isthmus.connectors.rabbitmq_streams.option import StreamOptions
+from isthmus.errors import IsthmusError
+
+__all__ = ["PARTITION", "Settlement"]
+
+PARTITION = 0
+
+
+class _Aside(NamedTuple):
+    position: int
+    tag: int
+
+
+class Settlement:
+    """That of one source.
+
+    Args:
+        options: of the source.
+        reading: the account.
+
+    Attributes:
+        dead: publishes the copies of what is set aside.
+        refused: what cannot be done.
+    """
+
+    def __init__(self, options: StreamOptions, reading: Reading) -> None:
+        self._options = options
+        self._reading = reading
+        self._aside: set[int] = set()  # positions whose copies have no confirm yet
+        self.dead = DeadLetters(options)
+        self.refused = RefusedEvents()
+
+    def settle(
+        self, first: int, last: int, disposition: Disposition | None, connection: Connection | None, now: float
+    ) -> IsthmusError | None:
+        """Settles delivered positions.
+
+        Args:
+            first: the first.
+            last: the last.
+            disposition: None completes them.
+            connection: None where the source is not open.
+            now: monotonic time.
+
+        Returns:
+            Why a copy cannot be made.
+        """
+        if disposition is None or disposition.kind == "complete":
+            self.dead.forget(first, last)
+            self._reading.settle(first, last, now)
+        elif disposition.kind == "abandon":
+            self.release(first, last)
+        elif disposition.kind == "dead-letter" and self._options.dead_letters:
+            account = self._reading.account.partitions.get(PARTITION)
+            found = [each for each in range(first, last + 1) if account is not None and each in account.unsettled]
+            entries = [_Aside(each, each + 1) for each in found if each not in self._aside]
+            self._aside.update(found)
+            if connection is not None:
+                return self.dead.set_aside(connection, entries, disposition)
+            self.release(first, last)  # it is read again, and set aside then
+        elif disposition.kind == "dead-letter":
+            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
+            hint = "; name a dead_letter_topic at the source, or let refusals block"
+            self._refuse(first, last, f"be set aside ({reason}){hint}")
+        else:
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not")
+        return None
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back; they are read again."""
+        self.dead.forget(first, last)
+        self._aside.difference_update([each for each in self._aside if first <= each <= last])
+        self._reading.give_back(first, last)
+
+    def confirmed(self, tags: Sequence[int], now: float) -> None:
+        """The copies are stored."""
+        for tag in tags:
+            self._aside.discard(tag - 1)
+            self._reading.settle(tag - 1, tag - 1, now)
+
+    def lost(self) -> None:
+        """The connection is gone: what has no confirm is read again."""
+        self.dead.lost()
+        for position in sorted(self._aside):
+            self._reading.give_back(position, position)
+        self._aside.clear()
+
+    def take_refused(self, now: float) -> str:
+        """Why the source is lost now; empty: it is not, or not yet."""
+        refused = self.refused
+        if not refused.text or (now < refused.due(now) and self._reading.outstanding > refused.events):
+            return ""
+        self.refused = RefusedEvents()
+        return refused.text
+
+    def _refuse(self, first: int, last: int, what: str) -> None:
+        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        told = f"stream '{self._options.topic}': the message at offset {first} would have to {what}"
+        self.refused.text = self.refused.text or told
+        self.refused.events += last - first + 1
+        self._reading.queue.credit = 0

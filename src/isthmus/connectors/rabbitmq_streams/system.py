@@ -1,0 +1,91 @@
+"""Streams of RabbitMQ as the driver sees them (`isthmus.connectors.system`).
+
+What it is: administration, browsing, and what waits for a group. What it is not: the reading of a route (`source`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq.stream import StreamPeek
+from isthmus.connectors.rabbitmq_streams.look import broker_options, last_of
+from isthmus.connectors.rabbitmq_streams.option import read_place
+from isthmus.connectors.system import Peek, Waits
+from isthmus.errors import ConnectionLostError
+
+if TYPE_CHECKING:
+    from isthmus.connectors.administration import Administration
+    from isthmus.topology.model import NamespaceRef
+
+__all__ = ["SYSTEM", "StreamSystem"]
+
+
+class StreamSystem:
+    """The kind `rabbitmq-streams`."""
+
+    def administration(self, namespace: NamespaceRef) -> Administration:
+        """The streams and groups of a virtual host."""
+        from isthmus.connectors.rabbitmq_streams.administration import StreamAdministration
+
+        return StreamAdministration.open(namespace)
+
+    def identity(self, options: Mapping[str, str]) -> str:
+        """None: the name of a cluster is no identity, since two may have the same."""
+        with Probe(read_place(options)):
+            return ""
+
+    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+        """The nodes that the file names."""
+        hosts = options.get("host", "")
+        return [each.strip() for each in (hosts, *hosts.split(",")) if each.strip()]
+
+    def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
+        """Asks for the stream."""
+        with Probe(read_place(options)) as probe:
+            probe.queue(entity)
+
+    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
+        """The offsets behind a group's checkpoint.
+
+        Raises:
+            ConnectionLostError: nothing came of a stream of which something was read, which says nothing.
+            IsthmusError: no answer, or a refusal.
+        """
+        start = _start(options, entity, group)
+        last, _ = last_of(options, entity)
+        if last < 0 < start:
+            raise ConnectionLostError(f"stream '{entity}' gives nothing, though it was read up to offset {start - 1}")
+        return Waits(max(0, last + 1 - start))
+
+    def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
+        """A stream, browsed; it has no partition that could be named."""
+        return StreamPeek(broker_options(options), entity)
+
+    def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
+        """The messages behind a group's checkpoint."""
+        return _PeekFrom(peek, _start(options, entity, group))
+
+
+class _PeekFrom:
+    """Browses from an offset on."""
+
+    def __init__(self, peek: Peek, start: int) -> None:
+        self._peek, self._start = peek, start
+
+    def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
+        return self._peek(max(from_position, self._start), count)
+
+
+def _start(options: Mapping[str, str], entity: str, group: str) -> int:
+    """The first offset that is not done with."""
+    place = read_place(options)
+    with Probe(place) as probe:
+        key = place.key(probe.cluster_name, entity, group)
+    kept = FolderStore(place.checkpoints).load(key).get(0)
+    return kept.sequence + 1 if kept is not None else 0
+
+
+SYSTEM = StreamSystem()

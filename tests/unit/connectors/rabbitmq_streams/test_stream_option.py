@@ -1,0 +1,72 @@
+"""isthmus.connectors.rabbitmq_streams.option, and the kind `rabbitmq-streams` in a federation file."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.bridge import registry
+from isthmus.connectors.rabbitmq_streams.connector import dispositions_of
+from isthmus.connectors.rabbitmq_streams.option import read_place, read_source
+from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.topology import read
+
+PLACE = {"host": "rabbit-1", "username": "isthmus", "password": "env:P", "checkpoints": "/checkpoints"}
+FILE = """
+isthmus: 1
+namespaces:
+  lga: {kind: rabbitmq-streams, host: rabbit-1, username: isthmus, password: env:P, checkpoints: checkpoints}
+  ewr: {connection: env:EWR}
+tasks:
+  orders: %s
+"""
+
+
+def test_checkpoints_of_streams_whose_names_differ_in_case_are_different_ones() -> None:
+    place = read_place(PLACE)
+    keys = [place.key("rabbit@a", name, "g") for name in ("orders", "Orders")]
+    assert keys[0].identity != keys[1].identity
+    assert place.key("rabbit@a", "orders", "g") == keys[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"checkpoints": ""}, "no place for checkpoints"),
+        ({"dead_letter_topic": "orders"}, "is the stream itself"),
+        ({"topic": "x" * 256}, "more than 255 bytes"),
+        ({"username": ""}, "PLAIN needs username"),
+    ],
+)
+def test_options_at_odds_are_refused(changed: dict[str, str], text: str) -> None:
+    """I1."""
+    with pytest.raises(ConfigError, match=text):
+        read_source(PLACE | {"topic": "orders"} | changed)
+
+
+def test_a_message_is_set_aside_only_where_there_is_a_place_for_it() -> None:
+    told = PLACE | {"topic": "orders"}
+    assert dispositions_of(told) == {"abandon"}
+    assert dispositions_of(told | {"dead_letter_topic": "dead"}) == {"abandon", "dead-letter"}
+
+
+def test_it_is_read_only() -> None:
+    with pytest.raises(InvalidArgumentError, match="read only"):
+        registry.connector("rabbitmq-streams").targets()
+
+
+def test_a_task_reads_a_stream() -> None:
+    found = read(FILE % "{pattern: stream-to-queue, source: lga, stream: orders, target: ewr, queue: orders}", "f.yaml")
+    assert list(found.tasks) == ["orders"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "{pattern: queue-to-stream, source: ewr, queue: orders, target: lga, stream: orders}",
+        "{pattern: copy, topic: orders, source: ewr, target: lga}",
+        "{pattern: copy, topic: orders, target_topic: others, source: lga, target: lga}",
+    ],
+)
+def test_no_task_writes_to_one(task: str) -> None:
+    with pytest.raises(ConfigError, match="of kind rabbitmq-streams, which cannot be a target"):
+        read(FILE % task, "f.yaml")

@@ -1,0 +1,55 @@
+"""isthmus.connectors.rabbitmq_streams.record: offsets and digests of records, and their messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.amqp.codec import CodecError
+from isthmus.connectors.rabbitmq.protocol import property as props
+from isthmus.connectors.rabbitmq.protocol import table
+from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, is_not_ready, may_pass
+from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
+from isthmus.connectors.rabbitmq_streams.record import StreamReader, digest_of, offset_of
+
+
+def record(body: bytes = b"body", offset: int = 7, **fields: object) -> Record:
+    headers = (("x-stream-offset", *table.field_of(offset)),)
+    return Record(body, props.write(Properties(headers=headers, **fields)), "", "orders")  # type: ignore[arg-type]
+
+
+def test_the_offset_is_that_of_the_header() -> None:
+    assert offset_of(record(offset=5_000_000_000)) == 5_000_000_000
+    assert offset_of(Record(b"body")) is None
+
+
+def test_the_digest_tells_messages_apart_and_leaves_out_headers() -> None:
+    """I1."""
+    assert digest_of(record(offset=1)) == digest_of(record(offset=2))
+    others = [record(b"other"), record(message_id=b"1"), record(timestamp=1), record()._replace(routing_key="other")]
+    assert len({digest_of(each) for each in [record(), *others]}) == 5
+
+
+@pytest.mark.parametrize(
+    ("gives_ids", "own", "expected"), [(True, None, "orders/7"), (True, b"own", "own"), (False, None, None)]
+)
+def test_a_message_without_id_is_named_by_its_offset(gives_ids: bool, own: bytes | None, expected: str | None) -> None:
+    fields = {"message_id": own} if own else {}
+    event = StreamReader("orders", gives_ids=gives_ids).read(0, (7, record(**fields)))
+    assert event.sequence == 7
+    assert (expected or "orders/7").encode() in event.message or expected is None
+    assert (b"orders/7" in event.message) == (expected == "orders/7")
+
+
+def test_a_record_that_cannot_be_read_is_told_with_its_offset() -> None:
+    with pytest.raises(CodecError, match="offset 7"):
+        StreamReader("orders").read(0, (7, Record(b"body", b"\xff")))
+
+
+def test_a_queue_whose_node_starts_is_waited_for() -> None:
+    text = "NOT_FOUND - home node 'a@b' of durable queue 'orders' in vhost '/' is down or inaccessible"
+    starting = ClosedByBrokerError("", place="rabbit-1:5672", reply_code=404, reply_text=text)
+    missing = ClosedByBrokerError("", place="rabbit-1:5672", reply_code=404, reply_text="NOT_FOUND - no queue 'orders'")
+    assert is_not_ready(starting)
+    assert may_pass(starting)
+    assert "make it" not in str(starting)
+    assert not may_pass(missing)
