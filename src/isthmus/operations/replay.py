@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isthmus.connectors.servicebus.row import UNREADABLE_BODY
+from isthmus.connectors.servicebus.spark.row import UNREADABLE_BODY
 from isthmus.connectors.spool.row import restore
 from isthmus.entities.record.amend import with_message_id, with_properties
 from isthmus.entities.record.parse import HeadCache, split

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isthmus.connectors.rabbitmq.option import read_broker
-from isthmus.connectors.rabbitmq.probe import Probe
-from isthmus.connectors.rabbitmq.stream import StreamPeek
+from isthmus.connectors.rabbitmq.port.probe import Probe
+from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.system import Peek, Waits
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.topology.state import AUDIT_SUFFIX

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from isthmus.connectors.end_pool import EndPool
-from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 
 __all__ = ["StreamPool"]
 

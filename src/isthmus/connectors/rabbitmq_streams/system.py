@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
-from isthmus.connectors.rabbitmq.probe import Probe
-from isthmus.connectors.rabbitmq.stream import StreamPeek
+from isthmus.connectors.rabbitmq.port.probe import Probe
+from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq_streams.look import broker_options, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_place
 from isthmus.connectors.system import Peek, Waits

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.connectors.servicebus.ledger import Ledger, runs_of
+from isthmus.connectors.servicebus.spark.ledger import Ledger, runs_of
 
 
 def token(sequence: int) -> bytes:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from isthmus.bridge.port import Capabilities, Source, SourcePool, Target, TargetPool
 from isthmus.bridge.refusal import Refusal
 from isthmus.connectors.rabbitmq.option import read_source, read_target
-from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.source import RabbitSource
+from isthmus.connectors.rabbitmq.port.target import RabbitTarget
 from isthmus.connectors.rabbitmq.protocol.error import refusal_of
-from isthmus.connectors.rabbitmq.source import RabbitSource
-from isthmus.connectors.rabbitmq.target import RabbitTarget
 
 __all__ = ["CONNECTOR", "RabbitConnector"]
 

@@ -1,10 +1,10 @@
-"""isthmus.connectors.rabbitmq.present: the end of what stood in a queue at the beginning."""
+"""isthmus.connectors.rabbitmq.port.present: the end of what stood in a queue at the beginning."""
 
 from __future__ import annotations
 
 import math
 
-from isthmus.connectors.rabbitmq.present import QUIET_SECONDS, Present
+from isthmus.connectors.rabbitmq.port.present import QUIET_SECONDS, Present
 
 
 def made(messages: int) -> Present:

@@ -20,10 +20,10 @@ from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.lease.source_clock import bounded_ms
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.servicebus.connect import endpoint_of
-from isthmus.connectors.servicebus.error import RowRefusedError
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
-from isthmus.connectors.servicebus.source_settler import SourceSettler
+from isthmus.connectors.servicebus.spark.error import RowRefusedError
+from isthmus.connectors.servicebus.spark.source_settler import SourceSettler
 from isthmus.transport import Client
 
 __all__ = ["Outward", "route_of"]

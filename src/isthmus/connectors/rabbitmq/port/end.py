@@ -14,7 +14,7 @@ import math
 import time
 
 from isthmus.connectors.rabbitmq.option import BrokerOptions
-from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.wire import M

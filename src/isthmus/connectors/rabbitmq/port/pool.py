@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from isthmus.connectors.rabbitmq.handshake import dial
 from isthmus.connectors.rabbitmq.option import BrokerOptions
+from isthmus.connectors.rabbitmq.port.handshake import dial
 from isthmus.connectors.rabbitmq.protocol.connection import Connection
 from isthmus.connectors.servicebus.port.dialer import Dialer
 from isthmus.errors import IsthmusError

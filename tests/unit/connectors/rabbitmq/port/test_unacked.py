@@ -1,11 +1,11 @@
-"""isthmus.connectors.rabbitmq.unacked: the least that acknowledges what is done."""
+"""isthmus.connectors.rabbitmq.port.unacked: the least that acknowledges what is done."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.connectors.rabbitmq.unacked import Unacked
+from isthmus.connectors.rabbitmq.port.unacked import Unacked
 
 
 def made(count: int) -> Unacked:

@@ -1,4 +1,4 @@
-"""isthmus.connectors.rabbitmq.flight: which confirm is whose outcome."""
+"""isthmus.connectors.rabbitmq.port.flight: which confirm is whose outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.rabbitmq.flight import CREDIT, Flight
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
+from isthmus.connectors.rabbitmq.port.flight import CREDIT, Flight
 from isthmus.connectors.rabbitmq.protocol import property as props
 
 REFUSAL = Refusal(RefusalKind.UNCLEAR, "312", "NO_ROUTE", "Unroutable")

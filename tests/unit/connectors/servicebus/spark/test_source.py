@@ -12,7 +12,7 @@ from isthmus.connectors.servicebus.batch import store as store_module
 from isthmus.connectors.servicebus.batch.error import BatchEntityError, BatchInUseError
 from isthmus.connectors.servicebus.batch.store import BatchStore
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.source import (
+from isthmus.connectors.servicebus.spark.source import (
     BatchPartition,
     BatchReader,
     ServiceBusDataSource,

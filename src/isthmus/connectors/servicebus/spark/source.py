@@ -39,14 +39,14 @@ from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
 from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
-from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import pages
 from isthmus.connectors.servicebus.message.sequence import sequences_of
-from isthmus.connectors.servicebus.offset_planner import OffsetPlanner
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
-from isthmus.connectors.servicebus.sink import ServiceBusSinkMixin
+from isthmus.connectors.servicebus.spark.block import Block, batch_of
+from isthmus.connectors.servicebus.spark.offset_planner import OffsetPlanner
+from isthmus.connectors.servicebus.spark.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
+from isthmus.connectors.servicebus.spark.sink import ServiceBusSinkMixin
 from isthmus.errors import InvalidArgumentError
 from isthmus.transport import Management
 

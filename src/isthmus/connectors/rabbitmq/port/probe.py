@@ -12,8 +12,8 @@ import time
 from types import TracebackType
 from typing import Self
 
-from isthmus.connectors.rabbitmq.handshake import dial
 from isthmus.connectors.rabbitmq.option import BrokerOptions
+from isthmus.connectors.rabbitmq.port.handshake import dial
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import NOT_FOUND, ClosedByBrokerError, is_not_ready

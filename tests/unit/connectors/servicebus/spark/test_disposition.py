@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from isthmus.amqp.performative import Accepted, Modified, Received, Released
-from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
+from isthmus.connectors.servicebus.spark.disposition import outcome_of, start_settling
 from isthmus.errors import InvalidArgumentError
 
 

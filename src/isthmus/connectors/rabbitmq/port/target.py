@@ -25,11 +25,11 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.rabbitmq.end import CHANNEL, End
-from isthmus.connectors.rabbitmq.flight import Flight
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
 from isthmus.connectors.rabbitmq.option import TargetOptions
-from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
+from isthmus.connectors.rabbitmq.port.flight import Flight
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, refusal_of

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from isthmus.connectors.servicebus.row import decoded_batch, raw_batch
+from isthmus.connectors.servicebus.spark.row import decoded_batch, raw_batch
 
 __all__ = ["Block", "batch_of"]
 

@@ -19,7 +19,6 @@ from typing import Any
 from isthmus.bridge.host.channel import sweep
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
-from isthmus.connectors.servicebus.error import HeldElsewhereError
 from isthmus.connectors.servicebus.head import (
     FRAGMENT_BITS,
     Standing,
@@ -30,6 +29,7 @@ from isthmus.connectors.servicebus.head import (
     waiting_at_most,
 )
 from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.spark.error import HeldElsewhereError
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management
 

@@ -15,13 +15,13 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from isthmus.amqp import section, types
 from isthmus.amqp.section import Header
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.servicebus.error import RowRefusedError
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.row import DECODED_SCHEMA, RAW_SCHEMA, decode, decoded_batch, raw_batch
-from isthmus.connectors.servicebus.sink import StreamWriter
-from isthmus.connectors.servicebus.source import ServiceBusDataSource
-from isthmus.connectors.servicebus.source_settler import SourceSettler
+from isthmus.connectors.servicebus.spark.error import RowRefusedError
+from isthmus.connectors.servicebus.spark.row import DECODED_SCHEMA, RAW_SCHEMA, decode, decoded_batch, raw_batch
+from isthmus.connectors.servicebus.spark.sink import StreamWriter
+from isthmus.connectors.servicebus.spark.source import ServiceBusDataSource
+from isthmus.connectors.servicebus.spark.source_settler import SourceSettler
 from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError, LockLostError
 from isthmus.testing import peer as peer_module
 from isthmus.testing.peer import Peer

@@ -9,10 +9,10 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.amqp.section import Header
 from isthmus.clock import SystemClock
-from isthmus.connectors.servicebus import offset_planner as planner_module
-from isthmus.connectors.servicebus.error import HeldElsewhereError
-from isthmus.connectors.servicebus.offset_planner import OffsetPlanner
 from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.spark import offset_planner as planner_module
+from isthmus.connectors.servicebus.spark.error import HeldElsewhereError
+from isthmus.connectors.servicebus.spark.offset_planner import OffsetPlanner
 from isthmus.testing.peer import Peer
 
 

@@ -1,12 +1,12 @@
-"""isthmus.connectors.rabbitmq.delivered: what is delivered again is known, and nothing else."""
+"""isthmus.connectors.rabbitmq.port.delivered: what is delivered again is known, and nothing else."""
 
 from __future__ import annotations
 
 import pytest
 
-from isthmus.connectors.rabbitmq import delivered as module
-from isthmus.connectors.rabbitmq.delivered import Delivered, Entry
 from isthmus.connectors.rabbitmq.mapping.fingerprint import Traits
+from isthmus.connectors.rabbitmq.port import delivered as module
+from isthmus.connectors.rabbitmq.port.delivered import Delivered, Entry
 
 
 def traits(number: int) -> Traits:

@@ -30,8 +30,8 @@ from pyspark.sql.types import StructType
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.spark.worker import share_interpreter
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.outward import Outward
-from isthmus.connectors.servicebus.row import DECODED_SCHEMA, encode
+from isthmus.connectors.servicebus.spark.outward import Outward
+from isthmus.connectors.servicebus.spark.row import DECODED_SCHEMA, encode
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 
 __all__ = ["DISPOSITIONS", "BatchWriter", "ServiceBusSinkMixin", "StreamWriter"]

@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.option import BrokerOptions, read_broker
-from isthmus.connectors.rabbitmq.probe import ANSWER_SECONDS, Probe
+from isthmus.connectors.rabbitmq.port.probe import ANSWER_SECONDS, Probe
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table, wire
 from isthmus.connectors.rabbitmq.protocol.connection import Content

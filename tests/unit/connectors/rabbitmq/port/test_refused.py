@@ -1,10 +1,10 @@
-"""isthmus.connectors.rabbitmq.refused."""
+"""isthmus.connectors.rabbitmq.port.refused."""
 
 from __future__ import annotations
 
 import time
 
-from isthmus.connectors.rabbitmq.refused import SETTLE_SECONDS, Refused
+from isthmus.connectors.rabbitmq.port.refused import SETTLE_SECONDS, Refused
 
 
 def test_the_source_is_lost_once_only_such_messages_are_outstanding() -> None:

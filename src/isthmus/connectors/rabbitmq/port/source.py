@@ -27,21 +27,21 @@ from collections.abc import Sequence
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
-from isthmus.connectors.rabbitmq.delivered import Delivered, Entry
-from isthmus.connectors.rabbitmq.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.mapping.fingerprint import traits_of
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.option import SourceOptions
-from isthmus.connectors.rabbitmq.pool import BrokerPool
-from isthmus.connectors.rabbitmq.present import Present
+from isthmus.connectors.rabbitmq.port.delivered import Delivered, Entry
+from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.present import Present
+from isthmus.connectors.rabbitmq.port.ready import Ready
+from isthmus.connectors.rabbitmq.port.refused import NO_PLACE, Refused
+from isthmus.connectors.rabbitmq.port.unacked import Unacked
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
-from isthmus.connectors.rabbitmq.ready import Ready
-from isthmus.connectors.rabbitmq.refused import NO_PLACE, Refused
-from isthmus.connectors.rabbitmq.unacked import Unacked
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["RabbitSource"]

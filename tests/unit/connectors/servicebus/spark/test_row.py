@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isthmus.amqp import codec, section, types
 from isthmus.amqp.section import Header, locate
 from isthmus.connectors.servicebus.message.sequence import sequences_of
-from isthmus.connectors.servicebus.row import (
+from isthmus.connectors.servicebus.spark.row import (
     RAW_SCHEMA,
     decoded_batch,
     encode,

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
-from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.spark.disposition import outcome_of, start_settling
 from isthmus.errors import ConnectionLostError, InvalidArgumentError, LockLostError
 from isthmus.transport import Management
 
