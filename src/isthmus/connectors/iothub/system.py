@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isthmus.connectors.checkpoint.checkpoint import GroupKey, open_store
 from isthmus.connectors.eventhubs.administration import EventHubsAdministration
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey, open_store
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.partition.address import Begin

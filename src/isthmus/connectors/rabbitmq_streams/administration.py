@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.rabbitmq.administration import RabbitAdministration
 from isthmus.connectors.rabbitmq.option import read_broker
 from isthmus.connectors.rabbitmq.port.probe import Probe

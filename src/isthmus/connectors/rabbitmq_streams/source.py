@@ -30,9 +30,9 @@ from collections.abc import Callable, Sequence
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, GroupKey
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
-from isthmus.connectors.eventhubs.checkpoint.thread import CheckpointThread, Loaded
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, GroupKey
+from isthmus.connectors.checkpoint.folder_store import FolderStore
+from isthmus.connectors.checkpoint.thread import CheckpointThread, Loaded
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
 from isthmus.connectors.rabbitmq.port.end import CHANNEL, End

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 from isthmus.connectors.kafka.consumer.present import Present

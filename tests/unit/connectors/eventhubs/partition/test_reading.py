@@ -9,7 +9,7 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.flight import Flight
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.partition.reading import Reading

@@ -87,12 +87,12 @@ def open_store(options: HubOptions) -> CheckpointStore:
         IsthmusError: it cannot be used.
     """
     if options.checkpoint_container:
-        from isthmus.connectors.eventhubs.checkpoint.blob_store import BlobStore
+        from isthmus.connectors.checkpoint.blob_store import BlobStore
 
         parts = urlsplit(options.checkpoint_container)
         return BlobStore(
             f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"), options.checkpoint_connection, options.identity
         )
-    from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+    from isthmus.connectors.checkpoint.folder_store import FolderStore
 
     return FolderStore(options.checkpoints)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, CheckpointError, CheckpointStore, GroupKey
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, CheckpointStore, GroupKey
 from isthmus.errors import IsthmusError
 
 __all__ = ["CheckpointThread", "Loaded", "Written"]

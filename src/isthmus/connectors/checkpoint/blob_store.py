@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve, scrub
 from isthmus.connectors.servicebus.plain_host import check_plain

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
 from isthmus.whole_file import sync_folder, write_file
 
 __all__ = ["FolderStore"]

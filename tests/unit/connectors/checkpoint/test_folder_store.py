@@ -1,4 +1,4 @@
-"""isthmus.connectors.eventhubs.checkpoint.folder_store and .checkpoint."""
+"""isthmus.connectors.checkpoint.folder_store and .checkpoint."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
+from isthmus.connectors.checkpoint.folder_store import FolderStore
 
 KEY = GroupKey("ns-1", "host", "Flights", "$Default")
 
@@ -23,7 +23,7 @@ def test_what_was_written_stands(tmp_path: Path) -> None:
 
 
 def test_a_late_writer_takes_nothing_back(tmp_path: Path) -> None:
-    """isthmus.connectors.eventhubs.checkpoint.checkpoint, I1."""
+    """isthmus.connectors.checkpoint.checkpoint, I1."""
     store = FolderStore(str(tmp_path))
     store.write(KEY, {0: Checkpoint(9, "90"), 1: Checkpoint(9, "90")})
     store.write(KEY, {0: Checkpoint(4, "40"), 1: Checkpoint(4, "40", begins_again=True)})
