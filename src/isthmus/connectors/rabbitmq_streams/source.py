@@ -361,7 +361,7 @@ class StreamSource(End):
         begun = self._reading.begun_again.pop(PARTITION, None)
         if begun is not None:
             raise ProtocolError(f"stream '{self.entity}': offset {begun} came behind a higher one")
-        first, stop = self._reading.gaps.pop(PARTITION, (0, 0))
+        first, stop = next(iter(self._reading.gaps.pop(PARTITION, ())), (0, 0))
         connection = self.connection
         if first < stop and stop not in self._told and connection is not None and not self._is_recalling:
             # Notes of the broker take offsets, too: nothing was removed while the message before the gap is there.
