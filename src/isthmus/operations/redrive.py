@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
@@ -285,7 +286,10 @@ def _without_ttl(payload: bytes) -> bytes:
 
 
 def _reason_of(payload: bytes) -> str:
-    found = section.map_value(payload, section.locate(payload).application_properties, names.DEAD_LETTER_REASON)
+    try:
+        found = section.map_value(payload, section.locate(payload).application_properties, names.DEAD_LETTER_REASON)
+    except CodecError:  # a message whose properties cannot be read is dead-lettered without a reason
+        return ""
     return "" if found is None else str(found)
 
 

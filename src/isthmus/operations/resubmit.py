@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_message_id, with_properties
 from isthmus.entities.record.record import Parts
@@ -99,6 +100,9 @@ def resubmit(
                     parts = change(each.payload)
                 except FilterError as error:
                     refusals.append(f"the action failed: {error}")
+                    continue
+                except CodecError as error:
+                    refusals.append(f"the action asks for what cannot be read of the message: {error}")
                     continue
                 if is_replicated and ORIGIN.encode() not in parts.rest:
                     before = {RESENT: str(entered_as(each.payload))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,3 +87,14 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     done = redrive._Pass(target, [step], lambda payload: payload, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
     assert done.sent >= 0
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
+
+
+def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no reason that could be read: it is counted, and sent only where everything is meant."""
+    reason = section.encode_message(b"x", application_properties={"DeadLetterReason": "RefusedByTarget"})
+    odd = b"\0St\xc1\x03\x02\xa1\x7f" + b"\0Su\xa0\x01x"
+    monkeypatch.setattr(redrive, "messages", lambda client, path: iter([odd, reason]))
+    each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False)
+    client: Any = None
+    found = redrive.look(client, each, Choice())
+    assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
