@@ -176,8 +176,8 @@ class Supervisor:
             slot.condition.unseen()
         slot.is_seen = found is not None
         if found is not None:
-            age_ms = self.clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
-            slot.condition.stands(self.clock.monotonic(), found.waiting, max(0, age_ms) / 1000)
+            age_seconds = found.age_seconds(self.clock.wall_ms())
+            slot.condition.stands(self.clock.monotonic(), found.waiting, age_seconds, are_ready=found.are_ready)
 
     def _claimed(self, slot: _Slot) -> bool:
         if not slot.route.is_claimed:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.sighting import Backlog, Sighting
 from isthmus.replication.query.tally import Counts
 from isthmus.replication.spark.gone import SparkGoneError
 from isthmus.supervisor.condition import Phase
@@ -67,10 +67,12 @@ class Bench:
         self.refuse: dict[str, Exception] = {}
         self.ready = "starts_at_once" not in settings
         self.claim = ClaimView(ClaimState.HELD)
+        self.backlog: Backlog | None = None
         self.supervisor = Supervisor(
             [route(name) for name in names],
             self.start,
             claims=self,
+            backlog=lambda _: self.backlog,
             settings=Settings(**settings),  # type: ignore[arg-type]
             clock=self.clock,
         )
@@ -366,6 +368,18 @@ def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> N
     assert bench.journal == ["drain a", "stop a"]
     assert len(bench.started["a"]) == 2
     assert "nothing moved for 60 s" in condition.last_error
+
+
+def test_a_route_whose_source_tells_no_age_is_started_again_too() -> None:
+    bench = Bench(stuck_after_seconds=60.0, retry_first_seconds=1.0)
+    bench.backlog = Backlog(200)
+    for _ in range(50):
+        bench.step()
+    assert bench.phase() is Phase.STALLED
+    for _ in range(80):
+        bench.step()
+    assert bench.journal == ["drain a", "stop a"]
+    assert len(bench.started["a"]) == 2
 
 
 def test_a_route_whose_target_is_away_waits_for_it() -> None:

@@ -51,8 +51,8 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
                 condition.paused(paused[route.task])
             try:
                 found = BacklogLook(clock).look(reach, route)
-                age_ms = clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
-                condition.stands(now, found.waiting, max(0, age_ms) / 1000)
+                if found is not None:
+                    condition.stands(now, found.waiting, found.age_seconds(clock.wall_ms()))
             except IsthmusError as error:
                 alias = route.source.alias
                 condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
