@@ -51,6 +51,7 @@ def export(
 
     Raises:
         InvalidArgumentError: the file is there already.
+        FileNotWrittenError: the disk refused; no message was removed.
         IsthmusError: the peer refused or is gone; no file is left then, or a whole one and some messages not removed.
     """
     meant = Census(RunSet(), RunSet(), RunSet())
@@ -105,10 +106,13 @@ def import_file(
 
     Raises:
         DamagedFileError: what is before the damage was sent.
-        InvalidArgumentError: the note cannot be read or written; nothing was sent.
+        InvalidArgumentError: the note cannot be read; nothing was sent.
+        FileInUseError: another process imports the file; nothing was sent.
+        FileNotWrittenError: the note cannot be written; what was sent since it was written last is sent again by the next run.
         IsthmusError: a message was refused, or the peer is gone; run it again to continue.
     """
     with MessageReader(file) as reader:
+        reader.lock()  # two processes that keep one note would each send what the other has sent
         note = ProgressNote(file, str(reader.header.get("export_id")), f"{namespace}/{path}".lower(), created_at)
         passed_over = note.count
         sender = Sender(client, path).wait_ready()
