@@ -67,7 +67,7 @@ def run(
 
     A namespace that detects duplicates drops a message whose MessageId it has had, and tells nobody.
     """
-    from isthmus.operations.deliver import deliver
+    from isthmus.operations.deliver import UnconfirmedError, deliver
 
     if body and file is not None:
         raise InvalidArgumentError("BODY and --body-file are two bodies; write one of them")
@@ -96,7 +96,11 @@ def run(
         try:
             for start in range(0, count, _AT_ONCE):
                 part = ids[start : start + _AT_ONCE]
-                errors = deliver(client, sender, [_encode(content, each, settings, own, ttl_ms) for each in part])
+                messages = [_encode(content, each, settings, own, ttl_ms) for each in part]
+                try:
+                    errors = deliver(client, sender, messages)
+                except UnconfirmedError as lost:
+                    errors = list(lost.results)
                 accepted += errors.count(None)
                 for error in errors:
                     if error is not None:
