@@ -11,6 +11,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
+from isthmus.errors import ConnectionLostError
 from isthmus.operations import redrive
 from isthmus.operations.copy_target import Sent
 from isthmus.operations.redrive import Choice
@@ -98,3 +99,18 @@ def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatc
     client: Any = None
     found = redrive.look(client, each, Choice())
     assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
+
+
+def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+        take([Taken(number, b"", section.encode_message(b"x")) for number in range(2)], lambda: None)
+        raise ConnectionLostError("gone")
+
+    monkeypatch.setattr(redrive, "sweep", sweep)
+    chosen = RunSet()
+    chosen.add(1, 3)
+    target: Any = Taking()
+    client: Any = None
+    with pytest.raises(ConnectionLostError) as lost:
+        redrive._Pass(target, [], lambda payload: payload, chosen, lambda count: None).carry(client, "q")
+    assert lost.value.__notes__ == ["the target had acknowledged 2 copies by then"]
