@@ -95,14 +95,18 @@ class Condition:
         self._counts_before = self.counts
         self._sighting = Sighting()
 
-    def seen(self, now: float, sighting: Sighting) -> None:
-        """A running route was looked at."""
+    def counted(self, now: float, sighting: Sighting) -> None:
+        """What became of messages was looked at; its phase stays."""
         counts = self._counts_before.plus(sighting.counts)
         if counts.settled > self.counts.settled or counts.moved > self.counts.moved:
             self._last_moved_at = now
             self.away = ("", "")
         self.counts = counts
-        self._sighting = sighting
+
+    def seen(self, now: float, sighting: Sighting) -> None:
+        """A running route was looked at."""
+        self.counted(now, sighting)
+        counts, self._sighting = self.counts, sighting
         history = self._history
         history.append((now, counts.moved))
         while len(history) > 2 and history[1][0] <= now - RATE_WINDOW_SECONDS:

@@ -157,8 +157,7 @@ class Supervisor:
             slot.condition.seen(self.clock.monotonic(), running.sighting())
             if running.is_active() and not running.drained():
                 return True
-            _quietly(running.stop, slot)
-            slot.running = None
+            self._stop(slot, running)
         slot.is_leaving = False
         if since:
             slot.condition.paused(since)
@@ -190,8 +189,7 @@ class Supervisor:
         if slot.running is not None:
             log.warning("route %s: the claim is lost (%s); it stops", slot.route.name, view.text or view.state)
             _quietly(slot.running.drain, slot)
-            _quietly(slot.running.stop, slot)
-            slot.running = None
+            self._stop(slot, slot.running)
         if view.state is ClaimState.ELSEWHERE:
             slot.condition.claimed(view.text)
         elif view.state is ClaimState.UNREACHABLE:
@@ -251,26 +249,29 @@ class Supervisor:
             slot.condition.away = (about, scrub(sighting.held))
         if active and self._retries(slot, sighting):
             _quietly(running.drain, slot)
-            _quietly(running.stop, slot)
-            slot.running = None
+            self._stop(slot, running)
             return
         if active:
             stuck_seconds = slot.condition.stuck_seconds(self.clock.monotonic())
             if stuck_seconds >= self.settings.stuck_after_seconds:
                 _quietly(running.drain, slot)
-                _quietly(running.stop, slot)
-                slot.running = None
+                self._stop(slot, running)
                 self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait")
             return
         failure = running.failure()
-        _quietly(running.stop, slot)  # what is left of it must not meet what is started next
-        slot.running = None
+        self._stop(slot, running)  # what is left of it must not meet what is started next
         if failure:
             self._fail(slot, failure)
         elif self.settings.available_now:
             slot.condition.done()
         else:
             self._fail(slot, "the query ended without being asked to")
+
+    def _stop(self, slot: _Slot, running: RunningRoute) -> None:
+        """Ends what runs for a route, and counts what was settled until then."""
+        _quietly(running.stop, slot)
+        _quietly(lambda: slot.condition.counted(self.clock.monotonic(), running.sighting()), slot)
+        slot.running = None
 
     def _retries(self, slot: _Slot, sighting: Sighting) -> bool:
         """A route that failed and begins again by itself is told like one that is started again; whether it is given up."""

@@ -32,6 +32,7 @@ class FakeRoute:
         self.journal, self.name = journal, name
         self.active, self.error, self.seen = True, "", Sighting(ready=ready)
         self.under_way = True
+        self.at_stop: Sighting | None = None  # what is seen once it has stopped
 
     def is_active(self) -> bool:
         return self.active
@@ -52,6 +53,8 @@ class FakeRoute:
     def stop(self) -> None:
         self.journal.append(f"stop {self.name}")
         self.active = False
+        if self.at_stop is not None:
+            self.seen, self.at_stop = self.at_stop, None
 
     def fail(self, error: str) -> None:
         self.active, self.error = False, error
@@ -153,6 +156,30 @@ def test_i1_a_route_whose_claim_is_lost_stops() -> None:
     bench.step()
     assert bench.journal == ["drain a", "stop a"]
     assert bench.phase() is Phase.CLAIMED
+
+
+@pytest.mark.parametrize("why", ["the claim is lost", "it failed", "it moves nothing", "it is given up"])
+def test_what_a_route_settles_while_it_is_stopped_is_counted(why: str) -> None:
+    bench = Bench(stuck_after_seconds=60.0, available_now=why == "it is given up", retry_first_seconds=0.1)
+    bench.step()
+    first = bench.started["a"][0]
+    first.seen = Sighting(counts=Counts(10, 10))
+    first.at_stop = Sighting(counts=Counts(13, 12, 1))
+    if why == "the claim is lost":
+        bench.claim = ClaimView(ClaimState.UNREACHABLE, "away")
+    elif why == "it failed":
+        first.fail("gone")
+    elif why == "it moves nothing":
+        bench.backlog = Backlog(200)
+    for count in range(200):
+        if why == "it is given up":
+            first.seen = replace(first.seen, error="refused", retry_in_seconds=float(count))
+        if not first.active and first.at_stop is None:
+            break
+        bench.step()
+    assert bench.supervisor.conditions()[0][1].counts == Counts(13, 12, 1)
+    if why == "it is given up":
+        assert (bench.phase(), bench.supervisor.finished()) == (Phase.FAILED, True)
 
 
 def test_i2_a_route_whose_claim_is_lost_and_that_does_not_stop_well_touches_no_other() -> None:
