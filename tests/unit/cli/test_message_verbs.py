@@ -81,3 +81,18 @@ def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys
         else:
             assert "3 messages would be sent" in out
             assert "2 deferred ones stay" in told
+
+
+@pytest.mark.parametrize("number", ["9223372036854775808", "-9223372036854775809", "1" * 5000])
+def test_a_number_that_no_property_can_hold_is_bad_input(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "body", "--property", f"count={number}"])
+    assert (ended.value.code, "64 bits" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_body_that_is_no_text_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "a\udcff"])
+    assert (ended.value.code, "'a\\udcff' is no UTF-8" in capsys.readouterr().err) == (2, True)

@@ -28,6 +28,8 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 __all__ = ["register"]
 
 _AT_ONCE = 500
+_LEAST = -(1 << 63)
+_DIGITS = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -144,7 +146,12 @@ def _property(written: str) -> tuple[str, Any]:
         raise InvalidArgumentError(f"{written!r} is no application property; write NAME=VALUE")
     if value in {"true", "false"}:
         return name, value == "true"
-    return name, int(value) if value.removeprefix("-").isdecimal() and value.isascii() else value
+    if not (value.isascii() and value.removeprefix("-").isdecimal()):
+        return name, value
+    number = int(value) if len(value) <= _DIGITS else _LEAST - 1
+    if not _LEAST <= number <= -1 - _LEAST:
+        raise InvalidArgumentError(f"application property {name}: {value[:_DIGITS]} is a number of more than 64 bits")
+    return name, number
 
 
 def _ttl(text: str) -> int | None:
