@@ -339,3 +339,12 @@ def test_the_demos_last_line_is_its_report(
 def test_the_demo_does_not_write_into_a_folder_in_use(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
     assert code_of("demo", "--keep", str(tmp_path)) == 2
+
+
+def test_verify_finds_nothing_clean_in_a_file_without_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """E.g. one of pairs alone: nothing is read, and nothing is proved."""
+    head = TEXT.partition("tasks:")[0]
+    (tmp_path / "isthmus.yaml").write_text(f"{head}pairs:\n  contoso: {{primary: ewr, secondary: jfk}}\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tmp_path / "isthmus.yaml")])
+    assert (ended.value.code, "has no tasks" in capsys.readouterr().err) == (2, True)
