@@ -69,12 +69,12 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
     condition.stopped()
     file = StatusFile(tmp_path)
     file._head["process_started"] = 1.0  # of another process, which is gone
-    file.write(state, [describe(route, condition, 2) for route in routes(FEDERATION)], Footprint())
+    file.write(state, [describe(route, condition, 2) | {"dropped": 7} for route in routes(FEDERATION)], Footprint())
     found = survey(FEDERATION, tmp_path)
     assert (found["alive"], found["state"]) == (False, told)
     here, there = found["routes"]
     assert (here["phase"], here["moved"], here["dead_lettered"], here["discarded"]) == ("stopped", 1000, 3, 2)
-    assert here["waiting"] == 1
+    assert (here["dropped"], here["waiting"]) == (7, 1)
     assert (found["fill"][0]["percent"], found["fill"][0]["hours_until_full"]) == (50.0, 2.5)
     assert here["oldest_since"].startswith("1970-01-01")
     assert there["away"] == {
