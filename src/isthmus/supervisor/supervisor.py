@@ -256,7 +256,7 @@ class Supervisor:
             if stuck_seconds >= self.settings.stuck_after_seconds:
                 _quietly(running.drain, slot)
                 self._stop(slot, running)
-                self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait")
+                self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait", is_stuck=True)
             return
         failure = running.failure()
         self._stop(slot, running)  # what is left of it must not meet what is started next
@@ -295,9 +295,12 @@ class Supervisor:
         first, limit = self.settings.retry_first_seconds, self.settings.retry_limit_seconds
         return sum(0.75 * min(limit, first * 2.0**attempt) for attempt in range(self.settings.attempts_limit - 1))
 
-    def _fail(self, slot: _Slot, error: str) -> None:
+    def _fail(self, slot: _Slot, error: str, *, is_stuck: bool = False) -> None:
         now = self.clock.monotonic()
-        if slot.condition.has_moved_since_start() or now - slot.started_at >= self.settings.steady_seconds:
+        # How long a route ran says nothing for one that moved nothing of what waits, as a route of a run with an end does.
+        counts_time = not (is_stuck or self.settings.available_now)
+        was_steady = counts_time and now - slot.started_at >= self.settings.steady_seconds
+        if slot.condition.has_moved_since_start() or was_steady:
             slot.backoff.reset()
             slot.failures_in_a_row = 0
         delay_seconds = slot.backoff.next_seconds()

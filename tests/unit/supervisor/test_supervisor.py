@@ -397,6 +397,38 @@ def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> N
     assert "nothing moved for 60 s" in condition.last_error
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_i3_a_route_that_never_moves_anything_is_tried_later_each_time_and_given_up(available_now: bool) -> None:
+    """It ran for a minute each time, which is no sign that it works."""
+    bench = Bench(available_now=available_now, retry_first_seconds=10.0, retry_limit_seconds=300.0)
+    bench.backlog = Backlog(200, 1)
+    waits: list[float] = []
+    failed_at = 0.0
+    while bench.clock.monotonic() < 7200 and not bench.supervisor.finished():
+        before = len(bench.started["a"])
+        bench.step(1.0)
+        if bench.phase() is Phase.FAILED and not failed_at:
+            failed_at = bench.clock.monotonic()
+        if len(bench.started["a"]) > before and failed_at:
+            waits.append(bench.clock.monotonic() - failed_at)
+            failed_at = 0.0
+    assert bench.supervisor.finished() is available_now
+    assert len(waits) == 7 if available_now else len(waits) > 10
+    assert min(waits[5:7]) > 100 > 20 > waits[0]
+
+
+def test_available_now_gives_up_a_route_that_runs_for_long_and_fails_each_time() -> None:
+    bench = Bench(available_now=True, retry_first_seconds=1.0, retry_limit_seconds=1.0)
+    for _ in range(20):
+        bench.step(2.0)
+        bench.step(70.0)
+        if bench.supervisor.finished():
+            break
+        bench.started["a"][-1].fail("gone")
+        bench.step()
+    assert (bench.supervisor.finished(), len(bench.started["a"])) == (True, 8)
+
+
 def test_a_route_whose_source_tells_no_age_is_started_again_too() -> None:
     bench = Bench(stuck_after_seconds=60.0, retry_first_seconds=1.0)
     bench.backlog = Backlog(200)
