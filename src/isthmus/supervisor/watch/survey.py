@@ -53,7 +53,7 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
                 found = BacklogLook(clock).look(reach, route)
                 if found is not None:
                     condition.stands(now, found.waiting, found.age_seconds(clock.wall_ms()))
-            except IsthmusError as error:
+            except (IsthmusError, OSError) as error:
                 alias = route.source.alias
                 condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
             before = counted.get(route.name, {})

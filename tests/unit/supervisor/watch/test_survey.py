@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -81,6 +82,19 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
         "namespace": "jfk",
         "reason": "jfk cannot be read: jfk (jfk.example.com): Connection refused",
     }
+
+
+def test_a_source_that_fails_in_another_way_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Reach):
+        def peek(self, endpoint: Endpoint) -> Any:
+            if endpoint.alias == "jfk":
+                raise OSError(errno.ENETUNREACH, "Network is unreachable")
+            return super().peek(endpoint)
+
+    monkeypatch.setattr(survey_module, "Reach", Failing)
+    monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
+    here, there = survey(FEDERATION, tmp_path)["routes"]
+    assert (here["waiting"], there["waiting"], there["away"]["namespace"]) == (1, None, "jfk")
 
 
 def test_without_any_run_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
