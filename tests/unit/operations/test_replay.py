@@ -16,6 +16,7 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.operations import replay as module
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.replay import MARK, Replay, Replayed, chosen, parse_moment, replayed_message
+from isthmus.replication.archive.folder import ArchiveError
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
@@ -56,6 +57,21 @@ def test_a_window_a_session_a_filter_and_a_count_choose(table: Path) -> None:
     assert numbers(table, session="s1") == [1, 3, 5]
     assert numbers(table, where="n > 3 OR sys.MessageId = 'm0'") == [0, 4, 5]
     assert numbers(table, where="n > 1", count=2) == [2, 3]
+
+
+def test_i3_a_file_that_cannot_be_read_ends_a_replay_which_tells_what_was_sent(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = max(table.rglob("*.parquet"))
+    last.write_bytes(last.read_bytes()[:-7])
+    sender = SimpleNamespace(close=lambda: None)
+    sender.wait_ready = lambda: sender
+    monkeypatch.setattr(module, "Sender", lambda *_: sender)
+    monkeypatch.setattr(module, "deliver", lambda client, sender, payloads: [None] * len(payloads))
+    client: Any = None
+    with pytest.raises(ArchiveError, match="parquet cannot be read") as damaged:
+        module.replay(client, "q", table, Replay(name="first"))
+    assert damaged.value.__notes__ == ["0 messages were sent; --name first gives them the same ids again"]
 
 
 def test_a_message_keeps_all_that_its_sender_gave_it_and_is_marked(table: Path) -> None:
