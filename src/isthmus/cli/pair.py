@@ -5,6 +5,7 @@ What it is: options and output. What it is not: what is done (`isthmus.pairing`)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -273,6 +274,10 @@ def _failover(
             found = session.abort(note)
             told: dict[str, Any] = {"aborted": True}
             text = f"{found.active} is active again."
+            with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member says
+                told["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
+                if waiting:
+                    text += f" What waits at {found.standby}, where it may have been moved, is delivered once that is active: {waiting}."
         else:
             found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
             told = {

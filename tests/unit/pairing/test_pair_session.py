@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.pairing import failover
 from isthmus.pairing.keeper import Keeper
+from isthmus.pairing.moved import Moved
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import NotPairedError, SupersededError
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
+from isthmus.topology.pair.difference import Step
 
 FILE = """\
 isthmus: 1
@@ -39,6 +43,7 @@ class FakeMember:
         self.marker: Mapping[str, object] = {}
         self.hangs = False
         self.on_marker: Callable[[], None] = lambda: None
+        self.on_counts: Callable[[], None] = lambda: None
 
     def _ask(self) -> None:
         if self.hangs:
@@ -55,11 +60,20 @@ class FakeMember:
 
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
         self._ask()
+        self.on_counts()
         return {}
 
     def set_status(self, entity: Description, status: str) -> None:
         self._ask()
         self.statuses[entity.path] = status
+
+    def make(self, step: Step, *, with_messages: bool = False) -> None:
+        self._ask()
+        self.statuses[step.entity.path] = step.entity.status
+
+    def delete_marker(self, pair: str) -> None:
+        self._ask()
+        self.marker = {}
 
     def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]:
         return [work(each) for each in asked]
@@ -82,14 +96,19 @@ def members() -> dict[str, FakeMember]:
     return {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
 
 
-@pytest.fixture
-def session(tmp_path: Path, members: dict[str, FakeMember]) -> PairSession:
-    file = tmp_path / "isthmus.yaml"
+def session_in(folder: Path, members: dict[str, FakeMember]) -> PairSession:
+    """The pair with a state folder in a folder."""
+    file = folder / "isthmus.yaml"
     file.write_text(FILE)
     federation = load(str(file))
-    made = PairSession(federation, federation.pairs["contoso"], tmp_path / "state")
+    made = PairSession(federation, federation.pairs["contoso"], folder / "state")
     vars(made).update(members=members, keeper=Keeper(members, made.file.save))  # type: ignore[arg-type]
     return made
+
+
+@pytest.fixture
+def session(tmp_path: Path, members: dict[str, FakeMember]) -> PairSession:
+    return session_in(tmp_path, members)
 
 
 def fenced_standby(session: PairSession, members: dict[str, FakeMember]) -> None:
@@ -135,3 +154,111 @@ def test_a_forced_fail_over_to_an_open_member_needs_neither_a_secret_nor_a_clien
     with PairSession(federation, federation.pairs["contoso"], tmp_path / "state") as session:
         session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
         assert session.force().active == "jfk"
+
+
+def test_a_run_elsewhere_that_sees_sends_stopped_closes_nothing_for_good(
+    session: PairSession, members: dict[str, FakeMember], tmp_path: Path
+) -> None:
+    """It knows nothing of the fail-over yet, and brings the other member in step with what the fail-over has changed."""
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = session_in(tmp_path / "elsewhere", members)
+    members["jfk"].statuses["own"] = "Disabled"
+    for each in (session, elsewhere):
+        each.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+
+    def note(text: str) -> None:
+        if text.startswith(Phase.CONSUMING):
+            with pytest.raises(SupersededError):
+                PairRun(elsewhere)._round()
+
+    session.fail_over(consume_ms=0, leaves=False, note=note)
+    PairRun(elsewhere)._round()
+    assert elsewhere.state().active == "jfk"
+    assert members["jfk"].statuses == {"orders": "Active", "own": "Disabled"}
+
+
+def test_i4_a_comparison_that_a_fail_over_elsewhere_has_overtaken_changes_nothing(
+    session: PairSession, members: dict[str, FakeMember], tmp_path: Path
+) -> None:
+    """The markers were read before the fail-over said that it is under way."""
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state)
+    members["ewr"].marker = state.begin(1.0, statuses={}, consume_ms=0, leaves=False).marker
+    members["ewr"].statuses["orders"] = "SendDisabled"
+    with pytest.raises(SupersededError):
+        session.keeper.observe(state)
+    for verb in (session.sync, session.break_up, lambda: session.fail_over(consume_ms=0, leaves=False)):
+        with pytest.raises(SupersededError):
+            verb()
+    assert members["jfk"].statuses == {"orders": "Active"}
+
+
+def test_a_fail_over_that_was_given_up_is_told_to_others(
+    session: PairSession, members: dict[str, FakeMember], tmp_path: Path
+) -> None:
+    """Else a fail-over elsewhere would have the same epoch, and neither of the two would follow the other."""
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = session_in(tmp_path / "elsewhere", members)
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    elsewhere.file.save(state)
+    session.file.save(state.begin(1.0, statuses={}, consume_ms=0, leaves=False))
+    session.abort()
+    assert elsewhere.keeper.follow(elsewhere.state()).epoch == session.state().epoch == 2
+
+
+def test_a_pair_that_is_broken_while_messages_are_counted_stays_broken(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    members["ewr"].on_counts = lambda: (session.break_up(), None)[1]
+    with pytest.raises(NotPairedError):
+        PairRun(session)._round()
+    with pytest.raises(NotPairedError):
+        session.state()
+
+
+def test_what_is_made_while_messages_are_counted_is_known_as_made_by_pairing(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+
+    def sync() -> None:
+        members["ewr"].statuses["fresh"] = "Active"
+        session.sync()
+
+    members["ewr"].on_counts = sync
+    PairRun(session)._round()
+    found = session.state()
+    assert found.made_here == ("fresh",)
+    assert found.seen_at
+
+
+def test_a_forced_fail_over_waits_for_no_planned_one(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That lets receivers empty a member for an hour, and has the lock."""
+    fenced_standby(session, members)
+    forced = []
+
+    def counts(entities: Iterable[Description]) -> Mapping[str, Counts]:
+        if not forced:
+            forced.append(session.force())
+        return {"orders": Counts(active=1)}
+
+    monkeypatch.setattr(members["ewr"], "counts", counts)
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
+    with pytest.raises(SupersededError):
+        session.fail_over(consume_ms=3_600_000, leaves=False)
+    assert session.finish().active == "jfk"
+
+
+def test_an_operator_may_leave_messages_behind_in_a_fail_over_that_is_carried_on(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state.begin(1.0, statuses={}, consume_ms=0, leaves=False).advanced(1.0))
+    monkeypatch.setattr(members["ewr"], "counts", lambda entities: {"orders": Counts(active=1)})
+    monkeypatch.setattr(session, "_move", lambda state, entity: Moved(0, "full"))
+    found, work = session.fail_over(consume_ms=0, leaves=True)
+    assert (found.active, work.left) == ("jfk", {"orders": 1})
+    assert session.waiting_at("ewr") == {"orders": 1}
