@@ -117,6 +117,7 @@ class _Base:
             mode, entity, attempt_timeout, bool(self._outboxes), frozenset(fail_over_on),
             active=Side.PRIMARY if self._state is None else self._state.load(),
         )  # fmt: skip
+        self._saving = threading.Lock()
         self._lock = threading.RLock()  # an opening that has ended already calls back at once
         self._counts: dict[str, dict[str, int]] = {
             name: {side.value: 0 for side in Side} for name in ("taken", "pending", "missed", "unknown")
@@ -221,14 +222,15 @@ class _Base:
             self._outboxes[side].keep(parcel)
         except (StoreError, OutcomeUnknownError) as error:
             _log.error("%s does not get %d messages: %s", side.value, len(parcel), error)
-            return {side: Attempt(error, Failure.FULL)}
+            return {side: Attempt(error, Failure.FULL, is_definite=not isinstance(error, OutcomeUnknownError))}
         return None
 
     def _save(self, active: Side) -> None:
         _log.warning("roles swapped: entity=%s active=%s", self._entity, active.value)
         if self._state is not None:
             try:
-                self._state.save(active)
+                with self._saving:  # two threads may come here in another order than that of their swaps
+                    self._state.save(self._replication.active)
             except StoreError as error:
                 # The message has been taken; the roles hold in this process, and a restart finds them again by a failure.
                 _log.error("%s", error)

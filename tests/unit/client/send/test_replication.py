@@ -29,6 +29,7 @@ class Script:
         self.asked: list[Any] = []
         self.behind: set[Side] = set()
         self.disk_is_full = False
+        self.disk_is_unsure = False
 
     def send(self, **answers: Attempt | list[Attempt]) -> SendResult:
         left = {Side(name): list(each) if isinstance(each, list) else [each] for name, each in answers.items()}
@@ -44,7 +45,7 @@ class Script:
             self.asked.append(effect)
             answer = {side: left[side].pop(0) for side in effect.sides} if isinstance(effect, Try) else None
             if isinstance(effect, Keep) and self.disk_is_full:
-                answer = {effect.side: Attempt(OSError("full"), Failure.FULL)}
+                answer = {effect.side: Attempt(OSError("full"), Failure.FULL, is_definite=not self.disk_is_unsure)}
 
 
 def passive(**options: Any) -> Script:
@@ -189,6 +190,22 @@ def test_an_outbox_that_is_full_does_not_fail_a_send_that_one_side_took() -> Non
     assert result.taken == ("primary",)
     assert result.missed == ("secondary",)
     assert result.pending == ()
+
+
+def test_an_outbox_whose_disk_failed_while_it_synced_may_deliver_the_message_all_the_same() -> None:
+    """I3."""
+    script = active(has_outbox=True)
+    script.disk_is_full = script.disk_is_unsure = True
+    result = script.send(primary=OK, secondary=GONE)
+    assert (result.missed, result.unknown) == (("secondary",), ("secondary",))
+
+
+@pytest.mark.parametrize(("script", "error"), [(passive(), FORBIDDEN), (passive(), LARGE), (active(), LARGE)])
+def test_an_error_that_is_raised_as_it_is_says_who_may_have_the_message(script: Script, error: Attempt) -> None:
+    """I3: of a send that another side gave no answer to."""
+    with pytest.raises(ServiceBusError) as raised:
+        script.send(primary=SILENT, secondary=error)
+    assert raised.value.__notes__[-1] == "primary may have the message: send it again with the same MessageId"
 
 
 def test_while_an_outbox_is_not_empty_messages_go_behind_it() -> None:
