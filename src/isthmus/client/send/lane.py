@@ -112,7 +112,11 @@ class Lane:
 
     def open_soon(self, timeout: float | None = None) -> Future[Attempt]:
         """Begin to open the link in the background; the outcome comes in `timeout` seconds or not at all."""
-        return self._give(None, self._connect_timeout if timeout is None else timeout)[1].done
+        return self.start_opening(self._connect_timeout if timeout is None else timeout).done
+
+    def start_opening(self, timeout: float) -> Sending:
+        """As `open_soon`, for callers that give it up: an opening that hangs ends by nothing else."""
+        return Sending(self, *self._give(None, timeout), timeout)
 
     def send(self, parcel: Parcel, timeout: float) -> Attempt:
         """Send, and wait no longer than `timeout` seconds."""
@@ -279,6 +283,7 @@ class _Worker:
             batch = self._batch(task.parcel)
             link_was_open = task.has_begun = True
             self._sender.send_messages(batch, timeout=left)
+            self._socket = self._socket or sdk.socket_of(self._handler)
         except Exception as error:  # noqa: BLE001  # whatever the SDK raises is an outcome, which its caller judges
             failure = classify(error)
             definite = failure.is_definite(link_was_open) if link_was_open else True
@@ -301,7 +306,8 @@ class _Worker:
         self.is_open = self._lane.has_been_open = True
 
     def _note_handler(self, handler: Any) -> None:
-        self._handler = handler
+        """The SDK makes a connection, the first one or one in the place of another that it closed after a refusal."""
+        self._handler, self._socket = handler, None
 
     def _batch(self, parcel: Parcel) -> Any:
         first = parcel.message_ids[0] if parcel.message_ids else None

@@ -123,7 +123,7 @@ class _Base:
             name: {side.value: 0 for side in Side} for name in ("taken", "pending", "missed", "unknown")
         }
         self._sent = self._failed = 0
-        self._warming: tuple[Lane, Future[Attempt], float] | None = None  # until when it may take
+        self._warming: Sending | None = None
         for lane in self._lanes.values():
             lane.open_soon()
 
@@ -182,27 +182,27 @@ class _Base:
         """Open the link of the standby, if it has none, while sends go elsewhere; called with the lock held."""
         now = time.monotonic()
         if self._warming is not None:
-            lane, opening, until = self._warming
-            if not opening.done():
-                if now < until:
+            if not self._warming.done.done():
+                if self._warming.seconds_left:
                     return
-                lane.abandon()  # the SDK itself would wait for ever for a peer that accepts a connection and says nothing
+                # The SDK itself would wait for ever for a peer that accepts a connection and says nothing.
+                self._warming.expire()
             self._warming = None
         standby = self._replication.active.other
         lane = self._lanes[standby]
         if lane.is_open or not self._replication.wants_link(standby, now):
             return
         try:
-            opening = lane.open_soon(self._connect_timeout)
+            opening = lane.start_opening(self._connect_timeout)
         except ValueError:  # closed meanwhile
             return
-        self._warming = lane, opening, now + self._connect_timeout
+        self._warming = opening
 
         def note(opened: Future[Attempt]) -> None:
             with self._lock:
                 self._replication.opened(standby, opened.result(), time.monotonic())
 
-        opening.add_done_callback(note)
+        opening.done.add_done_callback(note)
 
     def _count(self, parcel: Parcel, result: SendResult) -> SendResult:
         with self._lock:

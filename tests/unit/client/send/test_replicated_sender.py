@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from isthmus.client import sdk
+from isthmus.client.send.parcel import Parcel
 from isthmus.client.send.replicated_sender import ReplicatedSender
 from isthmus.client.send.replication import Side
 from isthmus.client.send.role_state import RoleState
 
+PARCEL = Parcel((b"",), ("m1",))
 NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
 
 
@@ -17,3 +25,40 @@ def test_the_file_of_the_roles_has_the_last_swap_whichever_thread_writes_last(tm
         sender._save(first)
         assert sender.active == "primary"
     assert RoleState(tmp_path / "roles").load() is Side.PRIMARY
+
+
+def test_a_warm_up_that_hangs_is_given_up_without_the_connection_that_took_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread hangs where no socket is to be cut, e.g. in the resolution of a name."""
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", "passive", connect_timeout=0.1, attempt_timeout=0.1) as sender:
+        lane = sender._lanes[Side.SECONDARY]
+        if lane._worker is not None:
+            lane._worker.finish(10)
+        hangs, goes_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(sdk, "batch_of", lambda *args: object())
+        fake: Any = SimpleNamespace(
+            _config=SimpleNamespace(), _create_handler=lambda auth: None, __enter__=lambda: None,
+            send_messages=lambda batch, timeout: None, close=lambda: None, get_queue_sender=lambda *args, **options: fake,
+        )  # fmt: skip
+
+        def client(**options: Any) -> Any:
+            if not hangs.is_set():
+                hangs.set()
+                goes_on.wait(10)
+            return fake
+
+        monkeypatch.setattr(lane, "endpoint", SimpleNamespace(client=client, given="here"))
+        sender._replication.circuits[Side.SECONDARY].succeeded()
+        with sender._lock:
+            sender._warm()
+        assert hangs.wait(10)
+        assert not lane.send(PARCEL, 0.05).ok  # behind the opening
+        assert lane.send(PARCEL, 10).ok
+        assert sender._warming is not None
+        while sender._warming.seconds_left:
+            threading.Event().wait(0.01)
+        with sender._lock:
+            sender._warm()
+        assert lane.is_open
+        goes_on.set()
