@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -144,6 +145,7 @@ def _entity(path: Path) -> str:
 
 def _rows(path: Path, wants_refused: bool) -> Any:
     from isthmus.amqp import section
+    from isthmus.amqp.codec import CodecError
     from isthmus.client.outbox.backlog import waiting
     from isthmus.client.outbox.folder import Folder
     from isthmus.client.outbox.store import refused
@@ -159,7 +161,9 @@ def _rows(path: Path, wants_refused: bool) -> Any:
             for payload in record.payloads[index:]
         )
     for told, payload in found:
-        properties = section.decode_properties(payload, section.locate(payload).properties)
+        properties: dict[str, Any] = {}
+        with suppress(CodecError):  # what the SDK encodes and nobody can read
+            properties = section.decode_properties(payload, section.locate(payload).properties)
         shown = {
             name: str(properties[name]) for name in ("subject", "group_id", "correlation_id") if name in properties
         }
