@@ -166,8 +166,9 @@ class _TableSource:
         self._numbers: list[int] = []  # of the batch that is being delivered
 
     def acquire(self) -> bool:
-        place = f"{self._database.name}.{self._table}.{zlib.crc32(self._entity.encode()):08x}.lock"
-        self._lock = Lock.take(self._database.with_name(place))
+        database = self._database.resolve()  # SQLite follows links, too, and knows a table in any case
+        place = f"{database.name}.{self._table.lower()}.{zlib.crc32(self._entity.encode()):08x}.lock"
+        self._lock = Lock.take(database.with_name(place))
         if self._lock is None:
             return False
         self._connection = self._open()

@@ -66,3 +66,15 @@ def test_a_refused_message_that_is_to_be_sent_again_is_not_deleted_with_later_on
     here.done(again)
     assert here.next_batch(1000, 10) is None
     here.release()
+
+
+def test_one_database_under_two_names_is_delivered_by_one(tmp_path: Path, connection: sqlite3.Connection) -> None:
+    """SQLite follows links, and tells no upper case of tables."""
+    add(connection, "orders", b"order")
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.db"
+    link.symlink_to(tmp_path / "app.db")
+    here = source(tmp_path, "orders")
+    assert not _TableSource(link, "orders", "isthmus_outbox").acquire()
+    assert not _TableSource(tmp_path / "app.db", "orders", "Isthmus_Outbox").acquire()
+    here.release()
