@@ -185,25 +185,37 @@ class PairSession:
             state = self.keeper.settle(state)
             return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step)
 
-    def break_up(self) -> PairState:
-        """End the pairing: open what is fenced, take the markers off, forget the state. What it was.
+    def break_up(self, *, is_forced: bool = False) -> tuple[PairState, dict[str, str]]:
+        """End the pairing: open what is fenced, take the markers off, forget the state.
+
+        Args:
+            is_forced: also where a member gives no answer: it may be lost for ever.
+
+        Returns:
+            What the state was; alias → why a member was left as it is.
 
         Raises:
             InvalidArgumentError: a fail-over is under way.
             IsthmusError: a member gives no answer; the pair is as before, and the verb can be run again.
         """
+        left = dict[str, str]()
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
                 raise InvalidArgumentError(
                     f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
                 )
-            if state.fence_of(state.standby) is not Fence.OPEN:
-                self._failover().open(state, state.standby)
-            for member in self.members.values():
-                member.delete_marker(state.pair)
+            for alias in (state.standby, state.active):
+                try:
+                    if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
+                        self._failover().open(state, alias)
+                    self.members[alias].delete_marker(state.pair)
+                except IsthmusError as error:
+                    if not is_forced:
+                        raise
+                    left[alias] = str(error)
             self.file.remove()
-            return state
+            return state, left
 
     # ---- fail-over
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.errors import ConnectionLostError
 from isthmus.pairing import failover
 from isthmus.pairing.keeper import Keeper
 from isthmus.pairing.moved import Moved
@@ -42,12 +43,15 @@ class FakeMember:
         self.statuses = {"orders": "Active"}
         self.marker: Mapping[str, object] = {}
         self.hangs = False
+        self.is_away = False
         self.on_marker: Callable[[], None] = lambda: None
         self.on_counts: Callable[[], None] = lambda: None
 
     def _ask(self) -> None:
         if self.hangs:
             raise Hanging(self.alias)
+        if self.is_away:
+            raise ConnectionLostError(self.alias)
 
     def descriptions(self) -> list[Description]:
         self._ask()
@@ -262,3 +266,17 @@ def test_an_operator_may_leave_messages_behind_in_a_fail_over_that_is_carried_on
     found, work = session.fail_over(consume_ms=0, leaves=True)
     assert (found.active, work.left) == ("jfk", {"orders": 1})
     assert session.waiting_at("ewr") == {"orders": 1}
+
+
+def test_a_pair_whose_other_member_is_lost_for_ever_can_be_ended(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    fenced_standby(session, members)
+    members["jfk"].is_away = True
+    with pytest.raises(ConnectionLostError):
+        session.break_up()
+    members["ewr"].marker = session.state().marker
+    assert session.break_up(is_forced=True)[1] == {"jfk": str(ConnectionLostError("jfk"))}
+    assert members["ewr"].marker == {}
+    with pytest.raises(NotPairedError):
+        session.state()
