@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -197,6 +198,7 @@ class _Worker:
     def __init__(self, lane: Lane, connect_timeout: float, idle_refresh: float) -> None:
         self.is_open = False
         self.has_ended = False
+        self._pid = os.getpid()
         self._lane = lane
         self._connect_timeout = connect_timeout
         self._idle_refresh = idle_refresh
@@ -213,7 +215,7 @@ class _Worker:
     def give(self, task: _Task) -> bool:
         """Add a task; False if this worker takes none any more."""
         with self._lock:
-            if self.has_ended:
+            if self.has_ended or self._pid != os.getpid():  # a forked child has no thread of its parent's
                 return False
             self._tasks.put(task)
             return True
@@ -223,7 +225,8 @@ class _Worker:
         with self._lock:
             self.has_ended = True
         self._tasks.put(None)
-        sdk.sever(self._socket or sdk.socket_of(self._handler))
+        if self._pid == os.getpid():  # a forked child would shut down its parent's connection
+            sdk.sever(self._socket or sdk.socket_of(self._handler))
 
     def finish(self, timeout: float) -> None:
         """Run the tasks, and close."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
+from isthmus.client.send import lane as lane_module
 from isthmus.client.send.lane import Lane
 from isthmus.client.send.parcel import Parcel
 
@@ -87,6 +89,30 @@ def test_what_is_given_up_is_cut_off_also_on_a_connection_that_the_sdk_made_late
     assert lane._worker is first
     assert sender.ends.wait(WAIT_SECONDS / 2)
     lane.close()
+
+
+def test_a_forked_child_has_a_connection_of_its_own_and_leaves_its_parents_alone(
+    sender: FakeSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the parent's connection does not run in a child, which would wait for it, and then shut down what both have."""
+    parents = lane_of(sender)
+    assert parents.send(PARCEL, WAIT_SECONDS).failure is Failure.REFUSED
+    theirs = sender.sockets[0]
+    theirs.setblocking(False)
+    worker = parents._worker
+    assert worker is not None
+    pid = os.getpid()
+    monkeypatch.setattr(lane_module.os, "getpid", lambda: pid + 1)
+    worker.abandon()  # by an attempt that was begun before the fork
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)
+    worker.has_ended = False
+    sender.sent = 0
+    assert parents.send(PARCEL, WAIT_SECONDS).failure is Failure.REFUSED
+    assert parents._worker is not worker
+    parents.close()
+    monkeypatch.undo()
+    worker.finish(WAIT_SECONDS)
 
 
 def test_the_socket_below_a_websocket_is_found() -> None:
