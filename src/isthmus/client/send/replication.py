@@ -252,7 +252,7 @@ class Replication:
                 self._note(side, answer[side], outcomes[side], now)
             if any(_took(outcome) for outcome in outcomes.values()):
                 break
-            if any(outcome.failure is not None and outcome.failure.is_for_the_message for outcome in outcomes.values()):
+            if any(_refused(outcome) for outcome in outcomes.values()):
                 break
         taken = tuple(side for side, outcome in outcomes.items() if _took(outcome))
         if not taken:
@@ -262,8 +262,7 @@ class Replication:
         for side, outcome in outcomes.items():
             if _took(outcome):
                 continue
-            refused = outcome.failure is not None and outcome.failure.is_for_the_message
-            if self.has_outbox and not refused:
+            if self.has_outbox and not _refused(outcome):
                 refusal = yield Keep(side)
                 outcome.is_unknown = outcome.is_unknown or (refusal is not None and not refusal[side].is_definite)
                 (missed if refusal else pending).append(side)
@@ -319,6 +318,14 @@ class Replication:
 
 def _took(outcome: _Outcome) -> bool:
     return outcome.attempt is not None and outcome.attempt.ok
+
+
+def _refused(outcome: _Outcome) -> bool:
+    """Whether a side refused the message for itself. What was not sent was not looked at: the link, or the endpoint, is wrong."""
+    attempt = outcome.attempt
+    return (
+        attempt is not None and attempt.was_sent and attempt.failure is not None and attempt.failure.is_for_the_message
+    )
 
 
 def _error_of(outcome: _Outcome, outcomes: Mapping[Side, _Outcome]) -> BaseException:

@@ -229,6 +229,22 @@ def test_what_one_side_refuses_for_itself_is_not_kept_for_it() -> None:
     assert result.missed == ("secondary",)
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Attempt(ValueError("the file of the endpoint cannot be read"), Failure.MISUSE),
+        Attempt(ValueError("link"), Failure.REFUSED),
+    ],
+)
+def test_what_is_wrong_with_a_side_is_not_wrong_with_the_message(failure: Attempt) -> None:
+    """I2: it was not sent, and is kept for the side."""
+    script = active(has_outbox=True)
+    result = script.send(primary=OK, secondary=failure)
+    assert (result.pending, result.missed) == (("secondary",), ())
+    script.behind = {SECONDARY}
+    assert script.send(primary=failure, secondary=OK).taken == ("secondary",)
+
+
 def test_active_fails_if_no_side_took_it() -> None:
     with pytest.raises(RegionsUnavailableError):
         active(has_outbox=True).send(primary=GONE, secondary=SILENT)
