@@ -202,10 +202,12 @@ class _TableSource:
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
         batch, size = Batch(), 0
         self._numbers = []
+        first = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL ORDER BY number LIMIT %s"  # noqa: S608
+        # What is left out may be many and large; the length of a payload is known without reading it.
+        sizes = f"SELECT *, sum(octet_length(payload) + 8) OVER (ORDER BY number) - octet_length(payload) AS before FROM ({first}) AS first"  # noqa: S608
         for number, written_ms, payload in self._run(
-            f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL "  # noqa: S608
-            "ORDER BY number LIMIT %s",
-            (self._entity, limit_count),
+            f"SELECT number, written_ms, payload FROM ({sizes}) AS waiting WHERE before <= %s ORDER BY number",  # noqa: S608
+            (self._entity, limit_count, limit_bytes),
         ):
             size += len(payload) + 8
             if batch.payloads and size > limit_bytes:
