@@ -180,9 +180,11 @@ class Failover:
             case Phase.REOPENING:
                 self.open(state, state.active)
                 reopened = state.reopened(now)
-                # Others may know of the epoch by nothing else; the other member is told by the next round, if it is away.
+                # Others may know of the epoch by nothing else; what the other member misses, if it is away, the next round makes up for.
                 self.members[state.active].write_marker(state.pair, reopened.marker)
                 with contextlib.suppress(IsthmusError):
+                    if state.fence_of(state.standby) is Fence.CLOSED:  # what was moved found it open in part
+                        self.fence(state, state.standby)
                     self.members[state.standby].write_marker(state.pair, reopened.marker)
                 return reopened
             case _:

@@ -280,6 +280,19 @@ def test_a_refusal_of_the_new_member_brings_it_back() -> None:
     assert stage.ewr.statuses == OPEN
 
 
+def test_a_fenced_member_to_which_nothing_can_be_moved_is_fenced_again() -> None:
+    stage = Stage()
+    stage.kill_at(-1)
+    stage.failover().run(stage.begin())
+    assert stage.ewr.statuses == FENCED
+    stage.jfk.waiting["orders"] = 1
+    stage.refusal = "the queue is full"
+    with pytest.raises(NotEmptyError):
+        stage.failover().run(stage.begin())
+    assert stage.jfk.statuses == OPEN
+    assert stage.ewr.statuses == FENCED
+
+
 def test_what_was_moved_before_it_goes_back_is_told() -> None:
     """I5: it waits at the other member."""
     stage = Stage({"off": 2, "orders": 1})
