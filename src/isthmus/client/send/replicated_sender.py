@@ -194,7 +194,7 @@ class _Base:
             return
         try:
             opening = lane.start_opening(self._connect_timeout)
-        except ValueError:  # closed meanwhile
+        except (ValueError, RuntimeError):  # closed meanwhile, or no thread to be had
             return
         self._warming = opening
 

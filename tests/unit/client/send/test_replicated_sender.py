@@ -10,7 +10,7 @@ import pytest
 from isthmus.client import sdk
 from isthmus.client.send.parcel import Parcel
 from isthmus.client.send.replicated_sender import ReplicatedSender
-from isthmus.client.send.replication import Side
+from isthmus.client.send.replication import SendResult, Side
 from isthmus.client.send.role_state import RoleState
 
 PARCEL = Parcel((b"",), ("m1",))
@@ -62,3 +62,17 @@ def test_a_warm_up_that_hangs_is_given_up_without_the_connection_that_took_its_p
             sender._warm()
         assert lane.is_open
         goes_on.set()
+
+
+def test_a_warm_up_that_cannot_begin_takes_nothing_from_a_send_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E.g. at the end of the interpreter, which begins no thread any more."""
+
+    def start_opening(timeout: float) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", "passive") as sender:
+        sender._replication.circuits[Side.SECONDARY].succeeded()
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start_opening", start_opening)
+        result = SendResult(taken=("primary",))
+        assert sender._count(PARCEL, result).taken == ("primary",)
+        assert sender.statistics().taken["primary"] == 1
