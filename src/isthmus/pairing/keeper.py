@@ -238,7 +238,10 @@ class Keeper:
         messages = consent is not None and consent.messages
         for group in drift.groups:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
-            self._make(self._members[state.standby], group, found, on_step, with_messages=messages)
+            # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
+            stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
+            possible = tuple(step for step in group if not any(step.entity.key[: len(key)] == key for key in stays))
+            self._make(self._members[state.standby], possible, found, on_step, with_messages=messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.connectors.servicebus.administration.pair_member import HoldsMessagesError
 from isthmus.errors import ConnectionLostError
 from isthmus.pairing import failover
-from isthmus.pairing.keeper import Keeper
+from isthmus.pairing.keeper import Comparison, Keeper
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
@@ -19,7 +20,7 @@ from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, SupersededError
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
-from isthmus.topology.pair.difference import Step
+from isthmus.topology.pair.difference import Drift, Step
 
 FILE = """\
 isthmus: 1
@@ -280,3 +281,28 @@ def test_a_pair_whose_other_member_is_lost_for_ever_can_be_ended(
     assert members["ewr"].marker == {}
     with pytest.raises(NotPairedError):
         session.state()
+
+
+def test_what_cannot_be_replaced_is_not_told_as_created(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds messages and stays; the namespace would say of the creation that it is there already, which is taken as done."""
+    state = PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("orders",)})
+    session.file.save(state)
+    orders, other = (Description(kind="queue", names=(name,)) for name in ("orders", "other"))
+    drift = Drift(
+        groups=(
+            (Step(action="delete", before=orders),),
+            (Step(action="create", after=orders), Step(action="create", after=other)),
+        )
+    )
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        if step.action == "delete":
+            raise HoldsMessagesError(step.entity.path, 3)
+
+    monkeypatch.setattr(members["jfk"], "make", make)
+    after, found = session.keeper.make(state, Comparison(drift, {}, frozenset({("orders",)})))
+    assert [str(step) for step in found.done] == ["+ queue other"]
+    assert [str(step) for step, _ in found.failed] == ["- queue orders"]
+    assert after.made_here == ("orders", "other")
