@@ -310,6 +310,7 @@ class _Worker:
 
     def _note_handler(self, handler: Any) -> None:
         """The SDK makes a connection, the first one or one in the place of another that it closed after a refusal."""
+        sdk.release(self._socket)  # the SDK leaves some open
         self._handler, self._socket = handler, None
 
     def _batch(self, parcel: Parcel) -> Any:
