@@ -138,7 +138,7 @@ class DurableSender:
         self._drains = drain
         self._starting = threading.Lock()
         self._store = Store(path, Limits(max_bytes, max_age, min_free_bytes))
-        claim(self._store.folder.path, entity)
+        claim(self._store.folder, entity)
         self._limit = max_message_bytes or _read_limit(self._store.folder.path)
         self._start()
 
