@@ -133,9 +133,14 @@ class PairSession:
                 changed_at=time.time(),
             )
             # The namespaces may know better: a state folder was lost, or this is another machine.
-            for member in self.members.values():
-                fresh = fresh.following(member.read_marker(self.pair.name), time.time())
+            markers = [member.read_marker(self.pair.name) for member in self.members.values()]
+            for marker in markers:
+                # Of a fail-over that another process makes, what was before it.
+                known = {**marker, "epoch": marker["epoch"] - 1} if fresh.is_overtaken(marker) else marker
+                fresh = fresh.following(known, time.time())
             self.file.save(fresh)
+            if any(fresh.is_overtaken(marker) for marker in markers):
+                return fresh  # which is not settled: the markers are that process's
             return self.keeper.settle(fresh)
 
     def state(self) -> PairState:

@@ -306,3 +306,20 @@ def test_what_cannot_be_replaced_is_not_told_as_created(
     assert [str(step) for step in found.done] == ["+ queue other"]
     assert [str(step) for step, _ in found.failed] == ["- queue orders"]
     assert after.made_here == ("orders", "other")
+
+
+def test_a_pair_that_is_created_anew_while_it_fails_over_elsewhere_leaves_that_alone(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine, or where the state folder was lost; it can be forced then."""
+    monkeypatch.setattr(session.keeper, "check_distinct", lambda pair: None)
+    at_jfk = PairState(pair="contoso", active="jfk", standby="ewr", epoch=2)
+    begun = at_jfk.begin(1.0, statuses={}, consume_ms=0, leaves=False)
+    for member in members.values():
+        member.marker = begun.marker
+    made = session.create()
+    assert (made.active, made.epoch, made.phase) == ("jfk", 2, Phase.STEADY)
+    assert [member.marker for member in members.values()] == [begun.marker] * 2
+    with pytest.raises(SupersededError):
+        session.sync()
+    assert session.force().epoch == 3
