@@ -131,6 +131,12 @@ class Lane:
         """As `begin`, for callers that wait in another way."""
         return Sending(self, *self._give(parcel, timeout), timeout)
 
+    def not_started(self, error: Exception) -> Sending:
+        """The attempt in whose place `start` raised: certainly not sent."""
+        task = _Task(None, time.monotonic() + 1.0, Future())
+        task.done.set_result(Attempt(error, Failure.GONE))
+        return Sending(self, None, task, 0.0)
+
     def abandon(self) -> None:
         """Abandon the current attempt with its connection; its waiter returns at once."""
         worker = self._worker
@@ -166,7 +172,7 @@ class Sending:
 
     __slots__ = ("_lane", "_task", "_timeout", "_worker")
 
-    def __init__(self, lane: Lane, worker: _Worker, task: _Task, timeout: float) -> None:
+    def __init__(self, lane: Lane, worker: _Worker | None, task: _Task, timeout: float) -> None:
         self._lane, self._worker, self._task, self._timeout = lane, worker, task, timeout
 
     @property
@@ -187,7 +193,8 @@ class Sending:
 
     def expire(self) -> Attempt:
         """Give it up: its connection is cut, and its outcome unknown if it had begun."""
-        self._worker.abandon()
+        if self._worker is not None:
+            self._worker.abandon()
         error = TimeoutError(f"no answer from {self._lane.endpoint.given} within {self._timeout:g} seconds")
         return Attempt(error, Failure.UNKNOWN, not self._task.has_begun, self._task.has_begun, seconds=self._timeout)
 

@@ -171,11 +171,16 @@ class _Base:
         return outbox is not None and not outbox.is_empty
 
     def _start(self, effect: Try, parcel: Parcel) -> dict[Side, Sending]:
-        started = {}
+        started: dict[Side, Sending] = {}
         for side in effect.sides:
             lane = self._lanes[side]
             timeout = self._attempt_timeout if lane.has_been_open else self._connect_timeout
-            started[side] = lane.start(parcel, max(0.05, timeout - effect.spent))
+            try:
+                started[side] = lane.start(parcel, max(0.05, timeout - effect.spent))
+            except (ValueError, RuntimeError) as error:  # closed meanwhile, or no thread to be had
+                if not started:
+                    raise
+                started[side] = lane.not_started(error)  # the other side may take the messages
         return started
 
     def _warm(self) -> None:

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 
 from isthmus.client import sdk
+from isthmus.client.send.lane import Attempt
 from isthmus.client.send.parcel import Parcel
-from isthmus.client.send.replicated_sender import ReplicatedSender
+from isthmus.client.send.replicated_sender import AsyncReplicatedSender, ReplicatedSender
 from isthmus.client.send.replication import SendResult, Side
 from isthmus.client.send.role_state import RoleState
 
+MESSAGE = ServiceBusMessage("one", message_id="m1")
 PARCEL = Parcel((b"",), ("m1",))
 NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
 
@@ -76,3 +80,34 @@ def test_a_warm_up_that_cannot_begin_takes_nothing_from_a_send_that_was_made(mon
         result = SendResult(taken=("primary",))
         assert sender._count(PARCEL, result).taken == ("primary",)
         assert sender.statistics().taken["primary"] == 1
+
+
+def closed(parcel: Parcel, timeout: float) -> Any:
+    raise ValueError("the sender of 'orders' is closed")
+
+
+def taken(parcel: Parcel, timeout: float) -> Any:
+    done: Future[Attempt] = Future()
+    done.set_result(Attempt())
+    return SimpleNamespace(done=done, wait=done.result, seconds_left=1.0)
+
+
+def test_what_one_side_took_is_told_though_the_sender_is_closed_before_the_other_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders") as sender:
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", closed)
+        result = sender.send_messages(MESSAGE)
+        assert (result.taken, result.missed, result.unknown) == (("primary",), ("secondary",), ())
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", closed)
+        with pytest.raises(ValueError, match="closed"):
+            sender.send_messages(MESSAGE)
+
+
+async def test_and_so_by_the_one_for_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncReplicatedSender(NOWHERE, NOWHERE, "orders") as sender:
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", closed)
+        result = await sender.send_messages(MESSAGE)
+        assert (result.taken, result.missed) == (("primary",), ("secondary",))
