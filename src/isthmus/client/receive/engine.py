@@ -494,14 +494,15 @@ class Engine:
 
     def _mark(self, handed: _Handed) -> None:
         """Durably, with the keys of the copies: what one of those shares a key with is the same message."""
-        handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number)
+        with self._changed:
+            handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number, handed.keys)
         is_first = self._claims.handle(handed.marked)
         self._handled_twice += not is_first and not handed.is_deferred
 
     def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
         with self._changed:
-            later = self._merge.keys_of(handed.number) - handed.marked
-            effects = self._merge.handled(handed.number, settled)
+            later = self._merge.keys_of(handed.number, handed.marked) - handed.marked
+            effects = self._merge.handled(handed.number, settled, handed.marked)
         if later:  # of a copy that arrived meanwhile
             with contextlib.suppress(SeenStoreError):  # counted; that copy may be handed over
                 self._claims.handle(later | handed.marked)

@@ -323,10 +323,17 @@ class Merge:
         held.entry = _Entry(held, _Phase.HANDED, now)
         self.counts.handed_over += 1
 
-    def keys_of(self, number: int) -> frozenset[bytes]:
-        """All keys of the message of a delivery, those of its copies included; empty where it is settled."""
+    def keys_of(self, number: int, known: Iterable[bytes] = ()) -> frozenset[bytes]:
+        """All keys of the message of a delivery, those of its copies included; empty where it is settled.
+
+        Args:
+            number: of the delivery.
+            known: keys that the message has: what came again since the delivery was given up has keys of its own.
+        """
         held = self._held.get(number)
-        return frozenset() if held is None or held.entry is None else frozenset(held.entry.keys)
+        entries = [] if held is None or held.entry is None else [held.entry]
+        entries += [entry for key in known if (entry := self._entries.get(key)) is not None]
+        return frozenset().union(*(entry.keys for entry in entries))
 
     def deliveries_of(self, number: int) -> list[Delivery]:
         """The deliveries of a message that can still be settled, that of the application first."""
@@ -335,24 +342,35 @@ class Merge:
             return []
         return [each.delivery for each in (held.entry.current, *held.entry.copies) if not each.is_lost]
 
-    def handled(self, number: int, settled: int | None = None) -> list[Effect]:
+    def handled(self, number: int, settled: int | None = None, keys: Iterable[bytes] = ()) -> list[Effect]:
         """The list remembers a message durably as handled.
 
         Args:
             number: of the delivery that the application has.
             settled: the delivery that is settled already, otherwise than by completion.
+            keys: that the list remembers. A delivery that was given up, or abandoned meanwhile, may have come again: that is the same message.
         """
         self.counts.handled += 1
+        keys = tuple(keys)
+        self._done_with(keys)
         held = self._held.get(number)
-        if held is None or held.entry is None:
-            return []
-        entry = held.entry
+        effects: list[Effect] = []
+        if held is not None and held.entry is not None:
+            self.counts.suppressed -= 1  # the delivery that the application has
+            effects += self._complete(held.entry, settled)
+        for key in keys:
+            again = self._entries.get(key)
+            if again is not None and again.phase is not _Phase.HANDED:
+                effects += self._complete(again, settled)
+        return effects
+
+    def _complete(self, entry: _Entry, settled: int | None) -> list[Effect]:
         effects: list[Effect] = []
         for each in (entry.current, *entry.copies):
             self._forget(each)
             if not each.is_lost and each.delivery.number != settled:
                 effects.append(Settle(each.delivery.number, each.delivery.side, Action.COMPLETE))
-        self.counts.suppressed += len(entry.copies)
+        self.counts.suppressed += 1 + len(entry.copies)
         self._remove(entry)
         return effects
 

@@ -203,3 +203,59 @@ def test_what_was_not_dead_lettered_in_time_is_not_dead_lettered_later(
         engine.settle(one, "dead_letter_message", reason="bad")
     branch._do_commands(Receiver())  # type: ignore[arg-type]
     assert calls == ["abandon"]
+
+
+def test_what_came_again_while_a_slow_handler_had_it_is_not_handed_over_once_it_is_handled(
+    engine: Engine, clock: ManualClock, later: Time
+) -> None:
+    """The handler takes longer than the lock is renewed, and its message is delivered to the same receiver."""
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    later.later = 301.0
+    engine.on_turn(A)  # nobody renews its lock from here on
+    engine.on_messages(A, [message("m1", 1)])
+    engine.on_messages(B, [message("m1", 7)])
+    engine.complete(one)
+    assert engine.take(10) == []
+    assert engine.state().counts.suppressed == 2
+    assert engine.state().unsettled == 0
+
+
+def test_an_answer_for_what_came_again_is_not_believed_if_the_message_was_handled_meanwhile(
+    engine: Engine, seen: MemorySeen, later: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M6: the slow handler ends between the question and the answer."""
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    later.later = 301.0
+    engine.on_turn(A)
+    claim = seen.claim
+
+    def late(messages: Sequence[Keys], owner: str) -> list[Verdict]:
+        verdicts = claim(messages, owner)
+        engine.complete(one)
+        return verdicts
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seen, "claim", late)
+        engine.on_messages(A, [message("m1", 1)])
+    assert engine.take(10) == []
+
+
+def test_a_message_that_is_abandoned_while_it_is_being_completed_is_not_handed_over_again(
+    engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads of the application disagree; the list has it on disk when `complete` returns."""
+    engine.on_messages(A, [message("m1", 1)])
+    engine.on_messages(B, [message("m1", 7)])
+    [one] = engine.take(10)
+    handle = seen.handle
+
+    def late(messages: Sequence[Keys], owner: str) -> list[bool]:
+        marked = handle(messages, owner)
+        engine.abandon(one)
+        return marked
+
+    monkeypatch.setattr(seen, "handle", late)
+    engine.complete(one)
+    assert engine.take(10) == []
