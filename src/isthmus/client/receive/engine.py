@@ -43,6 +43,7 @@ _STOP_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
 _REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
 Skip = Callable[["ServiceBusReceivedMessage", Arrived, str], bool]
+_Bound = tuple[Effect, "ServiceBusReceivedMessage | None"]
 
 
 @dataclass(slots=True)
@@ -219,7 +220,7 @@ class Engine:
                 message = self._messages.get(effect.number) if isinstance(effect, Settle) else None
                 if isinstance(effect, Settle) and message is not None:
                     branch.settle(message, effect.action)
-        self._carry_out([each for each in effects if isinstance(each, Release)])
+        self._carry_out([(each, None) for each in effects if isinstance(each, Release)])
         return branch
 
     # ---- calls of the application
@@ -276,7 +277,7 @@ class Engine:
         handed = self._handed_of(message, "abandon")
         handed.is_settled = True
         with self._changed:
-            effects = self._merge.failed(handed.number, time.monotonic())
+            effects = self._bound(self._merge.failed(handed.number, time.monotonic()))
         self._on_settled(message, False)
         self._carry_out(effects)
 
@@ -416,7 +417,7 @@ class Engine:
     def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
         _LOGGER.info("receiver of %s at %s: %s: %s", self._source.entity, side, failure.value, error)
         with self._changed:
-            effects = self._merge.lost(side, time.monotonic())
+            effects = self._bound(self._merge.lost(side, time.monotonic()))
             if failure in _REFUSALS:
                 self._refusals[side] = error
                 self._changed.notify_all()
@@ -425,7 +426,7 @@ class Engine:
 
     def on_turn(self, side: str) -> int:
         with self._changed:
-            effects = self._merge.tick(time.monotonic())
+            effects = self._bound(self._merge.tick(time.monotonic()))
             if len(self._messages) > 2 * len(self._merge) + 100:
                 self._messages = {
                     number: each
@@ -453,12 +454,12 @@ class Engine:
                 self._claiming.add(number)
                 self._handed[message] = _Handed(number, side, keys)
             deliveries.append(Delivery(number, side, keys, self._renew_seconds(message), message.sequence_number or 0))
-        effects: list[Effect] = []
+        effects: list[_Bound] = []
         with self._question([each.keys for each in deliveries]) as (question, verdicts):
             now = time.monotonic()
             for delivery, verdict in zip(deliveries, verdicts, strict=True):
                 self._claiming.discard(delivery.number)
-                effects += self._merge.received(delivery, verdict, now, question)
+                effects += self._bound(self._merge.received(delivery, verdict, now, question))
         self._carry_out(effects)
 
     # ---- within
@@ -502,7 +503,7 @@ class Engine:
     def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
         with self._changed:
             later = self._merge.keys_of(handed.number, handed.marked) - handed.marked
-            effects = self._merge.handled(handed.number, settled, handed.marked)
+            effects = self._bound(self._merge.handled(handed.number, settled, handed.marked))
         if later:  # of a copy that arrived meanwhile
             with contextlib.suppress(SeenStoreError):  # counted; that copy may be handed over
                 self._claims.handle(later | handed.marked)
@@ -519,9 +520,15 @@ class Engine:
             raise MessageAlreadySettled(action=action)
         return handed
 
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
+    def _bound(self, effects: Iterable[Effect]) -> list[_Bound]:
+        """With their messages; under the lock, since the next turn of any branch forgets those of deliveries that are done with."""
+        return [
+            (each, self._messages.get(each.number) if isinstance(each, Settle | Renew) else None) for each in effects
+        ]
+
+    def _carry_out(self, effects: Iterable[_Bound]) -> None:
         asks: list[Ask] = []
-        for effect in effects:
+        for effect, message in effects:
             if isinstance(effect, Ask):
                 asks.append(effect)
             elif isinstance(effect, Release):
@@ -529,7 +536,7 @@ class Engine:
                 with self._changed:
                     self._merge.released(effect.keys)
             else:
-                branch, message = self._branches.get(effect.side), self._messages.get(effect.number)
+                branch = self._branches.get(effect.side)
                 if message is not None and isinstance(effect, Settle) and effect.action is Action.COMPLETE:
                     self._on_settled(message, True)
                 if branch is None or message is None:
@@ -539,10 +546,10 @@ class Engine:
                 else:
                     branch.settle(message, effect.action)
         if asks:
-            further: list[Effect] = []
+            further: list[_Bound] = []
             with self._question([each.keys for each in asks]) as (question, verdicts):
                 for ask, verdict in zip(asks, verdicts, strict=True):
-                    further += self._merge.answered(ask, verdict, time.monotonic(), question)
+                    further += self._bound(self._merge.answered(ask, verdict, time.monotonic(), question))
             self._carry_out(further)
         if self._merge.ready:
             self._notify()

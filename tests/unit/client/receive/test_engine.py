@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage
@@ -17,6 +18,7 @@ from isthmus.client.receive import claims as claims_module
 from isthmus.client.receive import engine as engine_module
 from isthmus.client.receive.branch import Branch, Source
 from isthmus.client.receive.engine import Engine
+from isthmus.client.receive.merge import Action
 from isthmus.client.seen import Bounds, Keys, MemorySeen, Verdict
 from isthmus.testing.clock import ManualClock
 
@@ -259,3 +261,44 @@ def test_a_message_that_is_abandoned_while_it_is_being_completed_is_not_handed_o
     monkeypatch.setattr(seen, "handle", late)
     engine.complete(one)
     assert engine.take(10) == []
+
+
+class Noted:
+    """Stands for a branch: what it was asked to settle."""
+
+    def __init__(self) -> None:
+        self.settled: list[tuple[str, Action]] = []
+
+    def settle(self, message: ServiceBusReceivedMessage, action: Action) -> None:
+        self.settled.append((str(message), action))
+
+
+@pytest.mark.parametrize("is_handled", [True, False])
+def test_a_message_is_settled_though_the_engine_forgets_old_ones_meanwhile(
+    engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch, is_handled: bool
+) -> None:
+    """Every namespace's thread forgets what is not in hand any more, also while the list of seen messages is told of this one."""
+    branch: Any = Noted()
+    for number in range(1, 150):
+        engine.on_messages(A, [message(f"m{number}", number)])
+        [one] = engine.take(10)
+        engine.complete(one)
+    engine.on_messages(A, [message("last", 150)])
+    [one] = engine.take(10)
+    engine._branches[A] = branch
+
+    def turn(what: Callable[..., Any]) -> Callable[..., Any]:
+        def during(*arguments: Any) -> Any:
+            engine.on_turn(B)
+            return what(*arguments)
+
+        return during
+
+    monkeypatch.setattr(seen, "release", turn(seen.release))
+    engine._on_settled = lambda message, is_handled: engine.on_turn(B) and None
+    if is_handled:
+        engine.complete(one)
+        assert branch.settled == [("last", Action.COMPLETE)]
+    else:
+        engine.abandon(one)
+        assert branch.settled == [("last", Action.ABANDON)]
