@@ -126,13 +126,14 @@ class _Phase(Enum):
 class _Held:
     """A delivery that is not settled."""
 
-    __slots__ = ("ask_at", "delivery", "entry", "is_lost", "renew_at")
+    __slots__ = ("ask_at", "delivery", "entry", "is_lost", "is_overdue", "renew_at")
 
     def __init__(self, delivery: Delivery, now: float) -> None:
         self.delivery = delivery
         self.renew_at = now + delivery.renew_seconds
         self.entry: _Entry | None = None
         self.is_lost = False
+        self.is_overdue = False  # with the application, though its claim was given up
         self.ask_at = math.inf
 
 
@@ -158,7 +159,8 @@ class Merge:
         prefetch: deliveries of a namespace that wait for the application at most, beyond what it asks for.
         keeps_order: whether what another namespace delivers first waits for the leading one.
         order_wait_seconds: how long.
-        max_renewal_seconds: how long the locks of one message are renewed, from when it is ready and again from when it is handed over.
+        max_renewal_seconds: how long the locks of one message are renewed, from when it is ready and again from when it is handed over. With
+            `keeps_order` what is not with the application counts from the last `take`, and goes back together.
         ask_seconds: how long until the list is asked again about a message that another receiver has.
     """
 
@@ -184,6 +186,7 @@ class Merge:
         self._entries: dict[bytes, _Entry] = {}
         self._ready: deque[_Entry] = deque()
         self._waiting: list[_Entry] = []
+        self._taken_at = -math.inf
         self._question = 0
         self._questions: dict[int, set[bytes]] = {}  # those under way: keys of messages that were done with since
         self._releasing: Counter[bytes] = Counter()
@@ -206,7 +209,7 @@ class Merge:
     @property
     def asking(self) -> int:
         """Deliveries whose message another receiver has, or about which the list has not answered."""
-        return sum(held.entry is None for held in self._held.values())
+        return sum(held.entry is None and not held.is_overdue for held in self._held.values())
 
     def unsettled_of(self, side: str) -> int:
         """Deliveries of a namespace that are not settled, and can be."""
@@ -220,7 +223,9 @@ class Merge:
             wanted: how many messages the application asks for at once.
         """
         queued = sum(
-            held.delivery.side == side and (held.entry is None or held.entry.phase is not _Phase.HANDED)
+            held.delivery.side == side
+            and not held.is_overdue
+            and (held.entry is None or held.entry.phase is not _Phase.HANDED)
             for held in self._held.values()
         )
         return max(0, max(self._prefetch, wanted) - queued)
@@ -265,7 +270,7 @@ class Merge:
                 entry.current = entry.copies.pop(0)
             elif entry is not None:
                 effects.append(self._released(entry))
-            if not held.is_lost:
+            if not held.is_lost and not held.is_overdue:
                 effects.append(Settle(held.delivery.number, side, Action.GIVE_BACK))
         return effects + self._let_pass(now)
 
@@ -300,7 +305,7 @@ class Merge:
 
     def doubted(self, now: float) -> None:
         """The claims may have run out, since this process hung: nothing is handed over before the list is asked again."""
-        for entry in [*self._ready, *self._waiting]:
+        for entry in self._not_handed():
             for held in (entry.current, *entry.copies):
                 held.entry = None
                 held.ask_at = now
@@ -314,6 +319,7 @@ class Merge:
             entry = self._ready.popleft()
             entry.phase, entry.since = _Phase.HANDED, now
             taken.append(entry.current.delivery.number)
+            self._taken_at = now
         self.counts.handed_over += len(taken)
         return taken
 
@@ -338,6 +344,8 @@ class Merge:
     def deliveries_of(self, number: int) -> list[Delivery]:
         """The deliveries of a message that can still be settled, that of the application first."""
         held = self._held.get(number)
+        if held is not None and held.is_overdue:
+            return [held.delivery]
         if held is None or held.entry is None:
             return []
         return [each.delivery for each in (held.entry.current, *held.entry.copies) if not each.is_lost]
@@ -358,6 +366,10 @@ class Merge:
         if held is not None and held.entry is not None:
             self.counts.suppressed -= 1  # the delivery that the application has
             effects += self._complete(held.entry, settled)
+        elif held is not None and held.is_overdue:
+            self._forget(held)
+            if number != settled:
+                effects.append(Settle(number, held.delivery.side, Action.COMPLETE))
         for key in keys:
             again = self._entries.get(key)
             if again is not None and again.phase is not _Phase.HANDED:
@@ -378,6 +390,9 @@ class Merge:
         """The application's handler failed: the copy is next; without one the message goes back to its namespace."""
         self.counts.failed += 1
         held = self._held.get(number)
+        if held is not None and held.is_overdue:
+            self._forget(held)
+            return [Settle(number, held.delivery.side, Action.ABANDON)]
         if held is None or held.entry is None:
             return []
         entry = held.entry
@@ -404,8 +419,12 @@ class Merge:
                 held.renew_at = now + held.delivery.renew_seconds
                 effects.append(Renew(held.delivery.number, held.delivery.side))
         for entry in {id(each.entry): each.entry for each in self._held.values() if each.entry is not None}.values():
-            if now - entry.since >= self._max_renewal_seconds:
-                effects += self._give_up(entry)
+            if entry.current.delivery.number not in self._held:
+                continue  # given up with another
+            if now - self._since(entry) >= self._max_renewal_seconds:
+                # In order all that waits goes back with the first: what stayed would be handed over before it.
+                goes = [entry] if entry.phase is _Phase.HANDED or not self._keeps_order else self._not_handed()
+                effects += [effect for each in goes for effect in self._give_up(each)]
         return effects + self._let_pass(now)
 
     # ---- within
@@ -489,7 +508,10 @@ class Merge:
             return False
         # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message.
         return not any(
-            each.entry is None and each.delivery.side == first.side and each.delivery.number < first.number
+            each.entry is None
+            and not each.is_overdue
+            and each.delivery.side == first.side
+            and each.delivery.number < first.number
             for each in self._held.values()
         )
 
@@ -497,10 +519,22 @@ class Merge:
         entry.phase, entry.since = _Phase.READY, now
         self._ready.append(entry)
 
+    def _since(self, entry: _Entry) -> float:
+        """From when on its locks are renewed; that of a session is renewed anyway while the application takes messages."""
+        if entry.phase is _Phase.HANDED or not self._keeps_order:
+            return entry.since
+        return max(entry.since, self._taken_at)
+
+    def _not_handed(self) -> list[_Entry]:
+        return [*self._ready, *self._waiting]
+
     def _give_up(self, entry: _Entry) -> Iterable[Effect]:
         """Nobody has handled it for too long: it goes back, and another receiver may have it."""
         yield self._released(entry)
         for held in (entry.current, *entry.copies):
+            if self._keeps_order and entry.phase is _Phase.HANDED and held is entry.current and not held.is_lost:
+                held.entry, held.is_overdue = None, True  # it can be settled as long as the session's lock is renewed
+                continue
             self._forget(held)
             if not held.is_lost and not (entry.phase is _Phase.HANDED and held is entry.current):
                 yield Settle(held.delivery.number, held.delivery.side, Action.GIVE_BACK)

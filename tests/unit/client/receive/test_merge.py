@@ -301,6 +301,48 @@ class TestOrder:
         assert merge.take(10, 0) == [3]
         assert merge.counts.out_of_order == 0
 
+    def test_what_waits_behind_a_slow_application_is_not_overtaken(self, merge: Merge) -> None:
+        """M7: a session's messages come back behind later ones if they are given back one by one."""
+        for number in (1, 2, 3):
+            merge.received(delivery(number, A, str(number)), NEW, 0)
+        merge.received(delivery(4, A, "4"), NEW, 100)
+        assert merge.take(1, 0) == [1]
+        merge.handled(1)
+        assert merge.take(1, 150) == [2]
+        merge.handled(2)
+        assert merge.tick(310) == []
+        assert merge.take(10, 310) == [3, 4]
+
+    def test_an_application_that_hangs_gives_all_back_in_order(self, merge: Merge) -> None:
+        """M4, M7."""
+        merge.received(delivery(1, A, "1"), NEW, 0)
+        merge.received(delivery(2, A, "2"), NEW, 100)
+        merge.received(delivery(3, B, "3"), NEW, 299.5)
+        gone = [("1", 1, A), ("2", 2, A), ("3", 3, B)]
+        assert merge.tick(300) == [
+            each for name, number, side in gone for each in (Release(key(name)), Settle(number, side, Action.GIVE_BACK))
+        ]
+        assert merge.take(10, 300) == []
+        assert len(merge) == 0
+
+    @pytest.mark.parametrize("is_handled", [True, False])
+    def test_a_message_of_a_session_is_settled_however_long_its_handler_takes(
+        self, merge: Merge, is_handled: bool
+    ) -> None:
+        """M4: its lock is the session's, which is renewed: nothing but a settlement lets it be delivered again."""
+        merge.received(delivery(1, A, "1"), NEW, 0)
+        merge.take(1, 0)
+        assert merge.tick(300) == [Release(key("1"))]
+        assert [each.number for each in merge.deliveries_of(1)] == [1]
+        merge.received(delivery(2, A, "2"), NEW, 301)
+        assert merge.take(1, 301) == [2]
+        assert (merge.asking, merge.demand(A)) == (0, 20)
+        if is_handled:
+            assert merge.handled(1, keys=key("1")) == [Settle(1, A, Action.COMPLETE)]
+        else:
+            assert merge.failed(1, 302) == [Settle(1, A, Action.ABANDON)]
+        assert 1 not in merge
+
 
 class _Namespace:
     """Messages at one namespace: available from a time on; a delivery locks it."""
