@@ -257,12 +257,17 @@ class Engine:
     def complete(self, message: ServiceBusReceivedMessage) -> None:
         """Mark as handled, durably; the namespaces are told later. Blocks on the list alone.
 
+        One that was deferred does not come again by itself: it is settled at its namespace first, as by `settle`.
+
         Raises:
             SeenStoreError: the list does not answer; the call may be repeated.
             MessageAlreadySettled: it is settled.
             ValueError: it was not received here.
         """
         handed = self._handed_of(message, "complete")
+        if handed.is_deferred:
+            self.settle(message, "complete_message")
+            return
         self._mark(handed)
         handed.is_settled = True
         self._finish(message, handed)
@@ -284,6 +289,9 @@ class Engine:
     def settle(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> None:
         """Dead-letter or defer at the namespace, and then mark as handled; blocks until both are done.
 
+        A copy may be dead-lettered in place of a message whose namespace is away. It may not be deferred: the application looks for the
+        sequence number, and at the namespace, of what it was handed.
+
         Args:
             message: what was handed over.
             what: the name of the SDK receiver's method.
@@ -298,12 +306,16 @@ class Engine:
         handed = self._handed_of(message, what.partition("_message")[0])
         with self._changed:
             found = self._merge.deliveries_of(handed.number)
+            if what == "defer_message":
+                own = (handed.side, message.sequence_number or 0)
+                found = [each for each in found if (each.side, each.sequence) == own]
             chosen = next((each for each in found if each.side in self._branches), None)
             target = None if chosen is None else self._messages.get(chosen.number)
             branch = None if chosen is None else self._branches[chosen.side]
         if chosen is None or target is None or branch is None:
             self.abandon(message)
-            raise ConnectionError(f"the namespace {handed.side} of the message is away; it comes again")
+            again = "get it again by its sequence number" if handed.is_deferred else "it comes again"
+            raise ConnectionError(f"the namespace {handed.side} of the message is away; {again}")
         future = branch.settle_by(target, what, *arguments, **options)
         try:
             future.result(SETTLE_SECONDS)
@@ -358,7 +370,9 @@ class Engine:
                 keys = keys_of(arrived(message), self._identities[side], self._source.entity, self._source.path)
                 self._messages[self._number] = message
                 self._handed[message] = _Handed(self._number, side, keys, is_deferred=True)
-                self._merge.fetched(Delivery(self._number, side, keys, self._renew_seconds(message)), time.monotonic())
+                sequence = message.sequence_number or 0
+                delivery = Delivery(self._number, side, keys, self._renew_seconds(message), sequence)
+                self._merge.fetched(delivery, time.monotonic())
         return found
 
     def begin(self, side: str, what: Callable[[Any], Any]) -> Future[Any] | None:

@@ -187,6 +187,8 @@ class TwoRegionReceiver:
     def complete_message(self, message: ServiceBusReceivedMessage) -> None:
         """The message is handled. When this returns the list of seen messages has it on disk; the namespaces are told afterwards.
 
+        One of `receive_deferred_messages` is completed at its namespace first, which may raise what `defer_message` raises; get it again then.
+
         Raises:
             SeenStoreError: the list does not answer; call again.
             MessageAlreadySettled: it is settled.
@@ -221,7 +223,7 @@ class TwoRegionReceiver:
         From then on only that namespace has it (`namespace_of`); get it by its sequence number with `receive_deferred_messages`.
 
         Raises:
-            ConnectionError: no namespace that delivered it is connected; the message is delivered again.
+            ConnectionError: its namespace is not connected; the message, or its copy at the other, is delivered again.
             TimeoutError: no answer came; the message is delivered again.
             ServiceBusError: the namespace refused; the message is delivered again.
         """

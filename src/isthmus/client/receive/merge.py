@@ -126,13 +126,14 @@ class _Phase(Enum):
 class _Held:
     """A delivery that is not settled."""
 
-    __slots__ = ("ask_at", "delivery", "entry", "is_lost", "is_overdue", "renew_at")
+    __slots__ = ("ask_at", "delivery", "entry", "is_fetched", "is_lost", "is_overdue", "renew_at")
 
     def __init__(self, delivery: Delivery, now: float) -> None:
         self.delivery = delivery
         self.renew_at = now + delivery.renew_seconds
         self.entry: _Entry | None = None
         self.is_lost = False
+        self.is_fetched = False  # deferred: its lock is not the link's
         self.is_overdue = False  # with the application, though its claim was given up
         self.ask_at = math.inf
 
@@ -239,7 +240,7 @@ class Merge:
     def lost(self, side: str, now: float) -> list[Effect]:
         """The connection to a namespace is gone, and with it the locks of its deliveries; they are delivered again."""
         self._open.discard(side)
-        for held in [each for each in self._held.values() if each.delivery.side == side]:
+        for held in self._of(side):
             held.is_lost = True
             held.renew_at = math.inf
             entry = held.entry
@@ -258,7 +259,7 @@ class Merge:
         """A namespace is read no more: what is not with the application goes back to it."""
         self._open.discard(side)
         effects: list[Effect] = []
-        for held in [each for each in self._held.values() if each.delivery.side == side]:
+        for held in self._of(side):
             entry = held.entry
             if entry is not None and held is entry.current and entry.phase is _Phase.HANDED:
                 held.is_lost, held.renew_at = True, math.inf
@@ -326,6 +327,7 @@ class Merge:
     def fetched(self, delivery: Delivery, now: float) -> None:
         """The application fetched a deferred message itself: it has it, and the list calls it handled already."""
         held = self._held[delivery.number] = _Held(delivery, now)
+        held.is_fetched = True
         held.entry = _Entry(held, _Phase.HANDED, now)
         self.counts.handed_over += 1
 
@@ -542,6 +544,10 @@ class Merge:
     @property
     def _leader(self) -> str | None:
         return next((side for side in self._sides if side in self._open), None)
+
+    def _of(self, side: str) -> list[_Held]:
+        """What goes with the link to a namespace."""
+        return [each for each in self._held.values() if each.delivery.side == side and not each.is_fetched]
 
     def _forget(self, held: _Held) -> None:
         self._held.pop(held.delivery.number, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from azure.servicebus.exceptions import MessageAlreadySettled
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.endpoint import Endpoint
+from isthmus.client.failure import Failure
 from isthmus.client.receive import claims as claims_module
 from isthmus.client.receive import engine as engine_module
 from isthmus.client.receive.branch import Branch, Source
@@ -268,9 +270,28 @@ class Noted:
 
     def __init__(self) -> None:
         self.settled: list[tuple[str, Action]] = []
+        self.asked: list[tuple[str, int | None]] = []
+        self.error: Exception | None = None
 
     def settle(self, message: ServiceBusReceivedMessage, action: Action) -> None:
         self.settled.append((str(message), action))
+
+    def settle_by(self, message: ServiceBusReceivedMessage, what: str, **_: object) -> Future[Any]:
+        self.asked.append((what, message.sequence_number))
+        future: Future[Any] = Future()
+        if self.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(self.error)
+        return future
+
+    def call(self, what: Callable[[Any], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(what(self))
+        return future
+
+    def receive_deferred_messages(self, sequence_number: int) -> list[ServiceBusReceivedMessage]:
+        return [message("m1", sequence_number)]
 
 
 @pytest.mark.parametrize("is_handled", [True, False])
@@ -302,3 +323,64 @@ def test_a_message_is_settled_though_the_engine_forgets_old_ones_meanwhile(
     else:
         engine.abandon(one)
         assert branch.settled == [("last", Action.ABANDON)]
+
+
+@pytest.fixture
+def branches(engine: Engine) -> dict[str, Any]:
+    branches: dict[str, Any] = {A: Noted(), B: Noted()}
+    engine._branches.update(branches)
+    return branches
+
+
+def test_a_message_is_deferred_where_the_application_will_look_for_it(engine: Engine, branches: dict[str, Any]) -> None:
+    """Its copy has another number, at a namespace that the application was not told of: nobody would ever get it."""
+    engine.on_messages(A, [message("m1", 1)])
+    engine.on_messages(B, [message("m1", 7)])
+    [one] = engine.take(10)
+    engine.on_lost(A, Failure.GONE, ConnectionError())
+    with pytest.raises(ConnectionError, match="comes again"):
+        engine.settle(one, "defer_message")
+    assert branches[B].asked == []
+    [copy] = engine.take(10)
+    engine.settle(copy, "defer_message")
+    assert branches[B].asked == [("defer_message", 7)]
+    assert (engine.side_of(copy), copy.sequence_number) == (B, 7)
+
+
+def test_a_message_that_was_delivered_again_is_deferred_by_its_new_delivery(
+    engine: Engine, branches: dict[str, Any]
+) -> None:
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    engine.on_lost(A, Failure.GONE, ConnectionError())
+    engine.on_open(A, "NS-A")
+    engine.on_messages(A, [message("m1", 1)])
+    engine.settle(one, "defer_message")
+    assert branches[A].asked == [("defer_message", 1)]
+
+
+def test_a_dead_letter_may_be_made_of_the_copy(engine: Engine, branches: dict[str, Any]) -> None:
+    engine.on_messages(A, [message("m1", 1)])
+    engine.on_messages(B, [message("m1", 7)])
+    [one] = engine.take(10)
+    engine.on_lost(A, Failure.GONE, ConnectionError())
+    engine.settle(one, "dead_letter_message")
+    assert branches[B].asked == [("dead_letter_message", 7)]
+
+
+def test_a_deferred_message_is_completed_only_where_its_namespace_has_said_so(
+    engine: Engine, branches: dict[str, Any]
+) -> None:
+    """It does not come again by itself: what is not settled there stays for ever."""
+    [one] = engine.receive_deferred(A, 1)
+    branches[A].error = ConnectionError("lost")
+    with pytest.raises(ConnectionError, match="lost"):
+        engine.complete(one)
+    assert engine._merge.counts.handled == 0
+    branches[A].error = None
+    [again] = engine.receive_deferred(A, 1)
+    engine.on_lost(A, Failure.GONE, ConnectionError())  # it is settled by its lock token, on any link
+    engine.complete(again)
+    assert branches[A].asked == [("complete_message", 1)] * 2
+    assert engine._merge.counts.handled == 1
+    assert len(engine._merge) == 0
