@@ -218,13 +218,13 @@ class FailoverReceiver(TwoRegionReceiver):
         Raises:
             ServiceBusError: it answered that the entity is missing or not permitted.
         """
-        self._engine.start(())
-        with self._lock:
-            self._carry_out(self._machine.start(time.monotonic()))
-        self._thread.start()
         try:
+            self._engine.start(())
+            with self._lock:
+                self._carry_out(self._machine.start(time.monotonic()))
+            self._thread.start()
             self._engine.wait_open(self._connect_timeout)
-        except Exception:
+        except BaseException:  # also an interruption: nobody has what was begun
             self.close()
             raise
         return self

@@ -182,6 +182,7 @@ class Branch:
         self._commands: deque[Callable[[ServiceBusReceiver], None]] = deque()
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self._is_finished = False
         self._received = self._failures = self._settle_failures = 0
         self._last_error = ""
         self._renew_at = 0.0
@@ -259,6 +260,8 @@ class Branch:
     def _add(self, command: Callable[[ServiceBusReceiver], None]) -> None:
         self._commands.append(command)
         self._wake.set()
+        if self._is_finished:  # whoever added it had found the branch before
+            self._drop_commands(ConnectionError("the receiver is closed"))
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -341,8 +344,12 @@ class Branch:
             self._owner.on_lost(self.side, classify(error), error)
 
     def _drop_commands(self, error: BaseException) -> None:
-        while self._commands:
-            future = getattr(self._commands.popleft(), "future", None)
+        while True:
+            try:
+                command = self._commands.popleft()
+            except IndexError:
+                return
+            future = getattr(command, "future", None)
             if future is not None and future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
@@ -362,6 +369,7 @@ class Branch:
         if receiver is not None:
             with contextlib.suppress(Exception):  # what is not settled is delivered again, and is known
                 self._do_commands(receiver)
+        self._is_finished = True
         self._drop_commands(ConnectionError("the receiver is closed"))
         self._close()
 

@@ -150,6 +150,9 @@ class Engine:
 
     def start(self, sides: Iterable[str] | None = None) -> None:
         """Begin with these namespaces, by default all."""
+        if self.is_closed:
+            self._close_opened()
+            return
         self._claims.start()
         for side in self._endpoints if sides is None else sides:
             self.open_side(side)
@@ -160,15 +163,15 @@ class Engine:
         self._opened = found.opened
 
     def open_side(self, side: str) -> None:
-        """Read at a namespace; nothing happens where it is read."""
+        """Read at a namespace; nothing happens where it is read, or after the end."""
         with self._changed:
-            if side in self._branches:
+            if side in self._branches or self.is_closed:
                 return
             branch = self._branches[side] = Branch(
                 side, self._endpoints[side], self._source, self, connect_seconds=self._connect_seconds,
                 opened=self._opened.pop(side, None),
             )  # fmt: skip
-        branch.start()
+            branch.start()  # before `close` can ask it to stop, and wait for it
 
     def wait_open(self, seconds: float) -> None:
         """Block until a namespace is connected, or so long.
@@ -196,9 +199,10 @@ class Engine:
 
     def close(self) -> None:
         """End; what the application has not settled is delivered again. Blocks for some seconds at most."""
-        if self._stopping.is_set():
-            return
-        self._stopping.set()
+        with self._changed:
+            if self.is_closed:
+                return
+            self._stopping.set()
         branches = [branch for side in list(self._branches) if (branch := self._leave(side)) is not None]
         for branch in branches:
             branch.stop(0.0)
@@ -206,8 +210,16 @@ class Engine:
         for branch in branches:
             branch.stop(max(0.0, limit - time.monotonic()))
             self._past[branch.side] = branch.state()
+        self._close_opened()
         self._claims.close(_STOP_SECONDS)
         self._notify()
+
+    def _close_opened(self) -> None:
+        """What a session was found with, and no branch has taken up."""
+        while self._opened:
+            for each in reversed(self._opened.popitem()[1]):
+                with contextlib.suppress(Exception):  # its lock ends by itself
+                    each.close()
 
     def _leave(self, side: str) -> Branch | None:
         with self._changed:

@@ -177,3 +177,13 @@ def test_a_connection_of_which_nothing_is_received_is_kept_alive(monkeypatch: py
     for _ in range(3):
         stage.deliver()
     assert listened == [receiver]
+
+
+def test_what_is_asked_of_a_branch_that_has_ended_is_answered() -> None:
+    """Whoever asks has found it a moment before its end, and waits for the answer."""
+    stage = Stage()
+    stage.open()
+    stage.branch._finish()
+    future = stage.branch.call(lambda receiver: None)
+    with pytest.raises(ConnectionError, match="closed"):
+        future.result(0)

@@ -21,6 +21,7 @@ from isthmus.client.receive import engine as engine_module
 from isthmus.client.receive.branch import Branch, Source
 from isthmus.client.receive.engine import Engine
 from isthmus.client.receive.merge import Action
+from isthmus.client.receive.next_session import FoundSession
 from isthmus.client.seen import Bounds, Keys, MemorySeen, Verdict
 from isthmus.testing.clock import ManualClock
 
@@ -384,3 +385,26 @@ def test_a_deferred_message_is_completed_only_where_its_namespace_has_said_so(
     assert branches[A].asked == [("complete_message", 1)] * 2
     assert engine._merge.counts.handled == 1
     assert len(engine._merge) == 0
+
+
+def test_a_receiver_that_is_closed_opens_nothing(engine: Engine) -> None:
+    """A fail-over that is under way would go on receiving, and locking, what nobody handles."""
+    engine.close()
+    engine.open_side(A)
+    assert engine._branches == {}
+
+
+def test_a_session_that_is_found_after_the_end_is_given_back(engine: Engine) -> None:
+    closed: list[str] = []
+
+    class Opened:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+
+    engine.close()
+    engine.use_session(FoundSession("one", {A: (Opened("client"), Opened("receiver"))}))
+    engine.start()
+    assert sorted(closed) == ["client", "receiver"]

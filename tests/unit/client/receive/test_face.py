@@ -46,3 +46,19 @@ def test_a_receiver_that_was_never_entered_can_be_closed(tmp_path: Path) -> None
     receiver.close()
     with pytest.raises(ValueError, match="the receiver is closed"):
         receiver.receive_messages()
+
+
+@pytest.mark.parametrize("kind", [ReplicatedReceiver, FailoverReceiver])
+def test_an_opening_that_is_interrupted_leaves_nothing_that_receives(
+    kind: type[ReplicatedReceiver | FailoverReceiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = kind(CONNECTION, CONNECTION, "orders")
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(receiver._engine, "open_side", lambda side: None)
+    monkeypatch.setattr(receiver._engine, "wait_open", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        receiver.__enter__()
+    assert receiver._engine.is_closed
