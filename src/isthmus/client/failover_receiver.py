@@ -42,7 +42,7 @@ from isthmus.client.receive.failover import (
     Save,
 )
 from isthmus.client.receive.failover_file import FailoverFile, FailoverStateError
-from isthmus.client.receive.message_key import Arrived, enqueued_ms, entered_ms, is_proven_copy
+from isthmus.client.receive.message_key import Arrived, enqueued_ms, is_proven_copy, was_enqueued_ms
 from isthmus.client.receive.watermark import Watermark
 from isthmus.client.seen import Bounds, SeenStore, open_seen
 from isthmus.errors import InvalidArgumentError
@@ -185,9 +185,12 @@ class FailoverReceiver(TwoRegionReceiver):
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._local: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._local: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+        self._missing: dict[object, float] = {}
         self._keys: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
-        self._arrived_at = self._tried_at = time.monotonic()
+        # Of an earlier receiver, that was killed while it read the secondary.
+        self._is_in_another_hand = begin is not FailoverState.PRIMARY
+        self._arrived_at = self._tried_at = self._full_at = time.monotonic()
         self._latest_ms = 0
         # When publishers switched; a receiver that begins while it drains knows only that it was before.
         self._switched_ms = time.time_ns() // 1_000_000 if begin is FailoverState.DRAINING else 0
@@ -277,6 +280,8 @@ class FailoverReceiver(TwoRegionReceiver):
         """A message arrived; whether it was handled before, by the watermark."""
         with self._lock:
             is_copy = ORIGIN in told.properties or TIME in told.properties
+            if told.is_data and not is_proven_copy(told):
+                is_copy = False  # an application published it with a copy's properties
             is_local = side == SECONDARY and not is_copy
             now = self._arrived_at = time.monotonic()
             if side == self._machine.state.reads:
@@ -287,16 +292,21 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._watermark.arrived(key, told.enqueued_ms)
                 return False
             self._latest_ms = max(self._latest_ms, enqueued_ms(message))
+            key = (told.sequence, told.enqueued_ms)
+            self._missing.pop(key, None)
             if is_local:
-                self._local.add(message)
-            if self._drift_ms is None or not is_proven_copy(told):
+                self._local[message] = key
+            if self._drift_ms is None:
                 return False
-            return entered_ms(told) < self._watermark.at_ms - self._drift_ms
+            # By the primary's clock: where else it entered, and when, says nothing of what the primary had delivered.
+            at_ms = was_enqueued_ms(told, self._engine.identity_of(PRIMARY), self._source.entity)
+            return at_ms is not None and at_ms < self._watermark.at_ms - self._drift_ms
 
     def _on_settled(self, message: ServiceBusReceivedMessage, is_handled: bool) -> None:
         with self._lock:
-            self._local.discard(message)
+            key = self._local.pop(message, None)
             if is_handled:
+                self._missing.pop(key, None)
                 self._watermark.handled(self._keys.get(message))
 
     def _on_open(self, side: str) -> None:
@@ -308,8 +318,14 @@ class FailoverReceiver(TwoRegionReceiver):
                     self._watermark.hold()
                     self._held_until = now + _LOCK_SECONDS
                 self._is_second = True
+            elif self._is_in_another_hand:
+                self._is_in_another_hand = False
+                self._missing[SECONDARY] = now + _LOCK_SECONDS
 
     def _on_lost(self, side: str, failure: Failure) -> None:
+        if side == SECONDARY:
+            with self._lock:  # they come again, unless they are handled meanwhile
+                self._missing.update(dict.fromkeys(self._local.values(), time.monotonic() + _LOCK_SECONDS))
         if failure.region_may_be_gone:
             self._failed(side)
 
@@ -348,15 +364,20 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._held_until = math.inf
                 self._watermark.let_go()
             local = self._engine.unsettled(list(self._local))
-            self._carry_out(self._machine.tick(now, local_unsettled=local, is_caught_up=self._is_caught_up(now)))
+            if not self._engine.has_room(self._machine.state.reads):
+                self._full_at = now
+            is_caught_up = self._is_caught_up(now)
+            self._carry_out(self._machine.tick(now, local_unsettled=local, is_caught_up=is_caught_up))
 
     def _is_caught_up(self, now: float) -> bool:
         """Messages arrive in the order in which they were enqueued: one from after the switch says that all did, and so does none for
-        a while from a namespace that answers.
+        a while from a namespace that answers, while there is room for one. What was in hand before may come later, once its lock has ended.
         """
-        is_quiet = now - self._arrived_at >= max(_AGAIN_SECONDS, self._probe_seconds) and (
-            self._answered_at > self._arrived_at
-        )
+        self._missing = {key: until for key, until in self._missing.items() if until > now}
+        if self._missing:
+            return False
+        since = max(self._arrived_at, self._full_at)
+        is_quiet = now - since >= max(_AGAIN_SECONDS, self._probe_seconds) and self._answered_at > since
         return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS
 
     def _ask_trigger(self) -> None:
@@ -432,6 +453,7 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._arrived_at = self._tried_at = time.monotonic()
                 other = SECONDARY if effect.side == PRIMARY else PRIMARY
                 self._local.clear()
+                self._missing.clear()
                 self._engine.leave_side(other)
                 self._engine.open_side(effect.side)
             else:

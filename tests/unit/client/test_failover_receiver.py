@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.failover_receiver import FailoverReceiver, FailoverState
+from isthmus.client.failure import Failure
 from isthmus.client.receive.failover import PRIMARY, SECONDARY
 
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
@@ -36,6 +38,9 @@ class Engine:
 
     def unsettled(self, keys: object) -> int:
         return 0
+
+    def has_room(self, side: str) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -138,6 +143,98 @@ def test_the_watermark_goes_on_behind_a_message_that_comes_again_and_is_known(tm
     handle(receiver, message("m1", 1, 10_000))
     handle(receiver, message("m1", 1, 10_000), message("m2", 2, 20_000))  # its settlement was lost
     assert mark(receiver) == 20_000
+    receiver.close()
+
+
+def drain(receiver: FailoverReceiver, later: float) -> FailoverState:
+    """A turn so much later, when the secondary has answered a probe a moment before."""
+    receiver._probe_read = receiver._probe_primary = lambda now: None  # type: ignore[method-assign]
+    now = time.monotonic() + later
+    receiver._answered_at = now - 1.0
+    receiver._turn(now)
+    return receiver.state
+
+
+def draining(path: Path, state: str = "draining") -> FailoverReceiver:
+    path.write_text(json.dumps({"version": 1, "state": state, "watermark_ms": 0}))
+    made = FailoverReceiver(CONNECTION, CONNECTION, "orders", state=path)
+    made._machine._drain_since = 0.0
+    return made
+
+
+def test_a_secondary_is_not_drained_while_there_is_no_room_for_more_of_it(tmp_path: Path) -> None:
+    """F2: the application is slow, and behind what it has yet to take are messages that were sent there."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._is_in_another_hand = False
+    engine = receiver._engine
+    engine.on_open(SECONDARY, "NS-B")
+    copies = [message(f"m{number}", number, 1000) for number in range(1, 21)]
+    engine.on_messages(SECONDARY, copies)
+    receiver._local.clear()  # as if they were copies
+    assert drain(receiver, 60.0) is FailoverState.DRAINING
+    for each in engine.take(20):
+        engine.complete(each)
+    assert drain(receiver, 60.5) is FailoverState.DRAINING
+    assert drain(receiver, 120.0) is FailoverState.PRIMARY
+    receiver.close()
+
+
+@pytest.mark.parametrize("state", ["secondary", "publishers", "draining"])
+def test_a_secondary_is_not_drained_while_what_a_killed_receiver_had_in_hand_is_locked(
+    tmp_path: Path, state: str
+) -> None:
+    """F2: nobody would read what comes back there."""
+    receiver = draining(tmp_path / "state.json", state)
+    receiver._engine.on_open(SECONDARY, "NS-B")
+    receiver._machine.published(PRIMARY, 0.0)
+    receiver._machine.state = FailoverState.DRAINING
+    assert drain(receiver, 60.0) is FailoverState.DRAINING
+    assert drain(receiver, 300.0) is FailoverState.DRAINING
+    assert drain(receiver, 400.0) is FailoverState.PRIMARY
+    receiver.close()
+
+
+@pytest.mark.parametrize("what", ["abandoned", "handled", "again"])
+def test_a_secondary_is_not_drained_while_what_it_had_delivered_before_a_lost_connection_is_locked(
+    tmp_path: Path, what: str
+) -> None:
+    """F2, unless it was handled meanwhile, or has come again."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._is_in_another_hand = False
+    engine = receiver._engine
+    engine.on_open(SECONDARY, "NS-B")
+    engine.on_messages(SECONDARY, [message("m1", 1, 1000)])
+    [one] = engine.take(1)
+    engine.on_lost(SECONDARY, Failure.GONE, ConnectionError())
+    engine.on_open(SECONDARY, "NS-B")
+    if what == "handled":
+        engine.complete(one)
+    else:
+        engine.abandon(one)
+    if what == "again":
+        engine.on_messages(SECONDARY, [message("m1", 1, 1000)])
+        [one] = engine.take(1)
+        engine.complete(one)
+    receiver._machine._health[SECONDARY].failing_since = math.inf
+    assert drain(receiver, 60.0) is (FailoverState.DRAINING if what == "abandoned" else FailoverState.PRIMARY)
+    assert drain(receiver, 400.0) is FailoverState.PRIMARY
+    receiver.close()
+
+
+def test_a_message_with_a_copys_properties_that_is_none_is_waited_for(tmp_path: Path) -> None:
+    """F2: an application published it at the secondary."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._engine.on_open(SECONDARY, "NS-B")
+    published = ServiceBusReceivedMessage.from_bytes(
+        section.encode_message(
+            b"m1",
+            properties={"message_id": "m1"},
+            annotations={"x-opt-sequence-number": Long(1), "x-opt-enqueued-time": Timestamp(1000)},
+            application_properties={"repl-origin": "ewr/orders"},
+        )
+    )
+    receiver._engine.on_messages(SECONDARY, [published])
+    assert published in receiver._local
     receiver.close()
 
 

@@ -425,6 +425,15 @@ class Engine:
         with self._changed:
             return not self._merge.unsettled_of(side)
 
+    def identity_of(self, side: str) -> str:
+        """What a namespace calls itself; empty where it has not been connected."""
+        return self._identities.get(side, "")
+
+    def has_room(self, side: str) -> bool:
+        """Whether more is taken from a namespace at the moment."""
+        with self._changed:
+            return self._merge.demand(side, self._wanted) > 0
+
     def unsettled(self, messages: Iterable[ServiceBusReceivedMessage]) -> int:
         """How many of these, which came here, are not settled."""
         with self._changed:
