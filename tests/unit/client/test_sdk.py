@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
@@ -79,3 +79,22 @@ def test_a_receiver_without_a_thread_has_what_is_listened_on() -> None:
         sdk.listen(receiver)
         assert heard == [{"wait": handler._socket_timeout, "batch": 21}]
         handler._connection = handler._link = None
+
+
+def test_a_lock_is_renewed_in_time_whatever_this_machines_clock() -> None:
+    lock = timedelta(seconds=30)
+    for ahead, expected in ((0, 15), (3600, 15), (-20, 5), (-3600, 5)):  # of the namespace's clock
+        now = datetime.now(UTC) + timedelta(seconds=ahead)
+        assert abs(sdk.renew_seconds(now + lock, now) - expected) < 1
+        assert abs(sdk.renew_seconds(now + lock, now - timedelta(days=1)) - expected) < 1 or ahead == 3600
+        assert sdk.renew_seconds(now + lock, None) <= 15
+    assert sdk.renew_seconds(datetime.now(UTC) + timedelta(milliseconds=1), None) == 0.3
+
+
+def test_a_session_is_used_as_long_as_its_namespace_lets_it() -> None:
+    receiver: Any = ServiceBusClient.from_connection_string(STRING).get_queue_receiver("q", session_id="one")
+    receiver.session._locked_until_utc = datetime.now(UTC) - timedelta(hours=1)
+    assert receiver.session._lock_expired
+    sdk.without_session_clock(receiver)
+    receiver._check_live()
+    sdk.without_session_clock(ServiceBusClient.from_connection_string(STRING).get_queue_receiver("q"))

@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from isthmus.client import sdk
@@ -244,7 +243,10 @@ class Branch:
                 raise MessageLockLostError(
                     message=f"the link to {self.side} that delivered the message is lost; it comes again"
                 )
-            return getattr(receiver, what)(message, *arguments, **options)
+            if not sdk.confirms_settlement(receiver, message):
+                return getattr(receiver, what)(message, *arguments, **options)
+            with sdk.without_lock_check(message):
+                return getattr(receiver, what)(message, *arguments, **options)
 
         return self.call(settle)
 
@@ -382,7 +384,7 @@ class Branch:
             self._settle_failures += 1
             return
         try:
-            with _without_waiting(receiver):
+            with _without_waiting(receiver), sdk.without_lock_check(message):
                 if action is Action.COMPLETE:
                     receiver.complete_message(message)
                 elif action is Action.ABANDON or not _give_back(receiver, message):
@@ -393,8 +395,10 @@ class Branch:
                 raise
 
     def _renew_session(self, receiver: ServiceBusReceiver) -> None:
+        sdk.without_session_clock(receiver)
         until = receiver.session.renew_lock(timeout=_RENEW_TIMEOUT_SECONDS)
-        self._renew_at = time.monotonic() + max(0.3, (until - datetime.now(UTC)).total_seconds() / 2)
+        sdk.without_session_clock(receiver)
+        self._renew_at = time.monotonic() + sdk.renew_seconds(until, None)
 
     def _renew(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         try:

@@ -19,9 +19,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
 from isthmus.client.receive.branch import Branch, BranchState, Source
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineState"]
 
 _LOGGER = logging.getLogger(__name__)
-_LEAST_RENEW_SECONDS = 0.3
 _STOP_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
 _REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
@@ -518,7 +518,7 @@ class Engine:
         until = message.locked_until_utc
         if until is None:
             return math.inf
-        return max(_LEAST_RENEW_SECONDS, (until - datetime.now(UTC)).total_seconds() / 2)
+        return sdk.renew_seconds(until, message.enqueued_time_utc)
 
     def _on_lapse(self, now: float) -> None:
         with self._changed:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any, Self, cast
 
 import pytest
+from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import MessageLockLostError
 
+from isthmus.amqp import section
+from isthmus.amqp.types import Timestamp
 from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
@@ -186,4 +189,53 @@ def test_what_is_asked_of_a_branch_that_has_ended_is_answered() -> None:
     stage.branch._finish()
     future = stage.branch.call(lambda receiver: None)
     with pytest.raises(ConnectionError, match="closed"):
+        future.result(0)
+
+
+@pytest.mark.parametrize("what", ["complete", "abandon", "dead-letter"])
+def test_a_lock_ends_by_the_clock_of_its_namespace(what: str) -> None:
+    """With a clock that is ahead the SDK would refuse every settlement, and each message would end in the dead-letter queue."""
+    stage = Stage()
+    receiver = stage.open()
+    annotations = {"x-opt-locked-until": Timestamp(1_767_225_600_000)}
+    message: Any = ServiceBusReceivedMessage.from_bytes(section.encode_message(b"m1", annotations=annotations))
+    until = message.locked_until_utc
+    assert message._lock_expired
+
+    def settle(message: Any, **_: object) -> None:
+        if message._lock_expired:
+            raise MessageLockLostError
+        receiver.settled.append(message)
+
+    for name in ("complete_message", "abandon_message", "dead_letter_message"):
+        setattr(receiver, name, settle)
+    receiver._await_settlement_outcome = True  # type: ignore[attr-defined]
+    stage.deliver(message)
+    if what == "dead-letter":
+        future = stage.branch.settle_by(message, "dead_letter_message", reason="bad")
+        stage.run()
+        future.result(0)
+    else:
+        stage.branch.settle(message, Action.COMPLETE if what == "complete" else Action.ABANDON)
+        stage.run()
+    assert receiver.settled == [message]
+    assert message.locked_until_utc == until
+
+
+def test_a_dead_letter_that_nobody_confirms_needs_a_lock() -> None:
+    """Older versions of the SDK do not wait for the namespace: it would be taken for done."""
+    stage = Stage()
+    receiver = stage.open()
+    annotations = {"x-opt-locked-until": Timestamp(1_767_225_600_000)}
+    message: Any = ServiceBusReceivedMessage.from_bytes(section.encode_message(b"m1", annotations=annotations))
+
+    def settle(message: Any) -> None:
+        if message._lock_expired:
+            raise MessageLockLostError
+
+    receiver.dead_letter_message = settle  # type: ignore[method-assign]
+    stage.deliver(message)
+    future = stage.branch.settle_by(message, "dead_letter_message")
+    stage.run()
+    with pytest.raises(MessageLockLostError):
         future.result(0)
