@@ -23,7 +23,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from isthmus.client import sdk
@@ -122,6 +122,22 @@ class BranchState:
     failures: int
     settle_failures: int
     last_error: str
+
+    def after(self, earlier: BranchState | None) -> BranchState:
+        """With what was counted before, when the namespace was read earlier."""
+        if earlier is None:
+            return self
+        return BranchState(
+            self.is_open,
+            self.received + earlier.received,
+            self.failures + earlier.failures,
+            self.settle_failures + earlier.settle_failures,
+            self.last_error or earlier.last_error,
+        )
+
+    def ended(self, earlier: BranchState | None) -> BranchState:
+        """The same of a branch that is left; its thread may not have come to that yet."""
+        return replace(self.after(earlier), is_open=False)
 
 
 class BranchOwner(Protocol):

@@ -4,7 +4,8 @@ What it is: the calls to a `SeenStore`, with failures counted and turned into "n
 the list within its bounds. What it is not: the list (`isthmus.client.seen`), nor what follows from its answers (`merge`).
 
 Invariants:
-    C1. `is_current` is true only while the list counts this receiver's claims, whatever this process was doing meanwhile.
+    C1. `is_current` is true only while the list counts this receiver's claims, whatever this process was doing meanwhile, also where the
+        machine slept, or its clock, by which a list in a file counts, was set forward.
     C2. A lease that is renewed after it ran out is reported first: others may have claimed what this receiver had claimed.
 """
 
@@ -25,6 +26,8 @@ __all__ = ["Claims"]
 _LOGGER = logging.getLogger(__name__)
 _BEAT_SECONDS = 1.0
 _SWEEP_SECONDS = 10.0
+# On Linux the monotonic clock stands still while the machine sleeps, and a lease does not; elsewhere it goes on.
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Claims:
@@ -48,7 +51,7 @@ class Claims:
         self._lease_seconds = seen.bounds.lease.total_seconds()
         self._on_lapse = on_lapse
         self._on_beat = on_beat
-        self._until = -math.inf
+        self._until = self._until_wall = -math.inf
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isthmus-seen", daemon=True)
 
@@ -67,15 +70,16 @@ class Claims:
         except SeenStoreError as error:
             _LOGGER.warning("%s", error)
 
-    def is_current(self, now: float) -> bool:
+    @property
+    def is_current(self) -> bool:
         """Whether the claims count (C1)."""
-        return now < self._until
+        return _steady() < self._until and _wall() < self._until_wall
 
     def claim(self, messages: Sequence[Keys]) -> Sequence[Verdict | None]:
         """What the list says of messages; None where it does not answer."""
         if not messages:
             return []
-        asked_at = time.monotonic()
+        asked_at = _steady(), _wall()
         try:
             verdicts = self._seen.claim(messages, self.owner)
         except SeenStoreError as error:
@@ -104,11 +108,10 @@ class Claims:
         except SeenStoreError as error:
             self._failed(error)
 
-    def _renewed(self, asked_at: float) -> None:
-        now = time.monotonic()
-        if now >= self._until:
-            self._on_lapse(now)
-        self._until = asked_at + self._lease_seconds
+    def _renewed(self, asked_at: tuple[float, float]) -> None:
+        if not self.is_current:
+            self._on_lapse(time.monotonic())
+        self._until, self._until_wall = (each + self._lease_seconds for each in asked_at)
 
     def _failed(self, error: SeenStoreError) -> None:
         self.errors += 1
@@ -122,11 +125,21 @@ class Claims:
             self._on_beat(now)
             try:
                 if now >= renew_at:
+                    asked_at = _steady(), _wall()
                     self._seen.renew(self.owner)
-                    self._renewed(now)
+                    self._renewed(asked_at)
                     renew_at = now + pause
                 if now >= sweep_at:
                     self.forgotten_early += self._seen.sweep().by_count
                     sweep_at = now + _SWEEP_SECONDS
             except SeenStoreError as error:
                 self._failed(error)
+
+
+def _steady() -> float:
+    """Monotonic seconds that go on while the machine sleeps."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def _wall() -> float:
+    return time.time_ns() / 1e9

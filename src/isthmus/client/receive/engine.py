@@ -194,7 +194,6 @@ class Engine:
         """Read no more at a namespace; what is not with the application goes back to it. Does not wait for the namespace."""
         branch = self._leave(side)
         if branch is not None:
-            self._past[side] = branch.state()
             branch.stop(0.0)
 
     def close(self) -> None:
@@ -203,13 +202,15 @@ class Engine:
             if self.is_closed:
                 return
             self._stopping.set()
+        past = dict(self._past)
         branches = [branch for side in list(self._branches) if (branch := self._leave(side)) is not None]
         for branch in branches:
             branch.stop(0.0)
         limit = time.monotonic() + _STOP_SECONDS
         for branch in branches:
             branch.stop(max(0.0, limit - time.monotonic()))
-            self._past[branch.side] = branch.state()
+            with self._changed:  # with what it did to its end
+                self._past[branch.side] = branch.state().ended(past.get(branch.side))
         self._close_opened()
         self._claims.close(_STOP_SECONDS)
         self._notify()
@@ -228,6 +229,7 @@ class Engine:
                 return None
             effects = self._merge.closed(side, time.monotonic())
             del self._branches[side]
+            self._past[side] = branch.state().ended(self._past.get(side))
             for effect in effects:
                 message = self._messages.get(effect.number) if isinstance(effect, Settle) else None
                 if isinstance(effect, Settle) and message is not None:
@@ -246,7 +248,7 @@ class Engine:
         with self._changed:
             self._wanted = 0
             now = time.monotonic()
-            if self._merge.ready and not self._claims.is_current(now):
+            if self._merge.ready and not self._claims.is_current:
                 self._merge.doubted(now)
             numbers = self._merge.take(limit, now)
             return [self._messages[number] for number in numbers]
@@ -407,7 +409,7 @@ class Engine:
     def state(self) -> EngineState:
         """What was done so far."""
         with self._changed:
-            namespaces = {**self._past, **{side: branch.state() for side, branch in self._branches.items()}}
+            now = {side: branch.state().after(self._past.get(side)) for side, branch in self._branches.items()}
             return EngineState(
                 replace(self._merge.counts),
                 self._merge.ready,
@@ -417,7 +419,7 @@ class Engine:
                 self._handled_twice,
                 self._claims.forgotten_early,
                 self._claims.errors,
-                namespaces,
+                {**self._past, **now},
             )
 
     def is_idle(self, side: str) -> bool:

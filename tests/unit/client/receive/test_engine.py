@@ -33,10 +33,16 @@ class Time:
     """Stands for the module `time` in the engine."""
 
     def __init__(self) -> None:
-        self.later = 0.0
+        self.later = self.slept = self.stepped = 0.0
 
     def monotonic(self) -> float:
         return time.monotonic() + self.later
+
+    def clock_gettime(self, clock: int) -> float:
+        return time.clock_gettime(clock) + self.later + self.slept
+
+    def time_ns(self) -> int:
+        return time.time_ns() + round((self.later + self.slept + self.stepped) * 1e9)
 
 
 @pytest.fixture
@@ -102,6 +108,23 @@ def test_nothing_is_handed_over_after_the_lease_ran_out_until_the_list_is_asked(
     assert engine.take(10) == []
     engine.on_turn(A)
     assert names(engine.take(10)) == ["m1"]
+
+
+@pytest.mark.parametrize("how", ["slept", "stepped"])
+def test_nothing_is_handed_over_after_the_machine_slept_or_its_clock_stepped(
+    engine: Engine, seen: MemorySeen, clock: ManualClock, later: Time, how: str
+) -> None:
+    """The monotonic clock tells of neither, and by the list's clock the lease has run out."""
+    engine.on_messages(A, [message("m1", 1)])
+    keys = engine._handed[engine._messages[1]].keys
+    clock.advance(60_000)
+    setattr(later, how, 60.0)
+    assert seen.claim([keys], "another") == [Verdict.NEW]
+    seen.handle([keys], "another")
+    assert engine.take(10) == []
+    engine.on_turn(A)
+    assert engine.take(10) == []
+    assert engine.state().counts.suppressed == 1
 
 
 def test_a_handled_message_is_in_the_list_with_all_keys_of_its_copies(engine: Engine, seen: MemorySeen) -> None:
@@ -408,3 +431,20 @@ def test_a_session_that_is_found_after_the_end_is_given_back(engine: Engine) -> 
     engine.use_session(FoundSession("one", {A: (Opened("client"), Opened("receiver"))}))
     engine.start()
     assert sorted(closed) == ["client", "receiver"]
+
+
+def test_what_is_counted_of_a_namespace_goes_on_when_it_is_read_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter never falls."""
+    monkeypatch.setattr(Branch, "start", lambda self: None)
+    for received in (1, 2):
+        engine.open_side(A)
+        engine._branches[A]._received = received
+        engine._branches[A]._settle_failures = 1
+        engine._branches[A]._receiver = object()  # type: ignore[assignment]
+        engine.leave_side(A)
+        assert not engine.state().namespaces[A].is_open
+    engine.open_side(A)
+    state = engine.state().namespaces[A]
+    assert (state.received, state.settle_failures, state.failures, state.is_open) == (3, 2, 0, False)
