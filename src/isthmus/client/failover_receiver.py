@@ -44,7 +44,7 @@ from isthmus.client.receive.failover import (
 from isthmus.client.receive.failover_file import FailoverFile, FailoverStateError
 from isthmus.client.receive.message_key import Arrived, enqueued_ms, is_proven_copy, was_enqueued_ms
 from isthmus.client.receive.watermark import Watermark
-from isthmus.client.seen import Bounds, SeenStore, open_seen
+from isthmus.client.seen import Bounds, SeenStore, is_opened_here, open_seen
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.name import ORIGIN, TIME
 
@@ -207,6 +207,7 @@ class FailoverReceiver(TwoRegionReceiver):
             prefetch=prefetch_count,
             max_renewal_seconds=max_lock_renewal.total_seconds(),
             connect_seconds=connect_timeout,
+            closes_seen=is_opened_here(seen),
             order_wait_seconds=0.0,
             skip=self._sees,
             on_lost=self._on_lost,

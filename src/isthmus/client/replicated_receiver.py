@@ -30,7 +30,7 @@ from isthmus.client.receive.face import (
     checked_source,
     is_next,
 )
-from isthmus.client.seen import Bounds, SeenStore, open_seen
+from isthmus.client.seen import Bounds, SeenStore, is_opened_here, open_seen
 
 __all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "ReplicatedReceiver", "ReplicatedSession"]
 
@@ -150,6 +150,7 @@ class ReplicatedReceiver(TwoRegionReceiver):
             max_renewal_seconds=max_lock_renewal.total_seconds(),
             order_wait_seconds=order_wait.total_seconds(),
             connect_seconds=connect_timeout,
+            closes_seen=is_opened_here(seen),
         )
 
     def __enter__(self) -> Self:

@@ -55,6 +55,8 @@ class _Handed:
     keys: Keys
     is_settled: bool = False
     is_deferred: bool = False
+    is_handled: bool = False
+    attempts: int = 0
     marked: frozenset[bytes] = frozenset()
 
 
@@ -92,7 +94,8 @@ class Engine:
     Args:
         endpoints: the namespaces by name; the first leads.
         source: what is read at each.
-        seen: the list; it is closed with the engine.
+        seen: the list.
+        closes_seen: whether it is closed with the engine.
         prefetch: see `Merge`.
         max_renewal_seconds: see `Merge`.
         order_wait_seconds: see `Merge`.
@@ -112,12 +115,13 @@ class Engine:
         max_renewal_seconds: float = 300.0,
         order_wait_seconds: float = 1.0,
         connect_seconds: float = 15.0,
+        closes_seen: bool = True,
         skip: Skip | None = None,
         on_lost: Callable[[str, Failure], None] = lambda side, failure: None,
         on_open: Callable[[str], None] = lambda side: None,
         on_settled: Callable[[ServiceBusReceivedMessage, bool], None] = lambda message, is_handled: None,
     ) -> None:
-        self._claims = Claims(seen, self._on_lapse, self._on_beat)
+        self._claims = Claims(seen, self._on_lapse, self._on_beat, closes=closes_seen)
         self._endpoints = dict(endpoints)
         self._source = replace(source, prefetch=prefetch)
         self._connect_seconds = connect_seconds
@@ -534,11 +538,18 @@ class Engine:
         """Durably, with the keys of the copies: what one of those shares a key with is the same message."""
         with self._changed:
             handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number, handed.keys)
+            handed.attempts += 1
+            is_repeated = (
+                handed.attempts > 1
+            )  # an earlier call, whose answer was lost or is yet to come, may have marked it
         is_first = self._claims.handle(handed.marked)
-        self._handled_twice += not is_first and not handed.is_deferred
+        self._handled_twice += not (is_first or is_repeated or handed.is_deferred)
 
     def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
         with self._changed:
+            if handed.is_handled:  # by a call that this one repeats
+                return
+            handed.is_handled = True
             later = self._merge.keys_of(handed.number, handed.marked) - handed.marked
             effects = self._bound(self._merge.handled(handed.number, settled, handed.marked))
         if later:  # of a copy that arrived meanwhile

@@ -22,7 +22,7 @@ from isthmus.client.receive.branch import Branch, Source
 from isthmus.client.receive.engine import Engine
 from isthmus.client.receive.merge import Action
 from isthmus.client.receive.next_session import FoundSession
-from isthmus.client.seen import Bounds, Keys, MemorySeen, Verdict
+from isthmus.client.seen import Bounds, Keys, MemorySeen, SeenStoreError, Verdict
 from isthmus.testing.clock import ManualClock
 
 A, B = "primary", "secondary"
@@ -448,3 +448,68 @@ def test_what_is_counted_of_a_namespace_goes_on_when_it_is_read_again(
     engine.open_side(A)
     state = engine.state().namespaces[A]
     assert (state.received, state.settle_failures, state.failures, state.is_open) == (3, 2, 0, False)
+
+
+def test_a_completion_that_is_repeated_since_the_list_did_not_answer_is_counted_once(
+    engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call was carried out all the same."""
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    handle = seen.handle
+
+    def lost(messages: Sequence[Keys], owner: str) -> list[bool]:
+        handle(messages, owner)
+        raise SeenStoreError("list", "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seen, "handle", lost)
+        with pytest.raises(SeenStoreError):
+            engine.complete(one)
+    engine.complete(one)
+    assert (engine.state().counts.handled, engine.state().handled_twice) == (1, 0)
+
+
+def test_a_completion_that_is_repeated_while_it_is_under_way_is_counted_once(
+    engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With asyncio a call that timed out goes on in its thread."""
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    handle = seen.handle
+
+    def slow(messages: Sequence[Keys], owner: str) -> list[bool]:
+        monkeypatch.setattr(seen, "handle", handle)
+        marked = handle(messages, owner)
+        engine.complete(one)
+        return marked
+
+    monkeypatch.setattr(seen, "handle", slow)
+    engine.complete(one)
+    assert (engine.state().counts.handled, engine.state().handled_twice) == (1, 0)
+
+
+def test_what_another_receiver_handled_too_is_counted(engine: Engine, seen: MemorySeen) -> None:
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    seen.handle([engine._handed[one].keys], "another")
+    engine.complete(one)
+    assert engine.state().handled_twice == 1
+
+
+def test_a_list_that_fails_in_its_own_way_is_asked_again(
+    engine: Engine, seen: MemorySeen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of the application's own may raise anything; the connection to the namespace is not at fault."""
+
+    def broken(messages: Sequence[Keys], owner: str) -> list[Verdict]:
+        raise LookupError("no such table")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seen, "claim", broken)
+        engine.on_messages(A, [message("m1", 1)])
+    assert engine._claiming == set()
+    assert engine.state().seen_errors == 1
+    later_turn = time.monotonic() + 10
+    asks = engine._merge.tick(later_turn)
+    assert len(asks) == 1
