@@ -86,11 +86,19 @@ class Claims:
         """Whether the claims count (C1)."""
         return _steady() < self._until and _wall() < self._until_wall
 
+    def moment(self) -> tuple[float, float]:
+        """Now, for `is_within_lease`."""
+        return _steady(), _wall()
+
+    def is_within_lease(self, asked_at: tuple[float, float]) -> bool:
+        """Whether what the list said to a question of that moment holds still."""
+        return all(now < at + self._lease_seconds for now, at in zip(self.moment(), asked_at, strict=True))
+
     def claim(self, messages: Sequence[Keys]) -> Sequence[Verdict | None]:
         """What the list says of messages; None where it does not answer."""
         if not messages:
             return []
-        asked_at = _steady(), _wall()
+        asked_at = self.moment()
         try:
             verdicts = self._seen.claim(messages, self.owner)
         except Exception as error:  # noqa: BLE001 - C3
@@ -145,7 +153,7 @@ class Claims:
                 _LOGGER.exception("a connection that hangs could not be ended")
             try:
                 if now >= renew_at:
-                    asked_at = _steady(), _wall()
+                    asked_at = self.moment()
                     self._seen.renew(self.owner)
                     self._renewed(asked_at)
                     renew_at = now + pause

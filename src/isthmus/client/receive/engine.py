@@ -511,9 +511,11 @@ class Engine:
         with self._changed:
             question = self._merge.asks()
         try:
+            asked_at = self._claims.moment()
             verdicts = self._claims.claim(messages)
             with self._changed:
-                yield question, verdicts
+                is_still_true = self._claims.is_within_lease(asked_at)
+                yield question, verdicts if is_still_true else [None] * len(verdicts)
         finally:
             with self._changed:
                 self._merge.asked(question)

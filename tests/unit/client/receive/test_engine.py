@@ -513,3 +513,29 @@ def test_a_list_that_fails_in_its_own_way_is_asked_again(
     later_turn = time.monotonic() + 10
     asks = engine._merge.tick(later_turn)
     assert len(asks) == 1
+
+
+def test_an_answer_from_before_this_process_stood_still_hands_nothing_over(
+    engine: Engine, seen: MemorySeen, clock: ManualClock, later: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1, though the lease was renewed by another thread before the answer was looked at."""
+    claims = engine._claims
+    claim = claims.claim
+
+    def late(messages: Sequence[Keys]) -> Sequence[Verdict | None]:
+        monkeypatch.setattr(claims, "claim", claim)
+        verdicts = claim(messages)
+        clock.advance(60_000)
+        later.later = 60.0
+        assert seen.claim(messages, "another") == [Verdict.NEW]
+        seen.handle(messages, "another")
+        claim([(b"any",)])
+        return verdicts
+
+    monkeypatch.setattr(claims, "claim", late)
+    engine.on_messages(A, [message("m1", 1)])
+    assert engine.take(10) == []
+    later.later = 61.0
+    engine.on_turn(A)
+    assert engine.take(10) == []
+    assert engine.state().counts.suppressed == 1
