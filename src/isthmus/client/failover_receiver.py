@@ -196,6 +196,7 @@ class FailoverReceiver(TwoRegionReceiver):
         self._switched_ms = time.time_ns() // 1_000_000 if begin is FailoverState.DRAINING else 0
         self._answered_at = 0.0  # when the last probe began that was answered
         self._probe: Future[Any] | None = None
+        self._probed = ""
         self._prober: threading.Thread | None = None
         self._probing: Any = None
         self._telling = ""
@@ -397,6 +398,8 @@ class FailoverReceiver(TwoRegionReceiver):
     def _probe_read(self, now: float) -> None:
         """A namespace that is read and silent is asked; no answer in time is a failure, also while the SDK's call does not come back."""
         side = self._machine.state.reads
+        if self._probe is not None and self._probed != side:
+            self._probe = None  # it began before the change
         if self._probe is not None:
             if self._probe.done():
                 error = self._probe.exception()
@@ -411,6 +414,7 @@ class FailoverReceiver(TwoRegionReceiver):
         elif now - max(self._arrived_at, self._tried_at) >= self._probe_seconds:
             self._tried_at = now
             timeout = self._probe_timeout
+            self._probed = side
             self._probe = self._engine.begin(side, lambda receiver: receiver.peek_messages(1, timeout=timeout))
 
     def _probe_primary(self, now: float) -> None:

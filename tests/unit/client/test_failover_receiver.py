@@ -275,3 +275,17 @@ def test_a_turn_that_changes_nothing_is_followed_by_a_pause(receiver: FailoverRe
     receiver.fail_over()
     assert receiver._wake.is_set()
     receiver._engine = kept
+
+
+def test_a_probe_of_the_namespace_that_was_left_says_nothing_of_the_other(receiver: FailoverReceiver) -> None:
+    """The change came between the question and its answer."""
+    engine: Any = Engine()
+    receiver._engine, kept = engine, receiver._engine
+    now = time.monotonic() + LATER_SECONDS
+    receiver._probe_read(now)
+    engine.probes[0].set_exception(ConnectionError("the receiver is closed"))
+    receiver._machine.state = FailoverState.PRIMARY
+    engine.begin = lambda side, what: None
+    receiver._probe_read(now)
+    assert receiver._machine.view(now + 10).primary_away_seconds == 0
+    receiver._engine = kept

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -50,6 +51,8 @@ _AT_ONCE = 1e-9
 _TAKEN_AT_ONCE = 200
 _RENEW_TIMEOUT_SECONDS = 10.0
 _FLUSH_SECONDS = 5.0
+# One that is left settles, gives back what the SDK has prefetched, and closes: a few round trips.
+_END_SECONDS = 15.0
 # Beyond every time-out that is given to a call.
 _OPEN_GRACE_SECONDS = 2.0
 _TURN_SECONDS = 60.0
@@ -193,11 +196,13 @@ class Branch:
         self._circuit = circuit or Circuit(0.2, 5.0)
         self._client: ServiceBusClient | None = None
         self._receiver: ServiceBusReceiver | None = None
+        self._closing: ServiceBusReceiver | None = None
         self._delivered: weakref.WeakSet[Any] = weakref.WeakSet()  # by the link that is open
         self._commands: deque[Callable[[ServiceBusReceiver], None]] = deque()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._is_finished = False
+        self._is_closed = self._is_finished = False
+        self._end_by = math.inf
         self._received = self._failures = self._settle_failures = 0
         self._last_error = ""
         self._renew_at = 0.0
@@ -223,6 +228,13 @@ class Branch:
         if at_work is not None and now > at_work[0]:
             self._at_work = None
             break_connection(at_work[1])
+        elif now > self._end_by and not self._is_finished:
+            break_connection(self._receiver or self._closing)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it has done all that it will do."""
+        return self._is_finished
 
     def settle(self, message: ServiceBusReceivedMessage, action: Action) -> None:
         """Settle a message, soon; a failure is counted."""
@@ -268,6 +280,8 @@ class Branch:
 
     def stop(self, seconds: float = _FLUSH_SECONDS) -> None:
         """Do what is still to be done, and end; blocks so long at most."""
+        if not self._stopping.is_set():
+            self._end_by = time.monotonic() + _END_SECONDS
         self._stopping.set()
         self._wake.set()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
@@ -278,7 +292,7 @@ class Branch:
     def _add(self, command: Callable[[ServiceBusReceiver], None]) -> None:
         self._commands.append(command)
         self._wake.set()
-        if self._is_finished:  # whoever added it had found the branch before
+        if self._is_closed:  # whoever added it had found the branch before
             self._drop_commands(ConnectionError("the receiver is closed"))
 
     def _run(self) -> None:
@@ -375,10 +389,12 @@ class Branch:
         receiver, client = self._receiver, self._client
         self._receiver = self._client = None
         self._delivered = weakref.WeakSet()
+        self._closing = receiver
         for each in (receiver, client):
             if each is not None:
                 with contextlib.suppress(Exception):  # it is gone anyway
                     each.close()
+        self._closing = None
 
     def _finish(self) -> None:
         if self._opened is not None:  # and not taken up
@@ -387,9 +403,10 @@ class Branch:
         if receiver is not None:
             with contextlib.suppress(Exception):  # what is not settled is delivered again, and is known
                 self._do_commands(receiver)
-        self._is_finished = True
+        self._is_closed = True
         self._drop_commands(ConnectionError("the receiver is closed"))
         self._close()
+        self._is_finished = True
 
     def _is_settleable(self, message: ServiceBusReceivedMessage) -> bool:
         """Whether it came by the link that is open (B5), or is settled by its lock token, as deferred ones are."""

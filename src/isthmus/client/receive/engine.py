@@ -139,6 +139,7 @@ class Engine:
         self._changed = threading.Condition()
         self._branches: dict[str, Branch] = {}
         self._opened: dict[str, tuple[Any, Any]] = {}
+        self._left: list[Branch] = []
         self._past: dict[str, BranchState] = {}
         self._identities: dict[str, str] = {}
         self._refusals: dict[str, BaseException] = {}
@@ -199,6 +200,7 @@ class Engine:
         branch = self._leave(side)
         if branch is not None:
             branch.stop(0.0)
+            self._left.append(branch)
 
     def close(self) -> None:
         """End; what the application has not settled is delivered again. Blocks for some seconds at most."""
@@ -213,6 +215,7 @@ class Engine:
         limit = time.monotonic() + _STOP_SECONDS
         for branch in branches:
             branch.stop(max(0.0, limit - time.monotonic()))
+            branch.check(math.inf)  # nobody watches it from here on
             with self._changed:  # with what it did to its end
                 self._past[branch.side] = branch.state().ended(past.get(branch.side))
         self._close_opened()
@@ -533,7 +536,8 @@ class Engine:
             self._merge.doubted(now)
 
     def _on_beat(self, now: float) -> None:
-        for branch in list(self._branches.values()):
+        self._left = [each for each in self._left if not each.is_ended]
+        for branch in [*self._branches.values(), *self._left]:
             branch.check(now)
 
     def _mark(self, handed: _Handed) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any, Self, cast
 
 import pytest
@@ -239,3 +241,36 @@ def test_a_dead_letter_that_nobody_confirms_needs_a_lock() -> None:
     stage.run()
     with pytest.raises(MessageLockLostError):
         future.result(0)
+
+
+class Hanging(Receiver):
+    """A receiver whose namespace answers nothing, and whose calls end when its socket is shut down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = threading.Event()
+        self.sock = self
+        self._handler = self._connection = self._transport = self
+
+    def shutdown(self, how: int) -> None:
+        self.is_cut.set()
+
+    def close(self) -> None:
+        assert self.is_cut.wait(10)
+
+
+def test_a_branch_that_is_left_ends_though_its_namespace_hangs() -> None:
+    """B3: its thread and its connection would stay for as long as TCP has hope."""
+    stage = Stage()
+    stage.open()
+    receiver = Hanging()
+    stage.branch._receiver = cast("Any", receiver)
+    stage.branch.stop(0.0)
+    stage.branch._thread = threading.Thread(target=stage.branch._finish, daemon=True)
+    stage.branch._thread.start()
+    stage.branch.check(time.monotonic())
+    assert not receiver.is_cut.is_set()
+    assert not stage.branch.is_ended
+    stage.branch.check(time.monotonic() + 60.0)
+    stage.branch._thread.join(10)
+    assert stage.branch.is_ended

@@ -539,3 +539,17 @@ def test_an_answer_from_before_this_process_stood_still_hands_nothing_over(
     engine.on_turn(A)
     assert engine.take(10) == []
     assert engine.state().counts.suppressed == 1
+
+
+def test_a_branch_that_is_left_is_watched_to_its_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[float] = []
+    monkeypatch.setattr(Branch, "start", lambda self: None)
+    monkeypatch.setattr(Branch, "check", lambda self, now: checked.append(now))
+    engine.open_side(A)
+    branch = engine._branches[A]
+    engine.leave_side(A)
+    engine._on_beat(1.0)
+    branch._is_finished = True
+    engine._on_beat(2.0)
+    engine._on_beat(3.0)
+    assert checked == [1.0]
