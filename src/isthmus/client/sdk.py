@@ -27,7 +27,7 @@ __all__ = [
     "batch_of",
     "data_body",
     "encode",
-    "confirms_settlement",
+    "confirmed",
     "limits",
     "listen",
     "message_list",
@@ -194,17 +194,27 @@ def without_lock_check(message: Any) -> Iterator[None]:
         message._expiry = until
 
 
-def confirms_settlement(receiver: Any, message: Any) -> bool:
-    """Whether a settlement returns only once the namespace has confirmed it: older versions of the SDK wait for deferred messages alone."""
-    return bool(
-        getattr(receiver, "_await_settlement_outcome", False) or getattr(message, "_is_deferred_message", False)
-    )
+@contextlib.contextmanager
+def confirmed(receiver: Any, message: Any) -> Iterator[None]:
+    """Settle so that the call returns only once the namespace has confirmed it.
+
+    Versions of the SDK before 7.15 wait for no answer on the link, and would take for done what was lost with it; a settlement by the lock
+    token, which they keep for deferred messages, has an answer.
+    """
+    if hasattr(receiver, "_await_settlement_outcome") or message._is_deferred_message:
+        yield
+        return
+    message._is_deferred_message = True
+    try:
+        yield
+    finally:
+        message._is_deferred_message = False
 
 
 def without_session_clock(receiver: Any) -> None:
     """As `without_lock_check` for the session that a receiver reads, until its lock is renewed: the namespace detaches what has lost it."""
     session = getattr(receiver, "session", None)
-    if session is not None and confirms_settlement(receiver, None):
+    if session is not None:
         session._locked_until_utc = None
 
 

@@ -6,8 +6,9 @@ import socket
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
 
+from isthmus.amqp import section
 from isthmus.client import sdk
 from isthmus.client.send.parcel import Parcel
 
@@ -98,3 +99,15 @@ def test_a_session_is_used_as_long_as_its_namespace_lets_it() -> None:
     sdk.without_session_clock(receiver)
     receiver._check_live()
     sdk.without_session_clock(ServiceBusClient.from_connection_string(STRING).get_queue_receiver("q"))
+
+
+def test_a_message_can_be_settled_by_its_lock_token() -> None:
+    """As the SDK does with deferred ones."""
+    message: Any = ServiceBusReceivedMessage.from_bytes(section.encode_message(b"1"))
+    assert message._is_deferred_message is False
+    calls: list[str] = []
+    receiver: Any = ServiceBusClient.from_connection_string(STRING).get_queue_receiver("q")
+    receiver._settle_message_via_mgmt_link = lambda settlement, *_, **__: calls.append(settlement)
+    with sdk.confirmed(object(), message):
+        receiver._settle_message(message, "defer")
+    assert calls == ["defered"]

@@ -263,7 +263,7 @@ class Branch:
         return future
 
     def settle_by(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> Future[Any]:
-        """Settle a message by a method of the SDK's receiver; as `call`, and MessageLockLostError if its link is gone."""
+        """Settle a message by a method of the SDK's receiver, and wait for its namespace; as `call`, and MessageLockLostError if its link is gone."""
         from azure.servicebus.exceptions import MessageLockLostError
 
         def settle(receiver: ServiceBusReceiver) -> Any:
@@ -271,9 +271,7 @@ class Branch:
                 raise MessageLockLostError(
                     message=f"the link to {self.side} that delivered the message is lost; it comes again"
                 )
-            if not sdk.confirms_settlement(receiver, message):
-                return getattr(receiver, what)(message, *arguments, **options)
-            with sdk.without_lock_check(message):
+            with sdk.confirmed(receiver, message), sdk.without_lock_check(message):
                 return getattr(receiver, what)(message, *arguments, **options)
 
         return self.call(settle)

@@ -103,6 +103,12 @@ def checked_source(
         )
     if prefetch_count < 1:
         raise InvalidArgumentError(f"prefetch_count is {prefetch_count}; it has to be at least 1")
+    mode = (receiver_options or {}).get("receive_mode", "peeklock")
+    mode = getattr(mode, "value", mode)
+    if mode != "peeklock":  # what waits here would be gone with this process, and a copy with it
+        raise InvalidArgumentError(
+            f"receive_mode is {mode}; it has to be peeklock: messages are settled once they are handled"
+        )
     return Source(
         entity=entity,
         subscription=subscription or "",

@@ -224,23 +224,22 @@ def test_a_lock_ends_by_the_clock_of_its_namespace(what: str) -> None:
     assert message.locked_until_utc == until
 
 
-def test_a_dead_letter_that_nobody_confirms_needs_a_lock() -> None:
-    """Older versions of the SDK do not wait for the namespace: it would be taken for done."""
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_dead_letter_is_confirmed_by_its_namespace(is_old: bool) -> None:
+    """Before 7.15 the SDK has no answer on the link: what was lost with the connection would be taken for done, and completed."""
     stage = Stage()
     receiver = stage.open()
-    annotations = {"x-opt-locked-until": Timestamp(1_767_225_600_000)}
-    message: Any = ServiceBusReceivedMessage.from_bytes(section.encode_message(b"m1", annotations=annotations))
-
-    def settle(message: Any) -> None:
-        if message._lock_expired:
-            raise MessageLockLostError
-
-    receiver.dead_letter_message = settle  # type: ignore[method-assign]
+    if not is_old:
+        receiver._await_settlement_outcome = True  # type: ignore[attr-defined]
+    ways: list[bool] = []
+    receiver.defer_message = lambda message: ways.append(message._is_deferred_message)  # type: ignore[attr-defined]
+    message = Message()
     stage.deliver(message)
-    future = stage.branch.settle_by(message, "dead_letter_message")
+    future = stage.branch.settle_by(cast("Any", message), "defer_message")
     stage.run()
-    with pytest.raises(MessageLockLostError):
-        future.result(0)
+    future.result(0)
+    assert ways == [is_old]  # by its lock token
+    assert not message._is_deferred_message
 
 
 class Hanging(Receiver):

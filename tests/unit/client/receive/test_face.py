@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 
 from isthmus.client import FailoverReceiver, ReplicatedReceiver
 from isthmus.client.seen import Bounds
@@ -21,6 +21,11 @@ CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
         ({"entity": ""}, "entity is empty"),
         ({"session_id": 5}, "session_id has to be the name of a session, or NEXT_AVAILABLE_SESSION"),
         ({"prefetch_count": 0}, "prefetch_count is 0; it has to be at least 1"),
+        ({"receiver_options": {"receive_mode": "receiveanddelete"}}, "receive_mode is receiveanddelete"),
+        (
+            {"receiver_options": {"receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE}},
+            "receive_mode is receiveanddelete",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, object], text: str) -> None:
