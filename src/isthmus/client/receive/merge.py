@@ -126,12 +126,13 @@ class _Phase(Enum):
 class _Held:
     """A delivery that is not settled."""
 
-    __slots__ = ("ask_at", "delivery", "entry", "is_fetched", "is_lost", "is_overdue", "renew_at")
+    __slots__ = ("ask_at", "delivery", "entry", "is_fetched", "is_lost", "is_overdue", "order", "renew_at")
 
     def __init__(self, delivery: Delivery, now: float) -> None:
         self.delivery = delivery
         self.renew_at = now + delivery.renew_seconds
         self.entry: _Entry | None = None
+        self.order = delivery.number  # among those of its namespace; what is delivered again keeps its place
         self.is_lost = False
         self.is_fetched = False  # deferred: its lock is not the link's
         self.is_overdue = False  # with the application, though its claim was given up
@@ -149,7 +150,7 @@ class _Entry:
         self.keys = set(current.delivery.keys)
         self.phase = phase
         self.since = now
-        self.order = current.delivery.number
+        self.order = current.order
 
 
 class Merge:
@@ -477,6 +478,7 @@ class Merge:
         if delivery.is_again(current.delivery):
             if entry.phase is not _Phase.HANDED:
                 entry.current = held
+                held.order = current.order
                 self._forget(current)
                 return []
             current.is_lost, current.renew_at = True, math.inf
@@ -508,13 +510,14 @@ class Merge:
         first = entry.current.delivery
         if not is_late and self._leader not in (None, first.side):
             return False
-        # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message.
-        return not any(
-            each.entry is None
-            and not each.is_overdue
-            and each.delivery.side == first.side
-            and each.delivery.number < first.number
+        # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message. So is what waits for such.
+        earlier = entry.current.order
+        is_behind_asked = any(
+            each.entry is None and not each.is_overdue and each.delivery.side == first.side and each.order < earlier
             for each in self._held.values()
+        )
+        return not is_behind_asked and not any(
+            each.current.delivery.side == first.side and each.current.order < earlier for each in self._waiting
         )
 
     def _pass(self, entry: _Entry, now: float) -> None:

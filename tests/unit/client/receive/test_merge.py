@@ -281,6 +281,31 @@ class TestOrder:
         merge.tick(100)
         assert merge.take(10, 100) == [1, 2, 3, 4]
 
+    def test_what_comes_in_the_turn_that_ends_the_waiting_does_not_overtake_either(self, merge: Merge) -> None:
+        merge.received(delivery(1, A, "1"), OTHERS, 0)
+        for number in (2, 3):
+            merge.received(delivery(number, A, str(number)), NEW, 0)
+        [ask] = merge.tick(100)
+        assert isinstance(ask, Ask)
+        merge.answered(ask, NEW, 100)
+        merge.received(delivery(4, A, "4"), NEW, 100)
+        merge.tick(100)
+        assert merge.take(10, 100) == [1, 2, 3, 4]
+
+    def test_what_came_again_keeps_its_place_when_it_is_doubted(self, merge: Merge) -> None:
+        """Its delivery has a later number than that of the message behind it, which is yet to come again."""
+        merge.received(Delivery(1, A, key("1"), sequence=1), NEW, 0)
+        merge.received(Delivery(2, A, key("2"), sequence=2), NEW, 0)
+        merge.lost(A, 1)
+        merge.opened(A)
+        merge.received(Delivery(3, A, key("1"), sequence=1), MINE, 2)
+        merge.doubted(60)
+        for ask in merge.tick(60):
+            assert isinstance(ask, Ask)
+            merge.answered(ask, MINE, 60)
+        merge.tick(60)
+        assert merge.take(10, 60) == [3, 2]
+
     def test_what_was_doubted_keeps_its_order(self, merge: Merge) -> None:
         for number in range(1, 5):
             merge.received(delivery(number, A, str(number)), NEW, 0)
@@ -528,3 +553,79 @@ def test_whatever_happens_each_message_is_handled_once_and_nothing_is_left(
             break
     assert set(run.handled.values()) == {1}, {name: count for name, count in run.handled.items() if count != 1}
     assert [list(each.available_at) for each in run.sides.values()] == [[], []]
+
+
+class _Session:
+    """One receiver of one session, whose lock is the link's, and an application that handles one message after another, at times slowly."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.merge = Merge((A, B), prefetch=self.chance.choice([1, 3, 8]), keeps_order=True, max_renewal_seconds=3.0)
+        self.window = Window(Bounds())
+        self.available = set(range(60))
+        self.delivered: dict[int, int] = {}
+        self.names: dict[int, int] = {}
+        self.handled: list[int] = []
+        self.in_hand: int | None = None
+        self.is_open = False
+        self.now = 0.0
+
+    def claim(self, keys: tuple[bytes, ...], told: Callable[..., list[Effect]]) -> None:
+        question = self.merge.asks()
+        [verdict] = self.window.claim([keys], "me", round(self.now * 1000))
+        effects = told(verdict, self.now, question)
+        self.merge.asked(question)
+        self.carry_out(effects)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Release):
+                self.window.release([effect.keys], "me")
+                self.merge.released(effect.keys)
+            elif isinstance(effect, Ask):
+                self.claim(effect.keys, partial(self.merge.answered, effect))
+            elif isinstance(effect, Settle):
+                sequence = self.delivered.pop(effect.number, None)
+                if sequence is not None and effect.action is not Action.COMPLETE:
+                    self.available.add(sequence)
+
+    def step(self) -> None:
+        what = self.chance.random()
+        self.now += self.chance.random() * (6.0 if what > 0.99 else 0.1)
+        self.window.renew("me", round(self.now * 1000))
+        if not self.is_open:
+            self.is_open = True
+            self.merge.opened(A)
+        elif what < 0.01:
+            self.is_open = False
+            self.available.update(self.delivered.values())
+            self.delivered.clear()
+            self.carry_out(self.merge.lost(A, self.now))
+        elif what < 0.02:
+            self.merge.doubted(self.now)
+        elif what < 0.4 and self.merge.demand(A) > 0 and self.available:
+            number, sequence = len(self.names) + 1, min(self.available)
+            self.available.discard(sequence)
+            self.delivered[number] = self.names[number] = sequence
+            came = Delivery(number, A, key(str(sequence)), sequence=sequence)
+            self.claim(came.keys, partial(self.merge.received, came))
+        elif what < 0.6 and self.in_hand is None:
+            self.in_hand = next(iter(self.merge.take(1, self.now)), None)
+        elif self.in_hand is not None and what < 0.8:
+            number, self.in_hand = self.in_hand, None
+            keys = key(str(self.names[number]))
+            self.window.handle([keys], round(self.now * 1000))
+            self.handled.append(self.names[number])
+            self.carry_out(self.merge.handled(number, keys=keys))
+        self.carry_out(self.merge.tick(self.now))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_a_session_keeps_its_order(seed: int) -> None:
+    """M7, with lost connections, doubted claims, and an application that hangs for longer than locks are renewed."""
+    run = _Session(seed)
+    for _ in range(10_000):
+        run.step()
+        if not run.available and not run.delivered:
+            break
+    assert run.handled == list(range(60))
