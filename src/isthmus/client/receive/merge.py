@@ -126,13 +126,14 @@ class _Phase(Enum):
 class _Held:
     """A delivery that is not settled."""
 
-    __slots__ = ("ask_at", "delivery", "entry", "is_fetched", "is_lost", "is_overdue", "order", "renew_at")
+    __slots__ = ("ask_at", "delivery", "entry", "is_fetched", "is_lost", "is_overdue", "order", "rank", "renew_at")
 
     def __init__(self, delivery: Delivery, now: float) -> None:
         self.delivery = delivery
         self.renew_at = now + delivery.renew_seconds
         self.entry: _Entry | None = None
         self.order = delivery.number  # among those of its namespace; what is delivered again keeps its place
+        self.rank = math.inf  # among those of all namespaces whose claims were doubted
         self.is_lost = False
         self.is_fetched = False  # deferred: its lock is not the link's
         self.is_overdue = False  # with the application, though its claim was given up
@@ -150,7 +151,13 @@ class _Entry:
         self.keys = set(current.delivery.keys)
         self.phase = phase
         self.since = now
-        self.order = current.order
+        self.order = (current.rank, current.order)
+
+
+def _is_before(one: _Held, other: _Held) -> bool:
+    if one.delivery.side == other.delivery.side and one.order < other.order:
+        return True
+    return one.rank < other.rank < math.inf
 
 
 class Merge:
@@ -189,6 +196,7 @@ class Merge:
         self._ready: deque[_Entry] = deque()
         self._waiting: list[_Entry] = []
         self._taken_at = -math.inf
+        self._rank = 0
         self._question = 0
         self._questions: dict[int, set[bytes]] = {}  # those under way: keys of messages that were done with since
         self._releasing: Counter[bytes] = Counter()
@@ -307,8 +315,15 @@ class Merge:
 
     def doubted(self, now: float) -> None:
         """The claims may have run out, since this process hung: nothing is handed over before the list is asked again."""
+        last = -math.inf
         for entry in self._not_handed():
+            rank = entry.current.rank
+            if not last < rank < math.inf:
+                self._rank += 1
+                rank = self._rank
+            last = rank
             for held in (entry.current, *entry.copies):
+                held.rank = rank
                 held.entry = None
                 held.ask_at = now
             entry.copies.clear()
@@ -478,16 +493,17 @@ class Merge:
         if delivery.is_again(current.delivery):
             if entry.phase is not _Phase.HANDED:
                 entry.current = held
-                held.order = current.order
+                held.order, held.rank = current.order, current.rank
                 self._forget(current)
                 return []
             current.is_lost, current.renew_at = True, math.inf
+        held.rank = current.rank
         entry.copies.append(held)
         if entry.phase is _Phase.WAITING and delivery.side == self._leader:
             entry.copies.remove(held)
             entry.copies.append(current)
             entry.current = held
-            entry.order = delivery.number
+            entry.order = (held.rank, held.order)
             self._waiting.sort(key=lambda each: each.order)
             if self._may_pass(entry):
                 self._waiting.remove(entry)
@@ -507,18 +523,13 @@ class Merge:
     def _may_pass(self, entry: _Entry, *, is_late: bool = False) -> bool:
         if not self._keeps_order:
             return True
-        first = entry.current.delivery
-        if not is_late and self._leader not in (None, first.side):
+        if not is_late and self._leader not in (None, entry.current.delivery.side):
             return False
         # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message. So is what waits for such.
-        earlier = entry.current.order
-        is_behind_asked = any(
-            each.entry is None and not each.is_overdue and each.delivery.side == first.side and each.order < earlier
+        return not any(
+            each.entry is None and not each.is_overdue and _is_before(each, entry.current)
             for each in self._held.values()
-        )
-        return not is_behind_asked and not any(
-            each.current.delivery.side == first.side and each.current.order < earlier for each in self._waiting
-        )
+        ) and not any(_is_before(each.current, entry.current) for each in self._waiting)
 
     def _pass(self, entry: _Entry, now: float) -> None:
         entry.phase, entry.since = _Phase.READY, now

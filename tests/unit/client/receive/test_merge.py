@@ -306,6 +306,22 @@ class TestOrder:
         merge.tick(60)
         assert merge.take(10, 60) == [3, 2]
 
+    def test_what_was_doubted_keeps_its_order_over_both_namespaces(self, merge: Merge) -> None:
+        """One message is left of a lost connection to one of them, and the one before it is with the other."""
+        merge.received(Delivery(1, A, key("1"), sequence=1), NEW, 0)
+        merge.received(Delivery(2, A, key("2"), sequence=2), NEW, 0)
+        merge.received(Delivery(3, B, key("1"), sequence=1), MINE, 0)
+        merge.lost(A, 1)
+        for _ in range(2):
+            merge.doubted(60)
+            for ask in merge.tick(60):
+                assert isinstance(ask, Ask)
+                merge.answered(ask, MINE, 60)
+            merge.tick(60)
+        assert merge.ready == 1
+        merge.tick(61)
+        assert merge.take(10, 61) == [3, 2]
+
     def test_what_was_doubted_keeps_its_order(self, merge: Merge) -> None:
         for number in range(1, 5):
             merge.received(delivery(number, A, str(number)), NEW, 0)
