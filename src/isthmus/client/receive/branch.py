@@ -2,7 +2,7 @@
 
 What it is: the only caller of one azure-servicebus receiver: opens it, receives, settles, renews, and opens it again after a failure,
 with the waits of a circuit. What it is not: decisions; they are `merge`'s. A call that does not come back, since a namespace hangs,
-delays this thread and nobody else. A little over 400 lines: one class, since all of it is done by one thread with one receiver.
+delays this thread and nobody else. Over 400 lines: one class, since all of it is done by one thread with one receiver.
 
 Invariants:
     B1. Every call to the SDK's receiver is made by this thread, and no thread of the SDK reads its connection.

@@ -340,7 +340,11 @@ def test_a_message_is_settled_though_the_engine_forgets_old_ones_meanwhile(
         return during
 
     monkeypatch.setattr(seen, "release", turn(seen.release))
-    engine._on_settled = lambda message, is_handled: engine.on_turn(B) and None
+
+    def settled(message: ServiceBusReceivedMessage, is_handled: bool) -> None:
+        engine.on_turn(B)
+
+    engine._on_settled = settled
     if is_handled:
         engine.complete(one)
         assert branch.settled == [("last", Action.COMPLETE)]
