@@ -241,7 +241,9 @@ class FailoverReceiver(TwoRegionReceiver):
         self._engine.close()
         if self._thread.ident is not None:
             self._thread.join(_AGAIN_SECONDS)
-        self._save()
+        with self._lock:
+            self._save()
+            self._file = None  # another receiver may go on from it, whatever a late answer makes of this one
 
     # ---- triggers
 
@@ -493,6 +495,6 @@ class FailoverReceiver(TwoRegionReceiver):
             self._carry_out(self._machine.published(side, time.monotonic()))
 
     def _save(self) -> None:
-        if self._file is not None:
-            with self._lock:
+        with self._lock:
+            if self._file is not None:
                 self._file.write(self._machine.state, self._watermark.at_ms)

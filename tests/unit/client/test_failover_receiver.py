@@ -289,3 +289,36 @@ def test_a_probe_of_the_namespace_that_was_left_says_nothing_of_the_other(receiv
     receiver._probe_read(now)
     assert receiver._machine.view(now + 10).primary_away_seconds == 0
     receiver._engine = kept
+
+
+def test_a_receiver_that_is_closed_writes_no_state(tmp_path: Path) -> None:
+    """Its publishers answer late, when another receiver has gone on from the file."""
+    path = tmp_path / "state.json"
+    receiver = draining(path, "publishers")
+    receiver.close()
+    kept = path.read_text()
+    receiver._published(PRIMARY)
+    receiver._failed(PRIMARY)
+    receiver._save()
+    assert path.read_text() == kept
+
+
+def test_publishers_are_told_again_by_a_receiver_that_was_killed_before_they_had_switched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is on disk before they are told."""
+    told: list[str] = []
+    done = threading.Event()
+
+    def publishers(side: str) -> None:
+        told.append(side)
+        done.set()
+
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"version": 1, "state": "secondary", "watermark_ms": 0}))
+    receiver = FailoverReceiver(CONNECTION, CONNECTION, "orders", state=path, publishers=publishers)
+    monkeypatch.setattr(receiver._engine, "open_side", lambda side: None)
+    receiver._carry_out(receiver._machine.start(time.monotonic()))
+    assert done.wait(10)
+    receiver.close()
+    assert told == [SECONDARY]
