@@ -296,6 +296,8 @@ class Merge:
 
     def received(self, delivery: Delivery, verdict: Verdict | None, now: float, question: int = 0) -> list[Effect]:
         """A delivery arrived, and the list said this of it; None where it did not answer."""
+        if delivery.side not in self._open:  # since the list was asked
+            return self._unused(delivery.keys, verdict)
         held = self._held[delivery.number] = _Held(delivery, now)
         return self._judge(held, verdict, now, question, is_sure=False)
 
@@ -304,8 +306,7 @@ class Merge:
         held = self._held.get(ask.number)
         if held is not None:
             return self._judge(held, verdict, now, question, is_sure=True)
-        is_unused = verdict in (Verdict.NEW, Verdict.MINE) and not any(key in self._entries for key in ask.keys)
-        return [self._release(ask.keys)] if is_unused else []
+        return self._unused(ask.keys, verdict)
 
     def released(self, keys: Keys) -> None:
         """A claim was taken back, or the list did not answer that."""
@@ -467,6 +468,11 @@ class Merge:
             held.ask_at = now
             return []
         return self._new(held, now)
+
+    def _unused(self, keys: Keys, verdict: Verdict | None) -> list[Effect]:
+        """An answer for a delivery that is gone: a claim that nothing here has is taken back."""
+        is_claimed = verdict in (Verdict.NEW, Verdict.MINE)
+        return [self._release(keys)] if is_claimed and not any(key in self._entries for key in keys) else []
 
     def _new(self, held: _Held, now: float) -> list[Effect]:
         held.ask_at = math.inf

@@ -136,6 +136,7 @@ def test_a_message_that_is_with_the_application_when_its_namespace_is_lost_is_ha
     merge.received(delivery(1, A, "m"), NEW, 0)
     merge.take(1, 0)
     merge.lost(A, 0)
+    merge.opened(A)
     merge.received(delivery(2, A, "m"), MINE, 5)
     assert merge.take(1, 5) == []
     assert merge.handled(1) == [Settle(2, A, Action.COMPLETE)]
@@ -163,6 +164,26 @@ def test_a_closed_namespace_gets_back_what_is_not_with_the_application(merge: Me
     ]
     assert merge.handled(1) == []
     assert merge.take(10, 0) == [4]
+
+
+@pytest.mark.parametrize("verdict", [NEW, MINE, OTHERS, HANDLED, None])
+def test_what_arrives_from_a_namespace_that_was_closed_meanwhile_is_not_handed_over(
+    merge: Merge, verdict: Verdict | None
+) -> None:
+    """Those before it have gone back: in a session it would overtake them."""
+    merge.received(delivery(1, A, "1"), NEW, 0)
+    merge.closed(A, 0)
+    effects = merge.received(delivery(2, A, "2"), verdict, 0)
+    assert effects == ([Release(key("2"))] if verdict in (NEW, MINE) else [])
+    assert merge.take(10, 0) == []
+    assert len(merge) == 0
+
+
+def test_what_arrives_from_a_closed_namespace_leaves_the_claim_of_its_copy(merge: Merge) -> None:
+    merge.received(delivery(1, B, "1"), NEW, 0)
+    merge.closed(A, 0)
+    assert merge.received(delivery(2, A, "1"), MINE, 0) == []
+    assert merge.take(10, 0) == [1]
 
 
 def test_locks_are_renewed_while_a_message_waits_or_is_handled(merge: Merge) -> None:
