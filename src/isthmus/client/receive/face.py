@@ -230,7 +230,7 @@ class TwoRegionReceiver:
 
         Raises:
             ConnectionError: its namespace is not connected; the message, or its copy at the other, is delivered again.
-            TimeoutError: no answer came; the message is delivered again.
+            TimeoutError: no answer came; the message is delivered again, or is deferred all the same: ask for it by its sequence number.
             ServiceBusError: the namespace refused; the message is delivered again.
         """
         self._engine.settle(message, "defer_message")
