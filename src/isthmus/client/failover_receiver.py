@@ -59,7 +59,8 @@ _SAVE_SECONDS = 1.0
 _AGAIN_SECONDS = 1.0
 # Within so long everything comes again that an earlier link to the primary, or another process, had in hand: a lock lasts five minutes at most.
 _LOCK_SECONDS = 310.0
-_CAUGHT_UP_MS = 10_000  # how far the clocks of this machine and of the secondary may differ
+# How far the clocks of this machine and of the secondary may differ, beyond what the times of its messages tell.
+_CAUGHT_UP_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,7 @@ class FailoverReceiver(TwoRegionReceiver):
         self._is_in_another_hand = begin is not FailoverState.PRIMARY
         self._arrived_at = self._tried_at = self._full_at = time.monotonic()
         self._latest_ms = 0
+        self._ahead_ms = 0  # of this machine's clock the secondary's is at least so far
         # When publishers switched; a receiver that begins while it drains knows only that it was before.
         self._switched_ms = time.time_ns() // 1_000_000 if begin is FailoverState.DRAINING else 0
         self._answered_at = 0.0  # when the last probe began that was answered
@@ -295,7 +297,9 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._keys[message] = key
                 self._watermark.arrived(key, told.enqueued_ms)
                 return False
-            self._latest_ms = max(self._latest_ms, enqueued_ms(message))
+            at_ms = enqueued_ms(message)
+            self._latest_ms = max(self._latest_ms, at_ms)
+            self._ahead_ms = max(self._ahead_ms, at_ms - time.time_ns() // 1_000_000)
             key = (told.sequence, told.enqueued_ms)
             self._missing.pop(key, None)
             if is_local:
@@ -303,8 +307,8 @@ class FailoverReceiver(TwoRegionReceiver):
             if self._drift_ms is None:
                 return False
             # By the primary's clock: where else it entered, and when, says nothing of what the primary had delivered.
-            at_ms = was_enqueued_ms(told, self._engine.identity_of(PRIMARY), self._source.entity)
-            return at_ms is not None and at_ms < self._watermark.at_ms - self._drift_ms
+            was_ms = was_enqueued_ms(told, self._engine.identity_of(PRIMARY), self._source.entity)
+            return was_ms is not None and was_ms < self._watermark.at_ms - self._drift_ms
 
     def _on_settled(self, message: ServiceBusReceivedMessage, is_handled: bool) -> None:
         with self._lock:
@@ -382,7 +386,7 @@ class FailoverReceiver(TwoRegionReceiver):
             return False
         since = max(self._arrived_at, self._full_at)
         is_quiet = now - since >= max(_AGAIN_SECONDS, self._probe_seconds) and self._answered_at > since
-        return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS
+        return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS + self._ahead_ms
 
     def _ask_trigger(self) -> None:
         if self._trigger is None:

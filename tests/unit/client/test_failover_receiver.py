@@ -322,3 +322,17 @@ def test_publishers_are_told_again_by_a_receiver_that_was_killed_before_they_had
     assert done.wait(10)
     receiver.close()
     assert told == [SECONDARY]
+
+
+def test_a_clock_of_the_secondary_that_is_ahead_does_not_end_the_drain(tmp_path: Path) -> None:
+    """F2: what came before the switch bears a later time than the switch."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._is_in_another_hand = False
+    receiver._engine.on_open(SECONDARY, "NS-B")
+    now_ms = time.time_ns() // 1_000_000
+    receiver._engine.on_messages(SECONDARY, [message("m1", 1, now_ms + 60_000)])
+    receiver._switched_ms = time.time_ns() // 1_000_000
+    assert not receiver._is_caught_up(time.monotonic())
+    receiver._latest_ms = now_ms + 80_000
+    assert receiver._is_caught_up(time.monotonic())
+    receiver.close()
