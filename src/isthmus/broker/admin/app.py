@@ -247,6 +247,9 @@ def _count(http: web.Request, name: str, default: int) -> int:
 
 
 async def _body(http: web.Request) -> bytes:
+    encoding = http.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() not in ("identity", ""):
+        raise InvalidArgumentError(f"The body has the Content-Encoding '{encoding[:32]}'; it is taken without one.")
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_SECONDS):
             return await http.read()

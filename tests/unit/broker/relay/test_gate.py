@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import random
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -121,6 +123,26 @@ async def test_a_chunked_request_is_fetched_and_a_large_answer_upgrades(served):
     await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
     await meeting.send_bytes(b"x" * 300_000)
     assert (await asked)[1] == b"x" * 300_000
+
+
+async def test_a_body_with_an_encoding_passes_as_it_is(served):
+    listener = await served.listen()
+    small, large = gzip.compress(b"x" * 200_000), gzip.compress(random.Random(1).randbytes(200_000))
+    for body in (small, b"not what the header says", large):
+        asked = served.begin("stock", "POST", data=body, headers={"Content-Encoding": "gzip"})
+        request = (await listener.told())["request"]
+        if body is large:
+            meeting = await listener.meet(request["address"])
+            request = (await meeting.receive_json())["request"]
+            came = (await meeting.receive(timeout=10)).data
+        else:
+            came = await listener.body()
+        assert (request["requestHeaders"]["Content-Encoding"], came) == ("gzip", body)
+        if body is large:
+            await meeting.send_json({"response": {"requestId": request["id"], "statusCode": 200}})
+        else:
+            await listener.answer(request)
+        assert (await asked)[0] == 200
 
 
 async def test_an_answer_comes_as_it_is_made(served):
