@@ -72,6 +72,7 @@ def test_addresses() -> None:
     assert find_name("/$hc/shop/else", names.__contains__) == "shop"
     assert find_name("/%24hc/sto%63k/", names.__contains__) == "stock"
     assert find_name("/stocks", names.__contains__) == ""
+    assert without_own("sb%2dhc-token=x&a%3d=1&%73B-hc-id") == "a%3d=1"
     assert without_own("a=1&sb-hc-token=x&b=%20&SB-HC-ID=2&&c") == "a=1&b=%20&c"
     assert (
         rendezvous_address("wss://h:1", "/stock/x%20y", "a=1", {"sb-hc-action": "request", "sb-hc-id": "a&b"})
