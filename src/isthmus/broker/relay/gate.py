@@ -191,7 +191,7 @@ class _Gate:
             code = int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 502
             place.joined.set_result(Rejection(code if code >= 400 else 502, reason or "The listener rejected it."))
             raise RelayRefusedError(410, "The connection was rejected, as asked for.")
-        subprotocol = http.headers.get("Sec-WebSocket-Protocol", "").partition(",")[0].strip()
+        subprotocol = message.token(http.headers.get("Sec-WebSocket-Protocol", "").partition(",")[0])
         headers = {"Sec-WebSocket-Protocol": subprotocol} if subprotocol else {}
         socket = RelaySocket(http.protocol)
         answer = await upgrade(http, accepted, socket, headers)

@@ -22,6 +22,13 @@ def test_headers_of_a_request_i1() -> None:
     assert "Authorization" not in message.request_headers(HEADERS, "relay", strip_authorization=True)
 
 
+def test_bytes_that_are_no_text_reach_a_listener_as_text() -> None:
+    """JSON has no form for half of a surrogate pair that every reader takes."""
+    came = [("X-Name", b"caf\xe9 \xc3\xa9".decode(errors="surrogateescape")), ("X-Name", "\udcff")]
+    assert message.connect_headers(came, strip_authorization=True) == {"X-Name": "caf\xe9 \xe9, \xff"}
+    assert message.request_headers(came, "r", strip_authorization=True)["X-Name"] == "caf\xe9 \xe9, \xff"
+
+
 def test_headers_of_a_connection_are_all_but_the_token_i1() -> None:
     passed = message.connect_headers(HEADERS, strip_authorization=True)
     assert "ServiceBusAuthorization" not in passed
