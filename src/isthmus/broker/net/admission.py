@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Admission", "AdmissionLimits", "Connected", "admit", "is_stranger"]
+__all__ = ["Admission", "AdmissionLimits", "Connected", "admit"]
 
 
 class Connected(Protocol):
@@ -72,10 +72,6 @@ class Admission:
         """All connections."""
         return len(self._strangers) + len(self._known)
 
-    def is_stranger(self, descriptor: int) -> bool:
-        """Whether the client of a connection has shown no token."""
-        return descriptor in self._strangers
-
     def enter(self, descriptor: int, host: str, connection: Connected) -> Connected | None:
         """A connection was accepted; the one that has to go, perhaps this one.
 
@@ -122,9 +118,3 @@ def admit(admission: Admission, transport: asyncio.BaseTransport | None) -> None
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None:
         admission.know(connection.fileno())
-
-
-def is_stranger(admission: Admission, transport: asyncio.BaseTransport | None) -> bool:
-    """Whether the client behind a transport has shown no token."""
-    connection = transport.get_extra_info("socket") if transport is not None else None
-    return connection is not None and admission.is_stranger(connection.fileno())

@@ -2,10 +2,6 @@
 
 What it is: the applications put together on aiohttp's server. Importing it costs as much as all the rest of a start, so
 that `isthmus.broker.server` does it behind `isthmus.broker.net.http_gate`. What it is not: a listener.
-
-Invariants:
-    I1. A client without a token has one request on a connection, of which the listener has seen the whole head: the HTTP
-        server would keep a megabyte of a second one that never ends. Answers that are relayed, which have ``Via``, are excepted.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from http import HTTPStatus
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +16,7 @@ from aiohttp import web
 
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.namespace import Namespace
-from isthmus.broker.net.admission import admit, is_stranger
+from isthmus.broker.net.admission import admit
 from isthmus.broker.net.http_log import http_log
 from isthmus.broker.net.websocket import add_websocket
 from isthmus.broker.operator_api import add_operator_api
@@ -66,17 +61,6 @@ async def start_http(
     add_operator_api(app, namespace, authority, backups)
     add_relay(app, namespace, namespace.relay)
     add_websocket(app, namespace)
-
-    async def end(request: web.Request, response: web.StreamResponse) -> None:
-        if (
-            response.status != HTTPStatus.SWITCHING_PROTOCOLS
-            and "Via" not in response.headers
-            and is_stranger(namespace.admission, request.transport)
-        ):
-            response.force_close()
-            response.headers["Connection"] = "close"  # the head is ready already
-
-    app.on_response_prepare.append(end)
     runner = web.AppRunner(
         app,
         access_log=None,
