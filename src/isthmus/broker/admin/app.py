@@ -255,5 +255,7 @@ async def _body(http: web.Request) -> bytes:
             return await http.read()
     except web.HTTPRequestEntityTooLarge:
         raise TooLargeError(f"The body has more than {DOCUMENT_LIMIT_BYTES} bytes.") from None
+    except (ConnectionError, web.RequestPayloadError):
+        raise InvalidArgumentError("The body broke off.") from None
     except TimeoutError:
         raise InvalidArgumentError(f"The body did not arrive within {_BODY_TIMEOUT_SECONDS:.0f} seconds.") from None
