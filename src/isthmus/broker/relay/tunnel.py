@@ -21,7 +21,8 @@ from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
 
 __all__ = ["STALL_SECONDS", "Tunnel"]
 
-STALL_SECONDS = 60.0
+# The kernel takes more of what waits only once some 300 kB of its buffer are free, which a slow reader needs minutes for.
+STALL_SECONDS = 600.0
 
 
 class Tunnel:

@@ -17,6 +17,7 @@ from yarl import URL
 
 from isthmus.broker.relay import gate as gate_module
 from isthmus.broker.relay import listener as listener_module
+from isthmus.broker.relay import request as request_module
 from isthmus.broker.relay.tunnel import STALL_SECONDS
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
@@ -180,6 +181,24 @@ async def test_a_slow_requester_stops_the_rendezvous(served):
         total += len(part)
     assert total == 16 << 20
     await sending
+
+
+async def test_a_requester_that_takes_nothing_of_its_answer_is_ended_i4(served, monkeypatch):
+    monkeypatch.setattr(request_module, "STALL_SECONDS", 0.2)
+    listener = await served.listen()
+    reader, writer = await asyncio.open_connection(*served.host.split(":"), limit=1)
+    writer.write(
+        f"GET /stock HTTP/1.1\r\nHost: h\r\nServiceBusAuthorization: {served.token('sender')}\r\n\r\n".encode()
+    )
+    told = (await listener.told())["request"]
+    meeting = await listener.meet(told["address"])
+    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    sending = asyncio.create_task(meeting.send_bytes(b"x" * (16 << 20)))
+    assert (await meeting.receive(timeout=10)).data == 1001
+    await until(lambda: served.relay._at_work == 0)
+    sending.cancel()
+    writer.close()
+    assert reader
 
 
 @pytest.mark.parametrize("large", [False, True])
