@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import ipaddress
 import json
 import logging
@@ -82,6 +81,8 @@ def add_operator_api(app: web.Application, namespace: Namespace, authority: Auth
             return await handler(request)
         try:
             return await found(request)
+        except ConnectionError:  # whoever asked has gone, which is no fault to log
+            return web.Response()
         except IsthmusError as error:
             _log.warning("operator's request refused: %s %s: %s", request.method, request.rel_url.path, error)
             status = 401 if isinstance(error, UnauthorizedError) else 400 if _is_callers(error) else 503
@@ -215,5 +216,5 @@ def _is_local(http: web.Request) -> bool:
 def _decoded(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         raise UnauthorizedError("The Basic credentials cannot be read.") from None
