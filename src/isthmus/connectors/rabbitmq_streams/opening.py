@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["Opening", "StreamMadeAgainError", "made_again", "opening", "removed"]

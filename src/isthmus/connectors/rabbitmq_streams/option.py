@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey
+from isthmus.connectors.checkpoint.checkpoint import GroupKey
 from isthmus.connectors.rabbitmq.option import SHORT_BYTES, BrokerOptions
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault

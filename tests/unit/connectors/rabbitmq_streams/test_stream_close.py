@@ -12,7 +12,7 @@ import pytest
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
-from isthmus.connectors.rabbitmq.pool import CLOSE_SECONDS
+from isthmus.connectors.rabbitmq.port.pool import CLOSE_SECONDS
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table
 from isthmus.connectors.rabbitmq.protocol.property import Properties, Record

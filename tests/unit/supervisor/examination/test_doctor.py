@@ -6,7 +6,9 @@ import http.client
 
 import pytest
 
+from isthmus.supervisor.examination import doctor
 from isthmus.supervisor.examination.doctor import _http
+from isthmus.topology import read
 from isthmus.transport import Endpoint
 
 
@@ -26,3 +28,12 @@ def test_the_clock_is_asked_as_the_connection_string_says(
     host = authority.partition(":")[0]
     asked = _http(Endpoint(host, 5672, tls=tls, authority=authority))
     assert (asked.host, asked.port, isinstance(asked, http.client.HTTPSConnection)) == expected
+
+
+def test_a_member_of_a_pair_is_used_though_no_task_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = read(
+        "isthmus: 1\nnamespaces:\n  ewr: {host: ewr.example.com}\n  jfk: {host: jfk.example.com}\n  lga: {host: lga.example.com}\n"
+        "pairs:\n  contoso: {primary: ewr, secondary: jfk}\n"
+    )
+    monkeypatch.setattr(doctor._Examination, "service_bus", lambda _: iter(()))
+    assert [(each.alias, each.text) for each in doctor.examine(federation)] == [("lga", "no task and no pair uses it")]

@@ -22,16 +22,18 @@ from typing import Any, Protocol
 
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
 
-__all__ = ["LARGEST_SHARE", "PayloadReader", "ReadEvent", "Reading"]
+__all__ = ["LARGEST_SHARE", "MOST_GAPS", "PayloadReader", "ReadEvent", "Reading"]
 
 LARGEST_SHARE = 2000
 """Events that one link may have on its way, whatever the owner's credit is."""
+MOST_GAPS = 100
+"""Gaps of a partition that are kept between two looks."""
 
 
 class ReadEvent(Protocol):
@@ -72,7 +74,8 @@ class Reading:
         present: what was at the first opening; None: everything is given.
         rewind: partitions of which something is to be read again.
         begun_again: partitions whose sequence numbers begin again, with the first of them.
-        gaps: by partition, sequence numbers that did not come: the first, and the one that came instead.
+        gaps: by partition, sequence numbers that did not come: the first, and the one that came instead; at most `MOST_GAPS` each, since
+            compaction leaves gaps all the time.
         kept: messages by position, where they may have to be set aside.
     """
 
@@ -82,7 +85,7 @@ class Reading:
         self.present = Present() if only_present else None
         self.rewind: set[int] = set()
         self.begun_again: dict[int, int] = {}
-        self.gaps: dict[int, tuple[int, int]] = {}
+        self.gaps: dict[int, list[tuple[int, int]]] = {}
         self.kept: dict[int, bytes] | None = {} if keeps else None
         self._reader = reader
         self._commits = Commits(self.account, seconds)
@@ -190,7 +193,9 @@ class Reading:
         if not found.is_new(sequence):
             return False
         if 0 <= expected < sequence:
-            self.gaps.setdefault(partition, (expected, sequence))
+            gaps = self.gaps.setdefault(partition, [])
+            if len(gaps) < MOST_GAPS:
+                gaps.append((expected, sequence))
         found.deliver(sequence)
         return True
 
