@@ -89,7 +89,7 @@ class StreamSource(End):
         self._settlement = Settlement(options, self._reading)
         self._told: set[int] = set()  # losses that were told, by the offset behind them
         self._loads = 0
-        self._is_draining = False
+        self._is_draining = self._is_finished = False
         self._sizes: deque[tuple[int, int]] = deque()  # offsets and bytes of what waits here
         self._nbytes = 0
         self._reset()
@@ -193,11 +193,27 @@ class StreamSource(End):
         self.mark()
 
     def close(self) -> None:
-        """Ends it; what is settled is written in the background."""
+        """Ends it; what is settled is written in the background, once the copies of what was set aside have their confirms."""
         if self.is_closed:
             return
         self.is_closed = True
         self.pool.unmark(self.key)
+        connection = self.connection
+        if connection is not None and connection.error is None and self._settlement.dead.is_waiting:
+            self.pool.leave_later(connection, time.monotonic(), self._abandoned)
+        else:
+            self._finish()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether what was settled is written: a reader that begins earlier reads it again."""
+        return self._is_finished and not self._thread.is_alive()
+
+    def _finish(self) -> None:
+        """No confirm is to come."""
+        if self._is_finished:
+            return
+        self._is_finished = True
         last = self._reading.unconfirmed()
         if last and self._group is not None:
             self._thread.write(self._group, last)
@@ -206,10 +222,10 @@ class StreamSource(End):
             self.pool.threads.add_leaving(self._thread)
         self.disconnect(time.monotonic(), politely=True)
 
-    @property
-    def has_left(self) -> bool:
-        """Whether what was settled is written: a reader that begins earlier reads it again."""
-        return self.is_closed and not self._thread.is_alive()
+    def _abandoned(self) -> None:
+        """The pool has given the connection of a closed end up: what has no confirm is read again."""
+        self.connection = None
+        self._finish()
 
     # ---- opening
 
@@ -310,7 +326,7 @@ class StreamSource(End):
     def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
         """A message came."""
         if channel == DEAD_CHANNEL:
-            self.fail(self._settlement.dead.returned(content.arguments))
+            self._confirmed(self._settlement.dead.returned(content.arguments))
             return
         if self._is_recalling or self.is_closed or self.fault is not None:
             return
@@ -387,6 +403,8 @@ class StreamSource(End):
         elif told:
             self._settlement.confirmed(told, time.monotonic())
             self.mark()
+        if self.is_closed and not self._settlement.dead.is_waiting:
+            self._finish()
 
     def _lost(self, event: SourceLost, events: list[SourceEvent], now: float) -> None:
         self.disconnect(now, politely=event.is_fatal)
