@@ -5,17 +5,33 @@ it is not: sources.
 
 Invariants:
     I1. An end whose thread has an answer is named by the next `service`.
-    I2. `close` waits for the last checkpoints, for as long as `EndPool` does.
+    I2. `close` waits for the last confirms, for as long as `BrokerPool` does, and then for the last checkpoints, for as long as `EndPool` does.
+    I3. A source that waits for confirms after its end is finished when its connection is gone, whatever came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.protocol.connection import Connection
 
-__all__ = ["StreamPool"]
+__all__ = ["Owing", "StreamPool"]
+
+
+class Owing(Protocol):
+    """A source that was closed, and waits for confirms."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """Where they come; None: it has finished."""
+        ...
+
+    def finish(self) -> None:
+        """None comes any more."""
+        ...
 
 
 class StreamPool(BrokerPool):
@@ -28,6 +44,11 @@ class StreamPool(BrokerPool):
     def __init__(self) -> None:
         super().__init__()
         self.threads = EndPool()
+        self._owing: list[Owing] = []
+
+    def owes(self, end: Owing) -> None:
+        """A source was closed whose connection is leaving, and which finishes before that."""
+        self._owing.append(end)
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
         """What to poll."""
@@ -41,7 +62,15 @@ class StreamPool(BrokerPool):
         """Reads and writes; the keys of the ends that have something to tell."""
         for key in self.threads.service(ready, now):
             self.mark(key)
-        return super().service(ready, now)
+        marked = super().service(ready, now)
+        self._finish()
+        return marked
+
+    def _finish(self) -> None:
+        for each in list(self._owing):
+            if each.connection is None or self.has_left(each.connection):
+                each.finish()
+                self._owing.remove(each)
 
     def unmark(self, key: int) -> None:
         """An end has nothing to tell any more."""
@@ -49,6 +78,7 @@ class StreamPool(BrokerPool):
         self.threads.unmark(key)
 
     def close(self) -> None:
-        """Closes everything, once the last checkpoints are written."""
-        self.threads.close()
+        """Closes everything, once the last confirms have come, and the last checkpoints are written."""
         super().close()
+        self._finish()
+        self.threads.close()

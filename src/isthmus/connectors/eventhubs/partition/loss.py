@@ -76,10 +76,10 @@ class Losses:
         self.close()
         lost = []
         for number, view in look.views.items():
-            first, stop = self._reading.gaps.pop(number, (0, 0))
-            last = min(stop, view.begin) - 1
-            if first <= last and self._is_news(number, last):
-                lost.append(_text(number, first, last))
+            for first, stop in self._reading.gaps.pop(number, ()):
+                last = min(stop, view.begin) - 1
+                if first <= last and self._is_news(number, last):
+                    lost.append(_text(number, first, last))
         if look.error is not None:
             raise look.error
         if lost:

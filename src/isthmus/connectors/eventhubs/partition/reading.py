@@ -32,6 +32,8 @@ __all__ = ["LARGEST_SHARE", "PayloadReader", "ReadEvent", "Reading"]
 
 LARGEST_SHARE = 2000
 """Events that one link may have on its way, whatever the owner's credit is."""
+# Ranges that are told apart before they are looked at; a compacted log has very many.
+_GAPS = 256
 
 
 class ReadEvent(Protocol):
@@ -72,7 +74,8 @@ class Reading:
         present: what was at the first opening; None: everything is given.
         rewind: partitions of which something is to be read again.
         begun_again: partitions whose sequence numbers begin again, with the first of them.
-        gaps: by partition, sequence numbers that did not come: the first, and the one that came instead.
+        gaps: by partition, sequence numbers that did not come, ascending: the first of each range, and the one that came instead. Where there
+            are very many, the last one is the end of the last range.
         kept: messages by position, where they may have to be set aside.
     """
 
@@ -82,7 +85,7 @@ class Reading:
         self.present = Present() if only_present else None
         self.rewind: set[int] = set()
         self.begun_again: dict[int, int] = {}
-        self.gaps: dict[int, tuple[int, int]] = {}
+        self.gaps: dict[int, list[tuple[int, int]]] = {}
         self.kept: dict[int, bytes] | None = {} if keeps else None
         self._reader = reader
         self._commits = Commits(self.account, seconds)
@@ -108,6 +111,11 @@ class Reading:
         if found is None:
             return -1
         return found.rewind() if found.returned else found.next
+
+    def noted(self, partition: int, sequence: int) -> str:
+        """The text that an event has beside it that was read; empty: it is not known, or not any more."""
+        known = [*self._offsets.get(partition, ()), self._done.get(partition, (-1, ""))]
+        return next((text for number, text in known if number == sequence), "")
 
     def assign(self, partition: int, *, begins_again: bool = False, first: int = -1) -> None:
         """A partition is read from now on; `first`: the lowest sequence number that may come, -1 where that is not known."""
@@ -186,11 +194,13 @@ class Reading:
             return False
         if self.present is not None and not self.present.belongs(partition, sequence):
             return False
-        expected = found.next
-        if not found.is_new(sequence):
+        missing = found.missing_before(sequence)
+        is_new = found.is_new(sequence)
+        if missing < sequence:
+            gaps = self.gaps.setdefault(partition, [])
+            gaps.append((missing if len(gaps) < _GAPS else gaps.pop()[0], sequence))
+        if not is_new:
             return False
-        if 0 <= expected < sequence:
-            self.gaps.setdefault(partition, (expected, sequence))
         found.deliver(sequence)
         return True
 

@@ -14,7 +14,7 @@ from isthmus.connectors.eventhubs.partition.opening import Opening
 from isthmus.errors import ConnectionLostError
 
 
-def losses(gaps: dict[int, tuple[int, int]] | None = None) -> Losses:
+def losses(gaps: dict[int, list[tuple[int, int]]] | None = None) -> Losses:
     return Losses("hub", cast("Any", SimpleNamespace(gaps=gaps or {})), lambda: None)
 
 
@@ -47,13 +47,13 @@ def test_i1_a_gap_is_told_once_where_the_retention_has_removed_it(monkeypatch: p
         close = advance
 
     monkeypatch.setattr(loss, "HubLook", Look)
-    gaps = {0: (3, 10), 1: (5, 6)}
+    gaps = {0: [(3, 10)], 1: [(5, 6)]}
     made = losses(gaps)
     client = cast("Any", None)
     made.look(client)
     with pytest.raises(ConnectionLostError, match="partition 0: events 3 to 7 were removed by the retention"):
         made.look(client)
-    gaps[0] = (3, 10)  # the same gap, after the connection was made again
+    gaps[0] = [(3, 10)]  # the same gap, after the connection was made again
     made.look(client)
     made.look(client)
     assert gaps == {}

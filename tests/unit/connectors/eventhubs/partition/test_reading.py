@@ -116,7 +116,7 @@ def test_holes_are_noted() -> None:
     reading = made()
     reading.put(0, events(0, 2))
     reading.put(0, events(7, 8))
-    assert reading.gaps == {0: (2, 7)}
+    assert reading.gaps == {0: [(2, 7)]}
 
 
 def test_messages_are_kept_until_they_are_settled() -> None:
@@ -171,7 +171,7 @@ def test_what_is_missing_before_the_first_event_is_a_gap() -> None:
     reading = made()
     reading.assign(2, first=5)
     reading.put(2, events(8, 9))
-    assert reading.gaps == {2: (5, 8)}
+    assert reading.gaps == {2: [(5, 8)]}
     assert reading.unconfirmed() == {}
     assert taken(reading) == [(2, 8)]
     reading.settle(2 << PARTITION_SHIFT | 8, 2 << PARTITION_SHIFT | 8, 1.0)
