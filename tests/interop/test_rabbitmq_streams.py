@@ -301,6 +301,24 @@ def test_what_is_set_aside_is_settled_once_its_copy_is_confirmed(
         assert [record.body for record in client.take(dead)] == [b"#1|"]
 
 
+def test_the_end_waits_for_the_copies_of_what_was_set_aside(
+    server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]
+) -> None:
+    stream, dead = server.queue("refused_last", "stream"), server.queue("refused_last.dead")
+    publish(server, stream, 0, 300, 20_000)  # much waits, and the confirms are behind it
+    source = reader(told(server, tmp_path, stream, dead_letter_topic=dead))
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    source.positions(10)
+    source.end.settle(0, 8)
+    source.end.settle(9, 9, Disposition("dead-letter", "Wrong", "it is wrong"))
+    source.close()
+    assert source.end.has_left
+    assert SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages == 290
+    with RabbitClient(server.port) as client:
+        assert len(client.take(dead)) == 1
+
+
 def test_apply_makes_the_stream_and_its_checkpoint(server: RabbitServer, tmp_path: Path) -> None:
     made = StreamAdministration(place(server, tmp_path))
     wanted = LogState(name="applied", groups=(GroupState(name="g", start="now"),))
