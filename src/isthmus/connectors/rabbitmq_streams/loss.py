@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from isthmus.bridge.index_set import IndexSet
 from isthmus.connectors.rabbitmq_streams.opening import removed
 from isthmus.errors import IsthmusError
 
@@ -28,20 +29,28 @@ class Losses:
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
-        self._known: dict[int, int] = {}  # by first offset: the one behind the last
-        self._owed: list[tuple[int, int]] = []  # found, and not told yet
+        self._known = IndexSet()
+        self._owed = IndexSet()  # found, and not told yet
         self._may_tell = True
 
     def is_news(self, first: int, stop: int) -> bool:
         """Whether offsets from `first` to the one before `stop` hold some of which nothing is known."""
-        return self._known.get(first, first) < stop
+        return bool(self._news(first, stop))
+
+    def _news(self, first: int, stop: int) -> IndexSet:
+        news = IndexSet()
+        if first < stop:
+            news.add(first, stop)
+            for low, high in self._known:
+                news.remove(low, high)
+        return news
 
     def found(self, ranges: Iterable[tuple[int, int]]) -> IsthmusError | None:
         """They were removed; what the source is lost with now, None where it goes on."""
         for first, stop in ranges:
-            if self.is_news(first, stop):
-                self._owed.append((self._known.get(first, first), stop))
-                self._known[first] = stop
+            for low, high in self._news(first, stop):
+                self._owed.add(low, high)
+                self._known.add(low, high)
         return self._tell() if self._may_tell else None
 
     def gave(self) -> IsthmusError | None:
@@ -50,8 +59,8 @@ class Losses:
         return self._tell()
 
     def _tell(self) -> IsthmusError | None:
-        owed, self._owed = self._owed, []
+        owed, self._owed = self._owed, IndexSet()
         if not owed:
             return None
         self._may_tell = False
-        return removed(self._stream, owed)
+        return removed(self._stream, list(owed))

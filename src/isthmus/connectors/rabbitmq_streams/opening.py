@@ -56,8 +56,8 @@ class Opening(NamedTuple):
         digest: of the message at `ask`, which was done with; empty: it is not known.
         is_known: whether all from `begin` on is the route's: what is missing there is lost.
         first: the checkpoint to write before; None: none.
-        missing: ranges of offsets of which it is asked whether they were removed: the first, and the one behind the last; None: those from
-            `begin` on.
+        missing: ranges of offsets of which it is asked whether they were removed: the first, and the one behind the last; None: all that the
+            reader still has to get.
     """
 
     ask: int
@@ -67,13 +67,17 @@ class Opening(NamedTuple):
     first: Checkpoint | None = None
     missing: Sequence[tuple[int, int]] | None = None
 
-    def lost_before(self, offset: int) -> list[tuple[int, int]]:
+    def lost_before(self, offset: int, awaited: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """What the retention removed where the first message that comes is this one: ranges, each as its first offset and the one behind its
         last. It removes what is oldest: where the message at `ask` is there, nothing behind it is removed.
+
+        Args:
+            offset: that came.
+            awaited: what the reader still has to get before it.
         """
         if not self.is_known or offset <= self.ask:
             return []
-        ranges = ((self.begin, offset),) if self.missing is None else self.missing
+        ranges = awaited if self.missing is None else self.missing
         return [(first, min(stop, offset)) for first, stop in ranges if first < offset]
 
 

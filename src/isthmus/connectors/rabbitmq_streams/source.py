@@ -364,7 +364,8 @@ class StreamSource(End):
                 self.fail(made_again(self.entity, offset, self.options.checkpoints))
                 return False
             self._is_verified = True
-            lost = self._losses.found(opened.lost_before(offset))
+            awaited = self._reading.missing_before(PARTITION, offset)
+            lost = self._losses.found(opened.lost_before(offset, awaited))
             if lost is not None:
                 self.fail(lost)
                 return False

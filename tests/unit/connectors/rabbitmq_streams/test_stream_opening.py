@@ -51,14 +51,14 @@ def test_a_stream_of_which_nothing_comes_is_not_known_to_be_empty(kept: Checkpoi
 
 def test_only_what_was_removed_is_lost() -> None:
     """Notes of the broker take offsets, too."""
-    assert Opening(4, 5, is_known=True).lost_before(4) == []
-    assert Opening(4, 5, is_known=True).lost_before(5) == []
-    assert Opening(4, 5, is_known=True).lost_before(9) == [(5, 9)]
-    assert Opening(4, 5).lost_before(9) == []
+    assert Opening(4, 5, is_known=True).lost_before(4, []) == []
+    assert Opening(4, 5, is_known=True).lost_before(5, []) == []
+    assert Opening(4, 5, is_known=True).lost_before(9, [(5, 9)]) == [(5, 9)]
+    assert Opening(4, 5).lost_before(9, [(5, 9)]) == []
     gaps = [(5, 7), (9, 14), (18, 19)]
-    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(40) == gaps
-    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(12) == [(5, 7), (9, 12)]
-    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(4) == []
+    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(40, [(20, 30)]) == gaps
+    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(12, [(20, 30)]) == [(5, 7), (9, 12)]
+    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(4, [(20, 30)]) == []
 
 
 def test_a_stream_that_was_never_read_may_be_empty() -> None:

@@ -112,6 +112,10 @@ class Reading:
             return -1
         return found.rewind() if found.returned else found.next
 
+    def missing_before(self, partition: int, sequence: int) -> list[tuple[int, int]]:
+        """Ranges of sequence numbers that this reader still has to get and that are before one, each with the one behind its last."""
+        return self.account.partitions[partition].missing_before(sequence)
+
     def noted(self, partition: int, sequence: int) -> str:
         """The text that an event has beside it that was read; empty: it is not known, or not any more."""
         known = [*self._offsets.get(partition, ()), self._done.get(partition, (-1, ""))]
@@ -194,11 +198,10 @@ class Reading:
             return False
         if self.present is not None and not self.present.belongs(partition, sequence):
             return False
-        missing = found.missing_before(sequence)
-        is_new = found.is_new(sequence)
-        if missing < sequence:
+        for start, stop in found.missing_before(sequence):
             gaps = self.gaps.setdefault(partition, [])
-            gaps.append((missing if len(gaps) < _GAPS else gaps.pop()[0], sequence))
+            gaps.append((start if len(gaps) < _GAPS else gaps.pop()[0], stop))
+        is_new = found.is_new(sequence)
         if not is_new:
             return False
         found.deliver(sequence)

@@ -62,13 +62,12 @@ class PartitionOffsets:
         """Whether a record that has been read shows that offsets mean other records than before (I5)."""
         return offset < (self._cursor if self._cursor >= 0 else self.next)
 
-    def missing_before(self, offset: int) -> int:
-        """A record has been read, of which nothing is noted yet: the lowest offset that should have come before it, or this one. One that
-        was given back should come again; of others it may be that there never was a record.
+    def missing_before(self, offset: int) -> list[tuple[int, int]]:
+        """A record has been read, of which nothing is noted yet: ranges of offsets, each with the one behind its last, that should have come
+        before it. One that was given back should come again; of others it may be that there never was a record.
         """
-        again = self.returned.above(self._cursor - 1) if self._cursor >= 0 else None
-        expected = self.next if self.next >= 0 else offset
-        return min(offset, expected if again is None else min(again, expected))
+        again = [(max(low, self._cursor), min(high, offset)) for low, high in self.returned if self._cursor >= 0]
+        return [each for each in (*again, (self.next, offset)) if 0 <= each[0] < each[1]]
 
     def is_new(self, offset: int) -> bool:
         """A record has been read: whether it is to be delivered."""
