@@ -211,6 +211,17 @@ def test_what_the_retention_removed_is_told_with_its_range(
     assert len(set(found)) == 10
 
 
+def test_what_the_retention_removed_does_not_wait(server: RabbitServer, tmp_path: Path) -> None:
+    stream = server.queue("counted", "stream", max_length_bytes=50_000, stream_max_segment_size_bytes=20_000)
+    for start in range(0, 500, 50):
+        publish(server, stream, start, start + 50, 1000)
+    waits = SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages
+    peek: Any = SYSTEM.peek(place(server, tmp_path), stream)
+    found = peek(0, 1000)
+    peek.close()
+    assert waits == len(found) < 200
+
+
 @pytest.mark.soak
 def test_nothing_is_lost_where_the_server_is_killed_under_load(
     server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]

@@ -201,7 +201,10 @@ class Reading:
         for start, stop in found.missing_before(sequence):
             gaps = self.gaps.setdefault(partition, [])
             gaps.append((start if len(gaps) < _GAPS else gaps.pop()[0], stop))
+        returned = found.returned.count
         is_new = found.is_new(sequence)
+        if found.returned.count < returned:
+            self._commits.came_free()
         if not is_new:
             return False
         found.deliver(sequence)
