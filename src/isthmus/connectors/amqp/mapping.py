@@ -87,7 +87,7 @@ def with_properties(message: bytes, values: Mapping[str, str]) -> bytes:
     made = MAP32(b"\0St\xd1", len(joined) + 4, 2 * len(pairs)) + joined
     start, end = places.application_properties
     if not end:
-        start = end = places.body[0] or places.footer[0] or len(message)
+        start = end = places.body[0] if places.body[1] else places.footer[0] if places.footer[1] else len(message)
     return message[:start] + made + message[end:]
 
 

@@ -141,3 +141,12 @@ def test_a_message_that_cannot_be_read_does_not_stop_the_others(message: bytes, 
     found = made.copies(data, offsets, 0)
     assert len(found.payloads) + len(found.disposed) == 3
     assert [row for row, _ in found.disposed] in ([], [1])
+
+
+@pytest.mark.parametrize("message", [b"\0Su\xa0\x01x", b"\0Sw\xa1\x01x\0Sx\xc1\x01\x00", b"\0Sx\xc1\x01\x00", b""])
+def test_application_properties_stand_before_the_body(message: bytes) -> None:
+    """Standard 3.2: clients in Java drop what is in another order."""
+    made = with_properties(message, {"why": "it is"})
+    assert made.startswith(b"\0St")
+    assert made.endswith(message)
+    assert properties_of(made) == {"why": "it is"}
