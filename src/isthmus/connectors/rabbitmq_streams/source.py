@@ -146,7 +146,8 @@ class StreamSource(End):
                     self._settlement.dead.keep(position, payload)
                 self._waiting.taken(batch.positions[-1])
                 events.append(Arrived(batch.positions, batch.payloads))
-            if batches and (lost := self._losses.gave()) is not None:
+            # A source is lost for one reason at a time: what is not told now is told later.
+            if batches and self.fault is None and (lost := self._losses.gave()) is not None:
                 self.fail(lost)
         if self._was_told and self.fault is None:
             if self._reading.is_over():

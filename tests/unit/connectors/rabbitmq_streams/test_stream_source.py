@@ -152,6 +152,29 @@ def test_a_retention_that_removes_more_each_time_does_not_keep_the_source_from_o
     assert opened(reader, 100) == list(range(33, 70)), "what was read before is not lost"
 
 
+def test_a_loss_is_told_though_the_source_is_lost_for_another_reason_at_the_same_time(
+    stream: Stream, clock: Clock
+) -> None:
+    """I3."""
+    first = Reader(stream, clock)
+    opened(first, 5)
+    first.source.settle(0, 4)
+    first.source.close()
+    reader = Reader(stream, clock, first.thread)
+    stream.add(30, 70)
+    stream.remove(0, 20)
+    assert "offsets 5 to 19 were removed" in lost(reader.open()).text
+    stream.remove(20, 30)
+    assert SourceOpened() in reader.open()
+    reader.source.grant(3)
+    reader.source.fail(ConnectionLostError("gone"))
+    told = reader.run()
+    assert positions(told) == [30, 31, 32]
+    assert lost(told).text == "gone"
+    assert opened(reader, 3) == [33, 34, 35]
+    assert "offsets 20 to 29 were removed" in lost(reader.events).text
+
+
 def test_a_loss_that_was_not_told_yet_is_logged_at_the_end(
     stream: Stream, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
