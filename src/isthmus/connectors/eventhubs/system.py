@@ -68,7 +68,7 @@ class EventHubsSystem:
             for number, view in hubs.views(entity).items():
                 if not view.is_empty:
                     found += max(0, view.last + 1 - max(view.begin, starts.get(number, view.begin)))
-        return Waits(found)
+        return Waits(found, are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """An event hub, browsed."""

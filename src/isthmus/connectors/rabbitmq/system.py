@@ -55,7 +55,7 @@ class RabbitSystem:
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
         """The messages of a queue that are ready; of an exchange those of the queue that is bound to it for the route."""
         with Probe(read_broker(options)) as probe:
-            return Waits(probe.queue(group or entity))
+            return Waits(probe.queue(group or entity), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """Opens a stream.

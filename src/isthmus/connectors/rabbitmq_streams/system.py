@@ -58,7 +58,7 @@ class StreamSystem:
         last, _ = last_of(options, entity)
         if last < 0 < start:
             raise ConnectionLostError(f"stream '{entity}' gives nothing, though it was read up to offset {start - 1}")
-        return Waits(max(0, last + 1 - start))
+        return Waits(max(0, last + 1 - start), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """A stream, browsed; it has no partition that could be named."""
