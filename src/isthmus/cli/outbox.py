@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -160,6 +161,7 @@ def _entity(path: Path) -> str:
 
 def _rows(path: Path, wants_refused: bool) -> Any:
     from isthmus.amqp import section
+    from isthmus.amqp.codec import CodecError
     from isthmus.client.outbox.backlog import waiting
     from isthmus.client.outbox.folder import Folder
     from isthmus.client.outbox.store import refused
@@ -175,7 +177,9 @@ def _rows(path: Path, wants_refused: bool) -> Any:
             for payload in record.payloads[index:]
         )
     for told, payload in found:
-        properties = section.decode_properties(payload, section.locate(payload).properties)
+        properties: dict[str, Any] = {}
+        with suppress(CodecError):  # what the SDK encodes and nobody can read
+            properties = section.decode_properties(payload, section.locate(payload).properties)
         shown = {
             name: str(properties[name]) for name in ("subject", "group_id", "correlation_id") if name in properties
         }

@@ -151,7 +151,7 @@ def socket_of(handler: Any) -> Any:
     found = handler
     for name in ("_connection", "_transport", "sock"):
         found = getattr(found, name, None)
-    return found
+    return getattr(found, "sock", found)  # over WebSocket that has another one below it
 
 
 def sever(sock: Any) -> None:

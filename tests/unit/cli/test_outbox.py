@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from isthmus.cli.app import main
 from isthmus.client import DurableSender
@@ -51,6 +52,14 @@ def test_peek_shows_messages_and_takes_none_out(box: Path, capsys: pytest.Captur
     assert rows[0]["group_id"] == "a"
     assert "m4" in ran(capsys, "peek", box)[1]
     assert json.loads(ran(capsys, "peek", box, "--refused", "--json")[1]) == {"messages": []}
+
+
+def test_peek_shows_what_nobody_can_read(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DurableSender(NOWHERE, "orders", box, drain=False) as sender:
+        sender.send_messages(AmqpAnnotatedMessage(data_body=b"1", properties=AmqpMessageProperties(subject=b"\xff")))
+    rows = json.loads(ran(capsys, "peek", box, "--json")[1])["messages"]
+    assert len(rows) == 6
+    assert rows[-1]["message_id"] == ""
 
 
 def test_export_writes_what_namespace_import_reads(
