@@ -33,6 +33,7 @@ import http_end
 import kafka_end
 import queuestorage_end
 import rabbitmq_end
+import rabbitmq_streams_end
 import servicebus_end
 from any_record import Cell
 from artemis_broker import artemis
@@ -51,7 +52,7 @@ from isthmus.testing.proxy import Proxy
 from kafka_broker import broker
 from rabbitmq_server import rabbit_server
 
-__all__ = ["KINDS", "AnyToAny"]
+__all__ = ["SOURCES", "TARGETS", "AnyToAny"]
 
 UNORDERED = frozenset({"queuestorage", "eventgrid"})
 # Without any arrival for so long, what has not arrived is not going to.
@@ -168,6 +169,12 @@ def _rabbitmq(folder: Path) -> Iterator[SystemEnd]:
 
 
 @contextmanager
+def _rabbitmq_streams(folder: Path) -> Iterator[SystemEnd]:
+    with rabbit_server(folder) as running, closing(rabbitmq_streams_end.RabbitStreamsEnd(running, folder)) as end:
+        yield end
+
+
+@contextmanager
 def _amqp(folder: Path) -> Iterator[SystemEnd]:
     with artemis(folder) as running, closing(artemis_end.ArtemisEnd(running)) as end:
         yield end
@@ -200,8 +207,11 @@ _OPENERS: Mapping[str, Callable[[Path], AbstractContextManager[SystemEnd]]] = {
     "queuestorage": _queuestorage,
     "eventgrid": _eventgrid,
     "http": _http,
+    "rabbitmq-streams": _rabbitmq_streams,
 }
-KINDS = tuple(_OPENERS)
+SOURCES = tuple(_OPENERS)
+TARGETS = tuple(kind for kind in SOURCES if kind != "rabbitmq-streams")
+"""Streams of RabbitMQ are read only."""
 _MODULES: tuple[ModuleType, ...] = (
     artemis_end,
     eventgrid_end,
@@ -283,7 +293,7 @@ class AnyToAny:
         kinds: which.
     """
 
-    def __init__(self, folder: Path, kinds: Sequence[str] = KINDS) -> None:
+    def __init__(self, folder: Path, kinds: Sequence[str] = SOURCES) -> None:
         self._folder = folder
         self._kinds = tuple(kinds)
         self._ends: dict[str, SystemEnd] = {}

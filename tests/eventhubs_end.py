@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.amqp import section
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.checkpoint.checkpoint import GroupKey
+from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
 from isthmus.connectors.eventhubs.partition.look import HubLook

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, CheckpointError
-from isthmus.connectors.eventhubs.checkpoint.thread import Loaded, Written
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
+from isthmus.connectors.checkpoint.thread import Loaded, Written
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
-from isthmus.connectors.rabbitmq.end import CHANNEL
+from isthmus.connectors.rabbitmq.port.end import CHANNEL
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table, wire
 from isthmus.connectors.rabbitmq.protocol.connection import Content
@@ -23,7 +23,7 @@ from isthmus.errors import ConnectionLostError
 
 __all__ = ["CLOCKS", "Clock", "Link", "Reader", "Stream", "Thread", "delivery", "record"]
 
-CLOCKS = ("isthmus.connectors.rabbitmq.end.time", "isthmus.connectors.rabbitmq_streams.source.time")
+CLOCKS = ("isthmus.connectors.rabbitmq.port.end.time", "isthmus.connectors.rabbitmq_streams.source.time")
 """What a `Clock` has to stand for."""
 OPTIONS = {
     "host": "h",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq_streams.option import read_place
 from isthmus.connectors.rabbitmq_streams.system import SYSTEM
 from isthmus.errors import IsthmusError

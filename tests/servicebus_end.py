@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -189,7 +190,10 @@ class _Look:
             try:
                 if below not in self._open:
                     client = _client(self._server, path)
-                    self._open[below] = client, Management(client, path)
+                    with ExitStack() as stack:
+                        stack.callback(client.abandon)
+                        self._open[below] = client, Management(client, path)
+                        stack.pop_all()
                 return self._open[below][1].peek(start, PAGE)
             except (IsthmusError, OSError):  # the namespace was restarted
                 self._drop(below)

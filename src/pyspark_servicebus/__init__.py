@@ -3,6 +3,6 @@
 Nothing needs to be registered: `spark.readStream.format("servicebus")` works where isthmus is installed.
 """
 
-from isthmus.connectors.servicebus.source import ServiceBusDataSource as DefaultSource
+from isthmus.connectors.servicebus.spark.source import ServiceBusDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -189,6 +189,29 @@ def test_a_process_with_an_older_state_follows(pair: Paired) -> None:
     assert pair.verb("sync")["epoch"] == 3
 
 
+def test_a_planned_fail_over_is_disturbed_by_no_run_elsewhere(pair: Paired) -> None:
+    """That keeps the members in step, and sees the one stopped that the fail-over leaves."""
+    pair.verb("create")
+    elsewhere = pair.folder / "elsewhere"
+    pair.verb("create", "--state", str(elsewhere))
+    running = pair.start("run", "--state", str(elsewhere), "--json")
+    try:
+        assert running.stdout is not None
+        running.stdout.readline()
+        with pair.client("ewr") as client:
+            send(client, "waits")
+        told = pair.verb("failover", "--consume-for", "3s")
+        assert (told["active"], told["moved"]) == ("jfk", 1)
+        known = elsewhere / "pairs" / "contoso" / "state.json"
+        until(lambda: json.loads(known.read_text())["active"] == "jfk", "it does not follow")
+        with pair.client("jfk") as client:
+            send(client, "after")
+        assert drain(pair, "jfk", 2) == ["waits", "after"]
+    finally:
+        running.kill()
+        running.communicate()
+
+
 def test_a_creation_killed_anywhere_is_known_as_made_by_pairing(pair: Paired) -> None:
     """What pairing was about to make is deleted with its original, as all that it made."""
     with pair.administration("ewr") as ewr:

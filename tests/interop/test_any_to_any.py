@@ -13,7 +13,7 @@ import pytest
 
 import any_record
 from any_record import Cell
-from any_to_any import KINDS, AnyToAny
+from any_to_any import SOURCES, TARGETS, AnyToAny
 
 MESSAGES = 2_000
 KILL_MESSAGES = 600
@@ -49,19 +49,19 @@ def test_messages_come_whole_to_every_target(quick: AnyToAny, source: str) -> No
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("source", SOURCES)
 def test_every_source_reaches_every_target(everything: AnyToAny, source: str) -> None:
     cells: dict[str, Cell] = {}
-    width = AT_ONCE.get(source, len(KINDS))
-    for at in range(0, len(KINDS), width):
-        cells |= everything.move(source, KINDS[at : at + width], MESSAGES)
+    width = AT_ONCE.get(source, len(TARGETS))
+    for at in range(0, len(TARGETS), width):
+        cells |= everything.move(source, TARGETS[at : at + width], MESSAGES)
     any_record.write(source, "calm", cells)
     check(cells, MESSAGES, may_double=True)  # a request that nobody answers in time is made again
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("source", SOURCES)
 def test_nothing_is_lost_while_every_server_is_killed(everything: AnyToAny, source: str) -> None:
-    cells = everything.move(source, KINDS, KILL_MESSAGES, kills=True)
+    cells = everything.move(source, TARGETS, KILL_MESSAGES, kills=True)
     any_record.write(source, "killed", cells)
     check(cells, KILL_MESSAGES, may_double=True)

@@ -9,8 +9,8 @@ from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from azure.storage.blob import ContainerClient
 
 from azurite_server import KEY, AzuriteServer, azurite
-from isthmus.connectors.eventhubs.checkpoint.blob_store import BlobStore
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import (
+from isthmus.connectors.checkpoint.blob_store import BlobStore
+from isthmus.connectors.checkpoint.checkpoint import (
     Checkpoint,
     CheckpointError,
     CheckpointStore,

@@ -135,6 +135,35 @@ def test_one_delivers_at_a_time_and_what_is_refused_stays(here: Region, database
             outbox.postgresql(connection, "orders", table="No Table")
 
 
+def test_schemas_of_one_database_are_delivered_side_by_side(here: Region, database: PostgresqlServer) -> None:
+    """A table of the same name in each: one application's delivery must not wait for as long as another's lives."""
+
+    def connecting(schema: str) -> Any:
+        connection = database.connect()
+        connection.cursor().execute(f"SET search_path TO {schema}")
+        connection.commit()
+        return connection
+
+    with closing(database.connect()) as connection:
+        for schema in ("east", "west"):
+            connection.cursor().execute(f"CREATE SCHEMA {schema}")
+        connection.commit()
+    with (
+        outbox.PostgresqlDelivery(here.connection_string, "orders", lambda: connecting("east")) as one,
+        outbox.PostgresqlDelivery(here.connection_string, "orders", lambda: connecting("west")) as other,
+        closing(connecting("east")) as first,
+        closing(connecting("west")) as second,
+    ):
+        boxes = [outbox.postgresql(each, "orders") for each in (first, second)]
+        boxes[0].add(text(1))
+        boxes[1].add(text(2))  # waits for no transaction in the other schema
+        for each in (second, first):
+            each.commit()
+        assert one.flush(30)
+        assert other.flush(30)
+    assert sorted(found(here)) == [1, 2]
+
+
 def test_the_example_of_the_page(here: Region, database: PostgresqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "send-durably.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

@@ -13,7 +13,7 @@ from any_to_any import typed
 from hosted_run import HostedRun
 from isthmus.connectors.administration import Administrations
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
-from isthmus.connectors.rabbitmq.stream import StreamPeek
+from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq.system import SYSTEM
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
@@ -159,7 +159,7 @@ def test_a_loss_at_either_end_is_told(world: World, server: RabbitServer) -> Non
 
 
 def test_a_stream_is_read_whole_from_any_offset(server: RabbitServer) -> None:
-    """isthmus.connectors.rabbitmq.stream, I1 to I3"""
+    """isthmus.connectors.rabbitmq.port.stream, I1 to I3"""
     name = server.queue(f"s{AUDIT}", "stream")
     with closing(StreamPeek(options(server), name)) as peek:
         assert peek(0, 10) == ()

@@ -15,7 +15,7 @@ import pytest
 from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq_streams.administration import StreamAdministration
 from isthmus.connectors.rabbitmq_streams.system import SYSTEM

@@ -19,8 +19,8 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.sink import DISPOSITIONS
-from isthmus.connectors.servicebus.source_settler import SourceSettler
+from isthmus.connectors.servicebus.spark.sink import DISPOSITIONS
+from isthmus.connectors.servicebus.spark.source_settler import SourceSettler
 from isthmus.errors import ConnectionLostError, IsthmusError, UnauthorizedError
 from isthmus.operations.message import read, sequence_of
 from isthmus.testing.namespace import NamespaceProcess, namespace

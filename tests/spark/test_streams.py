@@ -44,6 +44,8 @@ tasks:
   emptied: {pattern: move, source: ewr, queue: old, target: hub, target_topic: old, partitioning: single}
 """
 LOOK_SECONDS = 0.5
+MOVED = {"departures": 1010, "arrivals": 300, "mirror": 1010, "emptied": 50}
+"""What the tasks that keep no table have moved once the first test's messages are."""
 
 
 class Streams:
@@ -143,11 +145,16 @@ def numbers(records: dict[int, list[Any]]) -> dict[int, list[int]]:
     return {partition: [int(each.value()) for each in found] for partition, found in records.items()}
 
 
-def moved(run: RunProcess) -> int:
-    """Messages that the route from the stream to the queue has moved, as the run tells it."""
+def counted(run: RunProcess) -> dict[str, int]:
+    """Messages that each task but the archive has moved, as the run tells it."""
     document = read_status(run.state)
     assert document is not None
-    return sum(int(route["moved"]) for route in document["routes"] if route["name"] == "departures.hub.ewr")
+    return {route["task"]: int(route["moved"]) for route in document["routes"] if route["task"] != "kept"}
+
+
+def moved(run: RunProcess) -> int:
+    """Messages that the route from the stream to the queue has moved."""
+    return counted(run)["departures"]
 
 
 def test_both_ways_in_one_run(streams: Streams) -> None:
@@ -162,7 +169,8 @@ def test_both_ways_in_one_run(streams: Streams) -> None:
     with streams.bus() as client, client.get_queue_sender("old") as sender:
         sender.send_messages([ServiceBusMessage(f"{number}", session_id=f"s{number % 3}") for number in range(50)])
     run = streams.running()
-    wait(lambda: not any(route["waiting"] for route in streams.survey().values()), "all to be moved", 240, LOOK_SECONDS)
+    # Counts, not what waits: that is unknown until the first look, and the archive takes records off its source before its table has them.
+    wait(lambda: counted(run) == MOVED and len(archived(streams)) == 1010, "all to be moved", 240, LOOK_SECONDS)
     proofs = {each.task: each for each in verify(streams.federation)}
     assert {
         task: (proof.total("earlier"), proof.total("arrived"), proof.verdict.name) for task, proof in proofs.items()
@@ -198,7 +206,7 @@ def test_both_ways_in_one_run(streams: Streams) -> None:
 def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) -> None:
     run = streams.running()
     before = moved(run)
-    assert sorted(archived(streams)) == list(range(1010))
+    kept = sorted(archived(streams))
     told("pause", streams)
     wait(lambda: run.phases()["kept.hub.archive"] == "paused", "the archive to be paused", 120)
     other = streams.run("--state", str(streams.folder / "other"))
@@ -208,7 +216,7 @@ def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) ->
 
     wait(lambda: moved(run) > before, "messages to move")
     run.end(signal.SIGKILL)
-    assert len(archived(streams)) == 1010, "a task that is paused archives nothing"
+    assert sorted(archived(streams)) == kept, "a task that is paused archives nothing"
     told("resume", streams)
     again = streams.run("--available-now")
     assert again.wait(240) == 0, again.log()[-3000:]
@@ -216,7 +224,7 @@ def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) ->
     assert proof.total("lost") == proof.total("duplicated") == 0, proof.to_dict()
     found = {key: [int(str(each)) for each in streams.received(f"key-{key}")] for key in range(5)}
     assert found == {key: list(range(2000 + key, 6000, 5)) for key in range(5)}
-    assert sorted(archived(streams)) == [*range(1010), *range(2000, 6000)]
+    assert sorted(archived(streams)) == [*kept, *range(2000, 6000)]
     assert {proof.total("lost") for proof in verify(streams.federation, task="kept")} == {0}
 
 

@@ -15,10 +15,10 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.broker.hub.ownership import Ownership
 from isthmus.cli.app import create_app
 from isthmus.connectors.amqp.system import SYSTEM as AMQP
+from isthmus.connectors.checkpoint.blob_store import BlobStore
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, GroupKey
 from isthmus.connectors.eventgrid.option import PullOptions, read_source
 from isthmus.connectors.eventgrid.source import EventGridPuller
-from isthmus.connectors.eventhubs.checkpoint.blob_store import BlobStore
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, GroupKey
 from isthmus.connectors.iothub.system import IotHubs
 from isthmus.connectors.kafka.spark.topic import Topic
 from isthmus.connectors.listen.listener import enter

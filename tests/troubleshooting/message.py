@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.servicebus.source_settler import SourceSettler
+from isthmus.connectors.servicebus.spark.source_settler import SourceSettler
 from isthmus.operations.detection import check_detection
 from isthmus.replication.step.base import guarded
 from isthmus.replication.step.message.message import StepMessage

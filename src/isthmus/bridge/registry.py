@@ -21,7 +21,7 @@ __all__ = ["KINDS", "connector"]
 KINDS = {
     "servicebus": "isthmus.connectors.servicebus.port.connector:CONNECTOR",
     "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
-    "rabbitmq": "isthmus.connectors.rabbitmq.connector:CONNECTOR",
+    "rabbitmq": "isthmus.connectors.rabbitmq.port.connector:CONNECTOR",
     "rabbitmq-streams": "isthmus.connectors.rabbitmq_streams.connector:CONNECTOR",
     "amqp": "isthmus.connectors.amqp.connector:CONNECTOR",
     "eventhubs": "isthmus.connectors.eventhubs.connector:CONNECTOR",

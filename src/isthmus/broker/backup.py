@@ -6,12 +6,16 @@ namespace serve --data` takes as it is. What it is not: a copy on another disk; 
 Invariants:
     I1. A folder with the back-up's name is whole and on disk; what a kill interrupts has another name.
     I2. Keys keep their mode: what only the owner could read, only the owner can read in the copy.
+    I3. What a killed back-up left goes with the next one beside it; what another process fills stays.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -27,6 +31,10 @@ LARGE_FOLDER = "large"
 # Of the data folder: a store for each number below it.
 FRAGMENTS_FOLDER = "fragments"
 _PARTIAL = ".partial"
+_LEFT = re.compile(r".+\.[0-9a-f]{8}\.partial")
+_PARTS = frozenset({"store", FRAGMENTS_FOLDER, LARGE_FOLDER, "keys.json", "certificate"})
+# Between the making of a folder and its lock another process may see it.
+_LEFT_SECONDS = 60.0
 
 
 def back_up(
@@ -116,13 +124,45 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
     except OSError as error:
         raise InvalidArgumentError(f"'{folder}' cannot be made: {error.strerror}") from None
     try:
-        yield partial
-        partial.rename(folder)
+        with _locked(partial):
+            _remove_left(folder.parent)
+            yield partial
+            partial.rename(folder)
         _sync(folder.parent)
     except OSError as error:
         raise StoreError(f"The back-up '{folder}' could not be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds a lock that ends with this process, however it ends.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_left(parent: Path) -> None:
+    """Removes what back-ups that were killed left in a folder; what cannot be removed stays."""
+    found: list[Path] = []
+    with suppress(OSError):  # a folder that may be written to and not read
+        found = [each for each in parent.iterdir() if _LEFT.fullmatch(each.name)]
+    for each in found:
+        with suppress(OSError):
+            if each.is_symlink() or not each.is_dir():
+                continue
+            is_old = time.time() - each.stat().st_mtime > _LEFT_SECONDS
+            if is_old and {part.name for part in each.iterdir()} <= _PARTS:
+                with _locked(each):
+                    shutil.rmtree(each, ignore_errors=True)
 
 
 def _link_or_copy(source: str, target: str) -> None:

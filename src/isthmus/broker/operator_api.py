@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import ipaddress
 import json
 import logging
@@ -215,5 +214,5 @@ def _is_local(http: web.Request) -> bool:
 def _decoded(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         raise UnauthorizedError("The Basic credentials cannot be read.") from None

@@ -248,21 +248,29 @@ class Server:
         keyring.replace(with_emulator_key(rules) if self._options.emulator else rules)
 
     def _look_at_keys(self, issuer: Any) -> None:
-        """Take over keys that were changed in their files; what cannot be read leaves the keys as they are."""
+        """Take over keys that were changed in their files; what cannot be read leaves the keys as they are, and is read again."""
+        faults = []
+        for read in (self._read_own_keys, lambda: self._read_issuers_keys(issuer)):
+            try:
+                read()
+            except (ConfigError, InvalidArgumentError, OSError) as error:
+                faults.append(str(error))
+        fault = "; ".join(faults)
+        if fault and fault != self._key_fault:
+            _log.warning("keys not read again: reason=%s", fault)
+        self._key_fault = fault
+
+    def _read_own_keys(self) -> None:
         assert self._keyring is not None
-        try:
-            stamp = self._key_file.stat().st_mtime_ns
-            if stamp != self._key_stamp:
-                self._key_stamp = stamp
-                self._take_rules(self._keyring, Keyring.open(self._key_file, SystemClock()).rules)
-                _log.info("keys read again: rules=%s", [rule.key_name for rule in self._keyring.rules])
-            if issuer is not None and issuer.refresh():
-                _log.info("keys of the issuer read again")
-            self._key_fault = ""
-        except (ConfigError, OSError) as error:
-            if str(error) != self._key_fault:
-                self._key_fault = str(error)
-                _log.warning("keys not read again: reason=%s", error)
+        stamp = self._key_file.stat().st_mtime_ns
+        if stamp != self._key_stamp:
+            self._take_rules(self._keyring, Keyring.open(self._key_file, SystemClock()).rules)
+            self._key_stamp = stamp
+            _log.info("keys read again: rules=%s", [rule.key_name for rule in self._keyring.rules])
+
+    def _read_issuers_keys(self, issuer: Any) -> None:
+        if issuer is not None and issuer.refresh():
+            _log.info("keys of the issuer read again")
 
     async def _listen(self, namespace: Namespace, http: Any, now_ms: int) -> None:
         options = self._options

@@ -9,16 +9,18 @@ Invariants:
     I1. An `IsthmusError` ends as its text on standard error, without a traceback; with `--json` in the arguments also
         as one JSON object `{"error": …}` on standard output.
     I2. Bad input ends with exit code 2.
+    I3. What the output cannot encode is written as an escape.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -102,6 +104,19 @@ def exit_code(error: IsthmusError) -> int:
     return 2 if isinstance(error, BAD_INPUT) and not error.retryable else 1
 
 
+def _end(error: IsthmusError, words: Sequence[str]) -> NoReturn:
+    notes = getattr(error, "__notes__", ())  # where it happened, e.g. at which message of a file
+    print("; ".join([f"isthmus: {error}", *notes]), file=sys.stderr)
+    if "--json" in words:
+        told = error.to_dict()
+        print(json.dumps({"error": {**told, "message": "; ".join([told["message"], *notes])}}))
+    sys.exit(exit_code(error))
+
+
+def _is_text(word: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in word)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process with its exit code.
 
@@ -109,6 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: the words after the program's name; by default those of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end a verb half way
+            stream.reconfigure(errors="backslashreplace")
     verb = next((word for word in words if not word.startswith("-")), None)
     completes = COMPLETE_VARIABLE in os.environ
     if completes:
@@ -116,12 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         create_app(verb, completes=completes)(args=words, prog_name="isthmus")
     except IsthmusError as error:
-        notes = getattr(error, "__notes__", ())  # where it happened, e.g. at which message of a file
-        print("; ".join([f"isthmus: {error}", *notes]), file=sys.stderr)
-        if "--json" in words:
-            told = error.to_dict()
-            print(json.dumps({"error": {**told, "message": "; ".join([told["message"], *notes])}}))
-        sys.exit(exit_code(error))
+        _end(error, words)
+    except UnicodeEncodeError as error:
+        # Bytes of an argument that are no UTF-8 come as lone surrogates, which nothing on the wire can hold.
+        wrong = next((word for word in words if not _is_text(word)), None)
+        if wrong is None:
+            raise
+        _end(InvalidArgumentError(f"{wrong!a} is no UTF-8 text: {error.reason}"), words)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -80,7 +82,8 @@ def _drain(
 ) -> None:
     """Deliver what waits, to the entity that the outbox is for.
 
-    Where another process delivers it already, this waits until nothing is left. Exit code 1 if messages still wait, or were refused.
+    Where another process delivers it already, this waits until nothing is left. Exit code 1 if messages still wait, were refused, or were
+    in a damaged file.
     """
     from isthmus.client.outbox.store import status
     from isthmus.client.send.durable_sender import DurableSender
@@ -93,7 +96,9 @@ def _drain(
         while (found := status(path)).messages and time.monotonic() < deadline:
             time.sleep(0.2)
         state = sender.statistics().drain
+    damaged = found.damaged - before.damaged
     told = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
+    told |= {"damaged": damaged}
     print(
         json.dumps(told)
         if as_json
@@ -102,10 +107,14 @@ def _drain(
     refused = max(state.refused, found.refused - before.refused)  # also by another process that delivers
     if refused:
         print(f"{refused} messages were refused; isthmus outbox peek {path} --refused tells why", file=sys.stderr)
+    if damaged:
+        print(
+            f"the messages in {damaged} damaged pieces are not sent; they are in {path / 'quarantine'}", file=sys.stderr
+        )
     if found.messages:
         why = f"the last attempt failed: {state.error}" if state.error else "give it more time with --timeout"
         raise OperationTimeoutError(f"{found.messages} messages still wait in {path}; {why}")
-    if refused:
+    if refused or damaged:
         raise typer.Exit(1)
 
 
@@ -117,15 +126,23 @@ def _export(
     ] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Write messages to a file that `isthmus namespace import` reads. They stay in the outbox."""
+    """Write messages to a file that `isthmus namespace import` reads. They stay in the outbox.
+
+    Exit code 1 if there are damaged pieces, whose messages are not in the file.
+    """
     from isthmus.operations.message_file import MessageWriter
 
+    damaged: list[None] = []
     with MessageWriter(file, {"namespace": "outbox", "entity": _entity(path)}) as writer:
-        for payload in _payloads(path, refused):
+        for payload in _payloads(path, refused, lambda: damaged.append(None)):
             writer.write(payload, _ACTIVE)
         writer.finish()
         count = writer.count
-    print(json.dumps({"messages": count, "file": str(file)}) if as_json else f"{count} messages written to {file}")
+    told = {"messages": count, "damaged": len(damaged), "file": str(file)}
+    print(json.dumps(told) if as_json else f"{count} messages written to {file}")
+    if damaged:
+        print(f"{len(damaged)} pieces of {path} are damaged, and the messages in them are not written", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _entity(path: Path) -> str:
@@ -144,6 +161,7 @@ def _entity(path: Path) -> str:
 
 def _rows(path: Path, wants_refused: bool) -> Any:
     from isthmus.amqp import section
+    from isthmus.amqp.codec import CodecError
     from isthmus.client.outbox.backlog import waiting
     from isthmus.client.outbox.folder import Folder
     from isthmus.client.outbox.store import refused
@@ -159,14 +177,16 @@ def _rows(path: Path, wants_refused: bool) -> Any:
             for payload in record.payloads[index:]
         )
     for told, payload in found:
-        properties = section.decode_properties(payload, section.locate(payload).properties)
+        properties: dict[str, Any] = {}
+        with suppress(CodecError):  # what the SDK encodes and nobody can read
+            properties = section.decode_properties(payload, section.locate(payload).properties)
         shown = {
             name: str(properties[name]) for name in ("subject", "group_id", "correlation_id") if name in properties
         }
         yield {"message_id": str(properties.get("message_id", "")), "bytes": len(payload), **shown, **told}
 
 
-def _payloads(path: Path, wants_refused: bool) -> Any:
+def _payloads(path: Path, wants_refused: bool, on_damage: Callable[[], None]) -> Any:
     from isthmus.client.outbox.backlog import waiting
     from isthmus.client.outbox.folder import Folder
     from isthmus.client.outbox.store import refused
@@ -174,4 +194,4 @@ def _payloads(path: Path, wants_refused: bool) -> Any:
     folder = Folder(path)
     if wants_refused:
         return (payload for _, payload in refused(folder))
-    return (payload for _, record, index in waiting(folder) for payload in record.payloads[index:])
+    return (payload for _, record, index in waiting(folder, on_damage) for payload in record.payloads[index:])

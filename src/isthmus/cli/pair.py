@@ -5,6 +5,7 @@ What it is: options and output. What it is not: what is done (`isthmus.pairing`)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -273,6 +274,10 @@ def _failover(
             found = session.abort(note)
             told: dict[str, Any] = {"aborted": True}
             text = f"{found.active} is active again."
+            with contextlib.suppress(IsthmusError):  # it is given up, whatever the other member says
+                told["waiting_at_standby"] = waiting = session.waiting_at(found.standby)
+                if waiting:
+                    text += f" What waits at {found.standby}, where it may have been moved, is delivered once that is active: {waiting}."
         else:
             found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
             told = {
@@ -337,11 +342,24 @@ def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -
         raise typer.Exit(1)
 
 
-def _break(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_json: _Json = False) -> None:
+def _break(
+    name: _Name,
+    file: _File = DEFAULT_FILE,
+    state: _State = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where a member gives no answer; it is left as it is, fenced if it was."),
+    ] = False,
+    as_json: _Json = False,
+) -> None:
     """End the pairing. Both namespaces stay, open to applications, with all that they hold."""
     with _session(name, file, state) as session:
-        found = session.break_up()
+        found, left = session.break_up(is_forced=force)
     if as_json:
-        print(json.dumps({"pair": name, "broken": True, "was_active": found.active}))
+        told = {"pair": name, "broken": True, "was_active": found.active}
+        print(json.dumps({**told, "left_as_is": left} if left else told))
+    elif left:
+        reasons = "; ".join(f"{alias} is left as it is: {reason}" for alias, reason in left.items())
+        print(f"pair {name} is broken; {found.active} was active. {reasons}")
     else:
         print(f"pair {name} is broken; {found.active} was active, and both namespaces can be used")

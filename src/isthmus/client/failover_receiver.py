@@ -42,9 +42,9 @@ from isthmus.client.receive.failover import (
     Save,
 )
 from isthmus.client.receive.failover_file import FailoverFile, FailoverStateError
-from isthmus.client.receive.message_key import Arrived, enqueued_ms, entered_ms, is_proven_copy
+from isthmus.client.receive.message_key import Arrived, enqueued_ms, is_proven_copy, was_enqueued_ms
 from isthmus.client.receive.watermark import Watermark
-from isthmus.client.seen import Bounds, SeenStore, open_seen
+from isthmus.client.seen import Bounds, SeenStore, is_opened_here, open_seen
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.name import ORIGIN, TIME
 
@@ -185,14 +185,18 @@ class FailoverReceiver(TwoRegionReceiver):
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._local: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._local: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+        self._missing: dict[object, float] = {}
         self._keys: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
-        self._arrived_at = self._tried_at = time.monotonic()
+        # Of an earlier receiver, that was killed while it read the secondary.
+        self._is_in_another_hand = begin is not FailoverState.PRIMARY
+        self._arrived_at = self._tried_at = self._full_at = time.monotonic()
         self._latest_ms = 0
         # When publishers switched; a receiver that begins while it drains knows only that it was before.
         self._switched_ms = time.time_ns() // 1_000_000 if begin is FailoverState.DRAINING else 0
         self._answered_at = 0.0  # when the last probe began that was answered
         self._probe: Future[Any] | None = None
+        self._probed = ""
         self._prober: threading.Thread | None = None
         self._probing: Any = None
         self._telling = ""
@@ -204,6 +208,7 @@ class FailoverReceiver(TwoRegionReceiver):
             prefetch=prefetch_count,
             max_renewal_seconds=max_lock_renewal.total_seconds(),
             connect_seconds=connect_timeout,
+            closes_seen=is_opened_here(seen),
             order_wait_seconds=0.0,
             skip=self._sees,
             on_lost=self._on_lost,
@@ -218,13 +223,13 @@ class FailoverReceiver(TwoRegionReceiver):
         Raises:
             ServiceBusError: it answered that the entity is missing or not permitted.
         """
-        self._engine.start(())
-        with self._lock:
-            self._carry_out(self._machine.start(time.monotonic()))
-        self._thread.start()
         try:
+            self._engine.start(())
+            with self._lock:
+                self._carry_out(self._machine.start(time.monotonic()))
+            self._thread.start()
             self._engine.wait_open(self._connect_timeout)
-        except Exception:
+        except BaseException:  # also an interruption: nobody has what was begun
             self.close()
             raise
         return self
@@ -236,7 +241,9 @@ class FailoverReceiver(TwoRegionReceiver):
         self._engine.close()
         if self._thread.ident is not None:
             self._thread.join(_AGAIN_SECONDS)
-        self._save()
+        with self._lock:
+            self._save()
+            self._file = None  # another receiver may go on from it, whatever a late answer makes of this one
 
     # ---- triggers
 
@@ -277,6 +284,8 @@ class FailoverReceiver(TwoRegionReceiver):
         """A message arrived; whether it was handled before, by the watermark."""
         with self._lock:
             is_copy = ORIGIN in told.properties or TIME in told.properties
+            if told.is_data and not is_proven_copy(told):
+                is_copy = False  # an application published it with a copy's properties
             is_local = side == SECONDARY and not is_copy
             now = self._arrived_at = time.monotonic()
             if side == self._machine.state.reads:
@@ -287,16 +296,21 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._watermark.arrived(key, told.enqueued_ms)
                 return False
             self._latest_ms = max(self._latest_ms, enqueued_ms(message))
+            key = (told.sequence, told.enqueued_ms)
+            self._missing.pop(key, None)
             if is_local:
-                self._local.add(message)
-            if self._drift_ms is None or not is_proven_copy(told):
+                self._local[message] = key
+            if self._drift_ms is None:
                 return False
-            return entered_ms(told) < self._watermark.at_ms - self._drift_ms
+            # By the primary's clock: where else it entered, and when, says nothing of what the primary had delivered.
+            at_ms = was_enqueued_ms(told, self._engine.identity_of(PRIMARY), self._source.entity)
+            return at_ms is not None and at_ms < self._watermark.at_ms - self._drift_ms
 
     def _on_settled(self, message: ServiceBusReceivedMessage, is_handled: bool) -> None:
         with self._lock:
-            self._local.discard(message)
+            key = self._local.pop(message, None)
             if is_handled:
+                self._missing.pop(key, None)
                 self._watermark.handled(self._keys.get(message))
 
     def _on_open(self, side: str) -> None:
@@ -308,8 +322,14 @@ class FailoverReceiver(TwoRegionReceiver):
                     self._watermark.hold()
                     self._held_until = now + _LOCK_SECONDS
                 self._is_second = True
+            elif self._is_in_another_hand:
+                self._is_in_another_hand = False
+                self._missing[SECONDARY] = now + _LOCK_SECONDS
 
     def _on_lost(self, side: str, failure: Failure) -> None:
+        if side == SECONDARY:
+            with self._lock:  # they come again, unless they are handled meanwhile
+                self._missing.update(dict.fromkeys(self._local.values(), time.monotonic() + _LOCK_SECONDS))
         if failure.region_may_be_gone:
             self._failed(side)
 
@@ -348,15 +368,20 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._held_until = math.inf
                 self._watermark.let_go()
             local = self._engine.unsettled(list(self._local))
-            self._carry_out(self._machine.tick(now, local_unsettled=local, is_caught_up=self._is_caught_up(now)))
+            if not self._engine.has_room(self._machine.state.reads):
+                self._full_at = now
+            is_caught_up = self._is_caught_up(now)
+            self._carry_out(self._machine.tick(now, local_unsettled=local, is_caught_up=is_caught_up))
 
     def _is_caught_up(self, now: float) -> bool:
         """Messages arrive in the order in which they were enqueued: one from after the switch says that all did, and so does none for
-        a while from a namespace that answers.
+        a while from a namespace that answers, while there is room for one. What was in hand before may come later, once its lock has ended.
         """
-        is_quiet = now - self._arrived_at >= max(_AGAIN_SECONDS, self._probe_seconds) and (
-            self._answered_at > self._arrived_at
-        )
+        self._missing = {key: until for key, until in self._missing.items() if until > now}
+        if self._missing:
+            return False
+        since = max(self._arrived_at, self._full_at)
+        is_quiet = now - since >= max(_AGAIN_SECONDS, self._probe_seconds) and self._answered_at > since
         return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS
 
     def _ask_trigger(self) -> None:
@@ -375,6 +400,8 @@ class FailoverReceiver(TwoRegionReceiver):
     def _probe_read(self, now: float) -> None:
         """A namespace that is read and silent is asked; no answer in time is a failure, also while the SDK's call does not come back."""
         side = self._machine.state.reads
+        if self._probe is not None and self._probed != side:
+            self._probe = None  # it began before the change
         if self._probe is not None:
             if self._probe.done():
                 error = self._probe.exception()
@@ -389,6 +416,7 @@ class FailoverReceiver(TwoRegionReceiver):
         elif now - max(self._arrived_at, self._tried_at) >= self._probe_seconds:
             self._tried_at = now
             timeout = self._probe_timeout
+            self._probed = side
             self._probe = self._engine.begin(side, lambda receiver: receiver.peek_messages(1, timeout=timeout))
 
     def _probe_primary(self, now: float) -> None:
@@ -432,6 +460,7 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._arrived_at = self._tried_at = time.monotonic()
                 other = SECONDARY if effect.side == PRIMARY else PRIMARY
                 self._local.clear()
+                self._missing.clear()
                 self._engine.leave_side(other)
                 self._engine.open_side(effect.side)
             else:
@@ -466,6 +495,6 @@ class FailoverReceiver(TwoRegionReceiver):
             self._carry_out(self._machine.published(side, time.monotonic()))
 
     def _save(self) -> None:
-        if self._file is not None:
-            with self._lock:
+        with self._lock:
+            if self._file is not None:
                 self._file.write(self._machine.state, self._watermark.at_ms)

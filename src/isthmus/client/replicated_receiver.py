@@ -30,7 +30,7 @@ from isthmus.client.receive.face import (
     checked_source,
     is_next,
 )
-from isthmus.client.seen import Bounds, SeenStore, open_seen
+from isthmus.client.seen import Bounds, SeenStore, is_opened_here, open_seen
 
 __all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "ReplicatedReceiver", "ReplicatedSession"]
 
@@ -150,6 +150,7 @@ class ReplicatedReceiver(TwoRegionReceiver):
             max_renewal_seconds=max_lock_renewal.total_seconds(),
             order_wait_seconds=order_wait.total_seconds(),
             connect_seconds=connect_timeout,
+            closes_seen=is_opened_here(seen),
         )
 
     def __enter__(self) -> Self:
@@ -159,21 +160,21 @@ class ReplicatedReceiver(TwoRegionReceiver):
             ServiceBusError: both namespaces answered that the entity is missing or not permitted.
             OperationTimeoutError: no session is available.
         """
-        if is_next(self._source.session_id):
-            self._take_session()
-        self._engine.start()
-        self._engine.wait_open(self._connect_timeout)
+        try:
+            if is_next(self._source.session_id):
+                self._take_session()
+            self._engine.start()
+            self._engine.wait_open(self._connect_timeout)
+        except BaseException:  # also an interruption: nobody has what was begun
+            self._engine.close()
+            raise
         return self
 
     def _take_session(self) -> None:
         from isthmus.client.receive.next_session import find_session
 
         seconds = _SESSION_SECONDS if self._max_wait_time is None else self._max_wait_time
-        try:
-            found = find_session(self._endpoints, self._source, seconds, self._connect_timeout)
-        except BaseException:
-            self._engine.close()
-            raise
+        found = find_session(self._endpoints, self._source, seconds, self._connect_timeout)
         self._source = replace(self._source, session_id=found.session_id)
         self._engine.use_session(found)
 

@@ -76,8 +76,7 @@ class ReplicatedReceiver(AsyncTwoRegionReceiver):
         )
 
     async def __aenter__(self) -> Self:
-        self._listen()
-        await asyncio.to_thread(self._receiver.__enter__)
+        await self._enter()
         return self
 
     @property

@@ -5,15 +5,16 @@ later version of the SDK lacks a name, `tests/unit/client/test_sdk.py` fails.
 
 Why at all: the SDK sends a batch only of messages that it encodes itself, once for each namespace; it has no way to end an
 operation that waits for a connection which stopped answering; it does not tell how large a message may be; and its thread that
-keeps a receiver's connection alive reads messages beside the one that receives, so that two of them change places.
+keeps a receiver's connection alive reads messages beside the one that receives, so that two of them change places. It also judges by
+this machine's clock whether a message is locked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -26,14 +27,18 @@ __all__ = [
     "batch_of",
     "data_body",
     "encode",
+    "confirmed",
     "limits",
     "listen",
     "message_list",
     "release",
+    "renew_seconds",
     "schedule_annotations",
     "sever",
     "socket_of",
     "watch_handler",
+    "without_lock_check",
+    "without_session_clock",
 ]
 
 
@@ -151,7 +156,7 @@ def socket_of(handler: Any) -> Any:
     found = handler
     for name in ("_connection", "_transport", "sock"):
         found = getattr(found, name, None)
-    return found
+    return getattr(found, "sock", found)  # over WebSocket that has another one below it
 
 
 def sever(sock: Any) -> None:
@@ -170,3 +175,68 @@ def release(sock: Any) -> None:
     if isinstance(sock, socket.socket):
         with contextlib.suppress(OSError):
             sock.close()
+
+
+@contextlib.contextmanager
+def without_lock_check(message: Any) -> Iterator[None]:
+    """Let the namespace say whether a message is locked: the SDK settles nothing whose lock has ended by this machine's clock.
+
+    With a clock that is ahead by more than a lock lasts it would never settle anything.
+    """
+    until = getattr(message, "locked_until_utc", None)
+    if until is None or until > datetime.now(UTC):
+        yield
+        return
+    message._expiry = datetime.max.replace(tzinfo=UTC)
+    try:
+        yield
+    finally:
+        message._expiry = until
+
+
+@contextlib.contextmanager
+def confirmed(receiver: Any, message: Any) -> Iterator[None]:
+    """Settle so that the call returns only once the namespace has confirmed it.
+
+    Versions of the SDK before 7.15 wait for no answer on the link, and would take for done what was lost with it; a settlement by the lock
+    token, which they keep for deferred messages, has an answer.
+    """
+    if hasattr(receiver, "_await_settlement_outcome") or message._is_deferred_message:
+        yield
+        return
+    message._is_deferred_message = True
+    try:
+        yield
+    finally:
+        message._is_deferred_message = False
+
+
+def without_session_clock(receiver: Any) -> None:
+    """As `without_lock_check` for the session that a receiver reads, until its lock is renewed: the namespace detaches what has lost it."""
+    session = getattr(receiver, "session", None)
+    if session is not None:
+        session._locked_until_utc = None
+
+
+# A lock that has ended by this machine's clock is taken for a short one. Service Bus has locks from five seconds to five minutes.
+_SHORT_LOCK_SECONDS = 10.0
+# A clock that is behind makes a lock look longer; of a session one renewal in so long is cheap.
+_LONGEST_SESSION_SECONDS = 30.0
+_LEAST_RENEW_SECONDS = 0.3
+
+
+def renew_seconds(until: datetime, enqueued: datetime | None) -> float:
+    """After how many seconds to renew a lock, whatever this machine's clock.
+
+    Args:
+        until: when it ends by the namespace's clock.
+        enqueued: when its message was enqueued there, before which no lock of it began; None for that of a session.
+    """
+    left = (until - datetime.now(UTC)).total_seconds()
+    if left <= 0:
+        left = _SHORT_LOCK_SECONDS
+    if enqueued is not None:
+        left = min(left, (until - enqueued).total_seconds())
+    else:
+        left = min(left, _LONGEST_SESSION_SECONDS)
+    return max(_LEAST_RENEW_SECONDS, left / 2)

@@ -43,10 +43,13 @@ class Waits(NamedTuple):
     Attributes:
         messages: how many, at most.
         oldest_ms: when the oldest of them came, wall time in ms; 0 where none waits, or it is not known.
+        are_ready: whether a route gets all of them now, so that one that moves none is stalled though no age is known. A count in which
+            there may be what is hidden for a while, or what is no message, does not say that.
     """
 
     messages: int = 0
     oldest_ms: int = 0
+    are_ready: bool = False
 
 
 class System(Protocol):
@@ -81,8 +84,8 @@ class System(Protocol):
         """
         ...
 
-    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """What waits in an entity; of a log for a group.
+    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits | None:
+        """What waits in an entity; of a log for a group. None where the system tells nobody.
 
         Raises:
             IsthmusError: it cannot be told.

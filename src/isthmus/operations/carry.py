@@ -6,14 +6,15 @@ not: a copy of an entity's settings; those are in its configuration.
 Invariants:
     I1. A message is removed only after a file that holds it is synced under its name.
     I2. What import has noted as done was acknowledged. Killed at any instant and run again, it sends every message of the
-        file at least once, and at most those of one group again. A refusal sends none again.
+        file at least once, and at most those of one group again. A refusal sends none again, a lost connection only those whose answer
+        did not come.
     I3. An imported message keeps its body, properties, application properties and annotations; the namespace gives it a
         new sequence number and time of enqueueing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,8 @@ from typing import NamedTuple
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_message_id
 from isthmus.entities.record.parse import HeadCache, split
-from isthmus.operations.deliver import deliver
+from isthmus.errors import IsthmusError
+from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.look import Census, Progress, messages
 from isthmus.operations.message import STATES, sent_again, sequence_of, state_of
 from isthmus.operations.message_file import DamagedFileError, MessageReader, MessageWriter
@@ -51,6 +53,7 @@ def export(
 
     Raises:
         InvalidArgumentError: the file is there already.
+        FileNotWrittenError: the disk refused; no message was removed.
         IsthmusError: the peer refused or is gone; no file is left then, or a whole one and some messages not removed.
     """
     meant = Census(RunSet(), RunSet(), RunSet())
@@ -105,10 +108,13 @@ def import_file(
 
     Raises:
         DamagedFileError: what is before the damage was sent.
-        InvalidArgumentError: the note cannot be read or written; nothing was sent.
+        InvalidArgumentError: the note cannot be read; nothing was sent.
+        FileInUseError: another process imports the file; nothing was sent.
+        FileNotWrittenError: the note cannot be written; what was sent since it was written last is sent again by the next run.
         IsthmusError: a message was refused, or the peer is gone; run it again to continue.
     """
     with MessageReader(file) as reader:
+        reader.lock()  # two processes that keep one note would each send what the other has sent
         note = ProgressNote(file, str(reader.header.get("export_id")), f"{namespace}/{path}".lower(), created_at)
         passed_over = note.count
         sender = Sender(client, path).wait_ready()
@@ -119,7 +125,10 @@ def import_file(
 
         def send() -> None:
             nonlocal accepted, deferred, size
-            results = deliver(client, sender, [payload for _, _, payload in group])
+            try:
+                results: Sequence[IsthmusError | None] = deliver(client, sender, [payload for _, _, payload in group])
+            except UnconfirmedError as lost:
+                results = lost.results  # what was accepted is noted, and not sent again
             taken = [(place, state) for (place, state, _), error in zip(group, results, strict=True) if error is None]
             note.add([place for place, _ in taken], before=group[-1][0] + 1)
             accepted += len(taken)

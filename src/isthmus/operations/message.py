@@ -10,16 +10,17 @@ Invariants:
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from isthmus.amqp import codec, section
 from isthmus.entities.record.amend import annotations_section, with_annotation, with_properties
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.record import Parts
 from isthmus.entities.record.view import MessageView, changed
-from isthmus.message.name import ENQUEUE_SEQUENCE
+from isthmus.message.name import ENQUEUE_SEQUENCE, ENQUEUED_TIME
 from isthmus.operations.time_filter import parse_operator_filter
 from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action
 
@@ -47,6 +48,8 @@ _BROKER_ANNOTATIONS = ("x-opt-deadletter-source", "x-opt-partition-id", "x-opt-o
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
 _PREVIEW_BYTES = 200
 
+_T = TypeVar("_T")
+
 
 class Seen(NamedTuple):
     """What is told of one message.
@@ -55,6 +58,7 @@ class Seen(NamedTuple):
         state: one of `STATES`.
         enqueued_ms: wall time.
         body: the first bytes of it, as text where it is text.
+        unreadable: the parts that cannot be read: a namespace takes a message whatever is in it.
     """
 
     sequence: int
@@ -69,11 +73,12 @@ class Seen(NamedTuple):
     description: str
     properties: dict[str, Any]
     body: str
+    unreadable: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what JSON has no type for is text."""
         enqueued = datetime.fromtimestamp(self.enqueued_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        return {
+        told: dict[str, Any] = {
             "sequence_number": self.sequence,
             "state": self.state,
             "enqueued_at": enqueued,
@@ -87,6 +92,7 @@ class Seen(NamedTuple):
             "application_properties": {name: _plain(value) for name, value in self.properties.items()},
             "body": self.body,
         }
+        return told | ({"unreadable": list(self.unreadable)} if self.unreadable else {})
 
 
 def sequence_of(payload: bytes) -> int:
@@ -120,16 +126,28 @@ def session_of(payload: bytes) -> str:
 
 
 def read(payload: bytes) -> Seen:
-    """Everything about one message."""
+    """Everything about one message. What cannot be read of it is named, and hides nothing else."""
     sections = section.locate(payload)
-    annotations = _annotations(payload)
-    properties = section.decode_properties(payload, sections.properties)
-    own = {str(name): value for name, value in section.decode_map(payload, sections.application_properties).items()}
+    unreadable: list[str] = []
+
+    def part(name: str, place: tuple[int, int], decode: Callable[[bytes, tuple[int, int]], _T], otherwise: _T) -> _T:
+        try:
+            return decode(payload, place)
+        except codec.CodecError:
+            unreadable.append(name)
+            return otherwise
+
+    nothing: dict[Any, Any] = {}
+    properties = part("properties", sections.properties, section.decode_properties, nothing)
+    pairs = part("application_properties", sections.application_properties, section.decode_map, nothing)
+    own = {str(name): value for name, value in pairs.items()}
+    header = part("header", sections.header, section.decode_header, section.Header())
+    part("body", sections.body, _body_values, [])
     return Seen(
-        sequence=int(annotations.get("x-opt-sequence-number") or 0),
+        sequence=sequence_of(payload),
         state=STATES[state_of(payload)],
-        enqueued_ms=int(annotations.get("x-opt-enqueued-time") or 0),
-        delivery_count=section.decode_header(payload, sections.header).delivery_count,
+        enqueued_ms=int(_annotation(payload, ENQUEUED_TIME) or 0),
+        delivery_count=header.delivery_count,
         size_bytes=len(payload),
         message_id=_shown(properties.get("message_id")),
         session_id=_shown(properties.get("group_id")),
@@ -137,14 +155,14 @@ def read(payload: bytes) -> Seen:
         reason=_shown(own.get("DeadLetterReason")),
         description=_shown(own.get("DeadLetterErrorDescription")),
         properties=own,
-        body=_preview(payload, sections.body),
+        body=_body_text(payload, sections.body, _PREVIEW_BYTES),
+        unreadable=tuple(unreadable),
     )
 
 
 def body_of(payload: bytes) -> str:
-    """The whole body as text; bytes that are no text in hexadecimal."""
-    place = section.locate(payload).body
-    return _preview(payload, place, limit=len(payload))
+    """The whole body as text; bytes that are no text, and a body that cannot be read, in hexadecimal."""
+    return _body_text(payload, section.locate(payload).body, None)
 
 
 class _Delivered(MessageView):
@@ -153,9 +171,8 @@ class _Delivered(MessageView):
     __slots__ = ("_delivery_count",)
 
     def __init__(self, payload: bytes) -> None:
-        annotations = _annotations(payload)
-        sequence = int(annotations.get("x-opt-sequence-number") or 0)
-        super().__init__(split(payload, HeadCache(0)), sequence, int(annotations.get("x-opt-enqueued-time") or 0))
+        enqueued_ms = int(_annotation(payload, ENQUEUED_TIME) or 0)
+        super().__init__(split(payload, HeadCache(0)), sequence_of(payload), enqueued_ms)
         self._delivery_count = section.decode_header(payload, section.locate(payload).header).delivery_count
 
     def sys(self, name: str, /) -> Value | Missing:
@@ -165,7 +182,7 @@ class _Delivered(MessageView):
 def make_choice(expression: str) -> Callable[[bytes], bool]:
     """Whether a message is meant, by a SQL filter (`parse_operator_filter`); an empty one means all.
 
-    A filter that fails on a message does not mean it.
+    A filter that fails on a message, or that asks for what cannot be read of it, does not mean it.
 
     Raises:
         RuleSyntaxError: with every fault of the expression.
@@ -178,7 +195,7 @@ def make_choice(expression: str) -> Callable[[bytes], bool]:
     def chosen(payload: bytes) -> bool:
         try:
             return matches(_Delivered(payload)) is True
-        except FilterError:
+        except (FilterError, codec.CodecError):
             return False
 
     return chosen
@@ -229,24 +246,33 @@ def _annotation(payload: bytes, name: str) -> Any:
     return section.map_value(payload, section.locate(payload).message_annotations, name)
 
 
-def _annotations(payload: bytes) -> dict[str, Any]:
-    pairs = section.decode_map(payload, section.locate(payload).message_annotations)
-    return {str(name): value for name, value in pairs.items()}
+def _body_values(payload: bytes, place: tuple[int, int]) -> list[Any]:
+    """The values of all body sections, which follow each other."""
+    values: list[Any] = []
+    at = place[0]
+    while at < place[1]:
+        value, at = codec.decode(payload, at + 3)
+        values.append(value)
+    return values
 
 
-def _preview(payload: bytes, place: tuple[int, int], limit: int = _PREVIEW_BYTES) -> str:
-    if not place[1]:
-        return ""
-    value = codec.decode(payload, place[0] + 3)[0]
-    if not isinstance(value, bytes):
-        return str(value)[:limit]
-    start = value[:limit]
-    text = start.decode("utf-8", "ignore")
-    # Cut inside a character is still text; anything else that does not decode is shown as bytes. A whole body may have lines.
-    is_text = text.isprintable() or (
-        limit > _PREVIEW_BYTES and all(each.isprintable() or each in "\t\r\n" for each in text)
-    )
-    return text if len(start) - len(text.encode()) <= 3 and is_text else start.hex(" ")
+def _body_text(payload: bytes, place: tuple[int, int], limit: int | None) -> str:
+    try:
+        values = _body_values(payload, place)
+    except codec.CodecError:
+        return payload[place[0] : place[1]][:limit].hex(" ")
+    if not all(isinstance(value, bytes) for value in values):
+        return "\n".join(str(value) for value in values)[:limit]
+    whole = b"".join(values)
+    start = whole[:limit]
+    try:
+        # Cut inside a character is still text; anything else that does not decode is shown as bytes.
+        text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(start) == len(whole))
+    except UnicodeDecodeError:
+        return start.hex(" ")
+    # A whole body may have lines.
+    is_text = text.isprintable() or (limit is None and all(each.isprintable() or each in "\t\r\n" for each in text))
+    return text if is_text else start.hex(" ")
 
 
 def _shown(value: Any) -> str:

@@ -19,6 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import struct
@@ -32,7 +33,7 @@ from typing import IO, Any, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 
-__all__ = ["DamagedFileError", "MessageReader", "MessageWriter"]
+__all__ = ["DamagedFileError", "FileInUseError", "FileNotWrittenError", "MessageReader", "MessageWriter"]
 
 _MAGIC = b"isthmus messages 1\n"
 _RECORD = struct.Struct(">II")
@@ -55,6 +56,26 @@ class DamagedFileError(IsthmusError):
         a = self.attributes
         where = f" at message {a.get('place')}" if a.get("place") else ""
         return f"'{a.get('file')}' is damaged{where}: {a.get('reason')}; the messages before that are sound"
+
+
+class FileNotWrittenError(IsthmusError):
+    """The disk refused; the text says what, and what that leaves."""
+
+    code = "file-not-written"
+    retryable = True
+
+
+class FileInUseError(IsthmusError):
+    """Another process imports a file of messages."""
+
+    code = "file-in-use"
+    retryable = True
+
+    def __init__(self, file: str = "") -> None:
+        super().__init__("", file=file)
+
+    def text(self) -> str:
+        return f"'{self.attributes.get('file')}' is being imported by another process; wait for it, or import a copy"
 
 
 class MessageWriter:
@@ -88,7 +109,7 @@ class MessageWriter:
         """Append a message.
 
         Raises:
-            InvalidArgumentError: the disk refused.
+            FileNotWrittenError: the disk refused.
         """
         content = bytes((state,)) + payload
         with self._refusals():
@@ -100,7 +121,8 @@ class MessageWriter:
         """Sync the file and give it its name.
 
         Raises:
-            InvalidArgumentError: the disk refused, or a file has that name meanwhile.
+            FileNotWrittenError: the disk refused.
+            InvalidArgumentError: a file has that name meanwhile.
         """
         count = _COUNT.pack(self.count)
         with self._refusals():
@@ -133,9 +155,8 @@ class MessageWriter:
         try:
             yield
         except OSError as error:
-            raise InvalidArgumentError(
-                f"'{self._file}' cannot be written: {error.strerror or error}; no message was removed"
-            ) from None
+            text = f"'{self._file}' cannot be written: {error.strerror or error}; no message was removed"
+            raise (InvalidArgumentError if isinstance(error, FileExistsError) else FileNotWrittenError)(text) from None
 
     def __enter__(self) -> Self:
         return self
@@ -171,8 +192,11 @@ class MessageReader:
             raise DamagedFileError(self._name, 0, "it does not begin as a file of messages of format 1")
         try:
             (length,) = _LENGTH.unpack(self._in.read(4))
-            self.header: dict[str, Any] = json.loads(self._in.read(min(length, 1 << 20)))
-        except (struct.error, ValueError):
+            header: Any = json.loads(self._in.read(min(length, 1 << 20)))
+            if not isinstance(header, dict):
+                raise TypeError
+            self.header: dict[str, Any] = header
+        except (struct.error, ValueError, TypeError, RecursionError):
             self._in.close()
             raise DamagedFileError(self._name, 0, "its header cannot be read") from None
 
@@ -200,6 +224,19 @@ class MessageReader:
                     raise DamagedFileError(self._name, place, "messages are missing")
                 return
             yield content[0], content[1:]
+
+    def lock(self) -> None:
+        """While the file is open, no other process locks it.
+
+        Raises:
+            FileInUseError: another one has it locked.
+        """
+        try:
+            fcntl.flock(self._in, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileInUseError(self._name) from None
+        except OSError:  # a file system without locks
+            return
 
     def close(self) -> None:
         """Let go of the file."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidArgumentError
+from isthmus.operations.message_file import FileNotWrittenError
 from isthmus.whole_file import write_file
 
 __all__ = ["ProgressNote"]
@@ -103,7 +104,7 @@ class ProgressNote:
         """Messages at these places were acknowledged, all others since the last call and before `before` refused.
 
         Raises:
-            InvalidArgumentError: the note cannot be written.
+            FileNotWrittenError: the note cannot be written.
         """
         self._missing.update(range(self._done, before))
         self._missing.difference_update(places)
@@ -114,7 +115,7 @@ class ProgressNote:
         """Bring the note to the disk.
 
         Raises:
-            InvalidArgumentError: the folder or the disk refuses.
+            FileNotWrittenError: the folder or the disk refuses.
         """
         values = {
             **self._known,
@@ -131,18 +132,24 @@ class ProgressNote:
         try:
             write_file(self._file, json.dumps(values).encode())
         except OSError as error:
-            raise InvalidArgumentError(
-                f"'{self._file}', which tells how far the import has come, cannot be written: "
-                f"{error.strerror or error}; make room, or copy the file of messages to a folder that can be written"
-            ) from None
+            raise self._unwritten(error) from None
 
     def remove(self) -> None:
         """All is sent; what is noted of imports into other entities stays.
 
         Raises:
-            InvalidArgumentError: the note cannot be written.
+            FileNotWrittenError: the note cannot be written.
         """
         if self._others:
             self._replace(self._others)
         else:
-            self._file.unlink(missing_ok=True)
+            try:
+                self._file.unlink(missing_ok=True)
+            except OSError as error:
+                raise self._unwritten(error) from None
+
+    def _unwritten(self, error: OSError) -> FileNotWrittenError:
+        return FileNotWrittenError(
+            f"'{self._file}', which tells how far the import has come, cannot be written: "
+            f"{error.strerror or error}; make room, or copy the file of messages to a folder that can be written"
+        )

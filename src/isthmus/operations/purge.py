@@ -86,8 +86,8 @@ def _remove_in_sessions(
             removed += sweep(client, path, active, take, session_id=session_id)
             if deferred:
                 removed += _delete_deferred_in(client, path, management, session_id, deferred, progress)
-        except LockLostError:
-            continue
+        except LockLostError as error:
+            removed += int(error.attributes.get("completed", 0))
     return removed
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
@@ -199,11 +200,16 @@ class _Pass:
         self._chosen = chosen
         self._progress = progress
         self._done = Redriven()
+        self._acknowledged = 0
 
     def carry(self, client: Client, path: str) -> Redriven:
         """Send what was chosen, and complete what was sent."""
         count, done = self._chosen.count(), self._done
-        completed = sweep(client, path, self._chosen, self._take)
+        try:
+            completed = sweep(client, path, self._chosen, self._take)
+        except IsthmusError as error:
+            error.add_note(f"the target had acknowledged {self._acknowledged} copies by then")
+            raise
         # What was acknowledged without its lock is in the queue still; sent again, it has the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
@@ -229,6 +235,7 @@ class _Pass:
                     finished.append(each)
             for each, verdict in zip(ready, self._target.send(copies, renew), strict=True):
                 if isinstance(verdict, Sent):
+                    self._acknowledged += 1
                     finished.append(each)
                 elif not self._target.gone:
                     self._refuse(verdict.text)
@@ -285,7 +292,10 @@ def _without_ttl(payload: bytes) -> bytes:
 
 
 def _reason_of(payload: bytes) -> str:
-    found = section.map_value(payload, section.locate(payload).application_properties, names.DEAD_LETTER_REASON)
+    try:
+        found = section.map_value(payload, section.locate(payload).application_properties, names.DEAD_LETTER_REASON)
+    except CodecError:  # a message whose properties cannot be read is dead-lettered without a reason
+        return ""
     return "" if found is None else str(found)
 
 

@@ -16,19 +16,19 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isthmus.connectors.servicebus.row import UNREADABLE_BODY
+from isthmus.connectors.servicebus.spark.row import UNREADABLE_BODY
 from isthmus.connectors.spool.row import restore
 from isthmus.entities.record.amend import with_message_id, with_properties
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message.name import OWN_PROPERTIES, RULE_NAME
-from isthmus.operations.deliver import deliver
+from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.look import Progress
 from isthmus.operations.message import make_choice, sent_again
 from isthmus.replication.archive.peek import rows_of
@@ -139,11 +139,15 @@ def replay(
 
     def send() -> None:
         messages = [replayed_message(row, message, wanted) for row, message in group]
-        for (row, _), error in zip(group, deliver(client, sender, messages), strict=True):
+        try:
+            results: Sequence[IsthmusError | None] = deliver(client, sender, messages)
+        except UnconfirmedError as lost:
+            results = lost.results
+        found.sent += results.count(None)
+        for (row, _), error in zip(group, results, strict=True):
             if error is not None:
-                error.add_note(f"message {row['sequence_number']} of {row['source']}; {found.sent} were sent before")
+                error.add_note(f"message {row['sequence_number']} of {row['source']}")
                 raise error
-            found.sent += 1
         on_progress(len(group))
         group.clear()
 
@@ -155,8 +159,7 @@ def replay(
         if group:
             send()
     except IsthmusError as error:
-        if not getattr(error, "__notes__", ()):
-            error.add_note(f"{found.sent} messages were sent before")
+        error.add_note(f"{found.sent} messages were sent; --name {wanted.name} gives them the same ids again")
         raise
     finally:
         sender.close()

@@ -18,11 +18,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_message_id, with_properties
 from isthmus.entities.record.record import Parts
+from isthmus.errors import IsthmusError
 from isthmus.message.name import ORIGIN, RESENT
-from isthmus.operations.deliver import deliver
+from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as, sent_again
 from isthmus.operations.sweep import Taken, sweep
@@ -82,11 +84,12 @@ def resubmit(
         progress: told how many messages were dealt with since the last time.
 
     Raises:
-        IsthmusError: the peer is gone; see I1 for what exists then.
+        IsthmusError: the peer is gone; see I1 for what exists then. Where only the target is, what it has acknowledged is removed.
     """
     count = wanted.count()
     sender = Sender(client, destination).wait_ready()
     refusals: list[str] = []
+    lost: list[IsthmusError] = []
     is_replicated = _REPLICATION in source.lower() and destination.lower() == origin_of(source).lower()
 
     def take(messages: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
@@ -100,6 +103,9 @@ def resubmit(
                 except FilterError as error:
                     refusals.append(f"the action failed: {error}")
                     continue
+                except CodecError as error:
+                    refusals.append(f"the action asks for what cannot be read of the message: {error}")
+                    continue
                 if is_replicated and ORIGIN.encode() not in parts.rest:
                     before = {RESENT: str(entered_as(each.payload))}
                     parts = parts._replace(rest=with_properties(parts.rest, before))
@@ -107,15 +113,26 @@ def resubmit(
                     parts = with_message_id(parts, uuid.uuid4().hex)
                 ready.append(each)
                 copies.append(sent_again(parts, alive=True))
-            for each, refusal in zip(ready, deliver(client, sender, copies, renew), strict=True):
+            try:
+                results: Sequence[IsthmusError | None] = deliver(client, sender, copies, renew)
+            except UnconfirmedError as error:
+                results = error.results
+                lost.append(error)
+            for each, refusal in zip(ready, results, strict=True):
                 if refusal is None:
                     done.append(each)
-                else:
+                elif refusal not in lost:
                     refusals.append(str(refusal))
             progress(len(messages[start : start + _AT_ONCE]))
+            if lost:
+                wanted.clear()  # the pass ends, once what was acknowledged is removed
+                break
             renew()
         return done
 
     moved = sweep(client, source, wanted, take)
+    for each in lost:
+        each.add_note(f"{moved} of {count} messages were sent and removed before")
+        raise each
     sender.close()
     return Resubmission(moved, len(refusals), count - moved - len(refusals), refusals[0] if refusals else "")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Released
 from isthmus.entities.queue.run import RunSet
+from isthmus.errors import IsthmusError
 from isthmus.operations.message import sequence_of
 from isthmus.transport import Client, Management, Receiver
 
@@ -71,8 +72,9 @@ def sweep(
         How many messages were completed. Those that were taken and whose locks were lost meanwhile are as before.
 
     Raises:
-        LockLostError: somebody else has the session.
-        IsthmusError: the peer refused or is gone; what was not completed is as before once its lock has expired.
+        LockLostError: somebody else has the session, or has got it meanwhile.
+        IsthmusError: the peer refused or is gone; what was not completed is as before once its lock has expired. Its attribute
+            `completed` says how many were, as far as the peer has confirmed it.
     """
     if not wanted:
         return 0
@@ -80,6 +82,16 @@ def sweep(
         client, path, confirms=True, in_session=session_id is not None, session_id=session_id
     ).wait_attached()
     pass_ = _Pass(client, path, receiver, session_id)
+    try:
+        _carry(client, receiver, pass_, wanted, take, quiet_seconds)
+        return pass_.finish()
+    except IsthmusError as error:
+        error.attributes["completed"] = pass_.completed()
+        raise
+
+
+def _carry(client: Client, receiver: Receiver, pass_: _Pass, wanted: RunSet, take: Take, quiet_seconds: float) -> None:
+    """Hand on what is wanted until nothing more of it comes."""
     # By partition, whose number is in the top 16 bits: their messages come in turn, each partition's in order.
     lasts: dict[int, int] = {}
     for _, last in wanted:
@@ -111,7 +123,6 @@ def sweep(
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
                 heard_at = time.monotonic()
         pass_.renew()
-    return pass_.finish()
 
 
 class _Pass:
@@ -143,6 +154,11 @@ class _Pass:
         until = section.map_value(payload, section.locate(payload).message_annotations, "x-opt-locked-until")
         if isinstance(until, int):
             self._lock_seconds = max(1.0, until / 1000 - time.time())
+
+    def completed(self) -> int:
+        """How many messages the peer has confirmed as completed."""
+        self._hear()
+        return self._completed
 
     def settle(self, ids: Sequence[int], state: Any = None) -> None:
         """Complete deliveries, or give them another outcome."""

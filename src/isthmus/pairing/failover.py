@@ -17,6 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 _FORWARD_SECONDS = 60.0
+_DUE_SECONDS = 6.0
+"""A scheduled message that is due within five seconds stays until it is (`isthmus.pairing.mover`, I5)."""
 _STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
 _DROPS = "duplicate detection would drop messages that were at the other member before"
 _TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
@@ -58,13 +61,31 @@ class Member(Protocol):
 
 
 class NotEmptyError(IsthmusError):
-    """A planned fail-over was given up, since messages would stay behind; applications use the same member as before."""
+    """A planned fail-over was given up, since messages would stay behind; applications use the same member as before.
+
+    Attributes:
+        pair: its name.
+        alias: the member that is still active.
+        left: path → messages that would have stayed there.
+        why: what kept them from being moved; empty where nothing was said.
+        moved: messages that had been moved to the other member before.
+        other: that member.
+    """
 
     code = "not-empty"
 
-    def __init__(self, pair: str = "", alias: str = "", left: Mapping[str, int] | None = None, why: str = "") -> None:
-        super().__init__("", pair=pair, alias=alias, left=dict(left or {}), why=why)
+    def __init__(
+        self,
+        pair: str = "",
+        alias: str = "",
+        left: Mapping[str, int] | None = None,
+        why: str = "",
+        moved: int = 0,
+        other: str = "",
+    ) -> None:
+        super().__init__("", pair=pair, alias=alias, left=dict(left or {}), why=why, moved=moved, other=other)
         self.pair, self.alias, self.left, self.why = pair, alias, dict(left or {}), why
+        self.moved, self.other = moved, other
 
     def text(self) -> str:
         shown = ", ".join(f"{path} ({count})" for path, count in list(self.left.items())[:5])
@@ -72,6 +93,11 @@ class NotEmptyError(IsthmusError):
         return (
             f"pair '{self.pair}': nothing was switched, {self.alias} is still active: messages would stay behind in {shown}{more}"
             + (f" ({self.why})" if self.why else "")
+            + (
+                f"; {self.moved} messages were moved before, and wait at {self.other} until it is active"
+                if self.moved
+                else ""
+            )
             + "; let receivers empty it and give them longer with --consume-for, or leave the messages behind with --leave"
         )
 
@@ -84,9 +110,10 @@ class Failover:
         save: brings a state to the disk.
         members: by alias; those that are needed.
         move: moves what is left in an entity of the active member to the standby member.
-        move_dead: moves the dead letters of a queue or subscription.
         exclude: patterns of names that are left alone.
         note: is told each phase, for people.
+        move_dead: moves the dead letters of a queue or subscription.
+        check: called while something is waited for or moved; raises where a forced fail-over has taken over.
 
     Attributes:
         moved: messages that were moved.
@@ -102,6 +129,7 @@ class Failover:
     exclude: tuple[str, ...] = ()
     note: Callable[[str], None] = lambda text: None
     move_dead: Callable[[PairState, Description], Moved] = lambda state, entity: Moved(0)
+    check: Callable[[PairState], None] = lambda state: None
     moved: int = 0
     left: dict[str, int] = field(default_factory=dict)
     moved_dead: int = 0
@@ -151,7 +179,14 @@ class Failover:
                 return switched
             case Phase.REOPENING:
                 self.open(state, state.active)
-                return state.reopened(now)
+                reopened = state.reopened(now)
+                # Others may know of the epoch by nothing else; what the other member misses, if it is away, the next round makes up for.
+                self.members[state.active].write_marker(state.pair, reopened.marker)
+                with contextlib.suppress(IsthmusError):
+                    if state.fence_of(state.standby) is Fence.CLOSED:  # what was moved found it open in part
+                        self.fence(state, state.standby)
+                    self.members[state.standby].write_marker(state.pair, reopened.marker)
+                return reopened
             case _:
                 return state
 
@@ -170,6 +205,9 @@ class Failover:
 
     def _stop(self, state: PairState) -> None:
         """Stop what is sent to the old member, outermost entities first, each layer once the one before has passed on its messages."""
+        # Before any status is changed: a process elsewhere would bring the other member in step with what is changed here.
+        for each in self.members.values():
+            each.write_marker(state.pair, state.marker)
         member, held = self.members[state.active], self._held(state.active)
         for layer in stop_layers(held):
             to_stop = [each for each in layer if each.status not in _TAKES_NONE]
@@ -191,12 +229,14 @@ class Failover:
                 return
             if time.monotonic() >= deadline:
                 raise NotEmptyError(state.pair, state.active, left, "they are not forwarded")
+            self.check(state)
             time.sleep(_LOOK_SECONDS)
 
     def _consume(self, state: PairState) -> None:
         """Let receivers empty what they receive from."""
         deadline = time.monotonic() + state.consume_ms / 1000
         while self._waiting(state) and time.monotonic() < deadline:
+            self.check(state)
             time.sleep(_LOOK_SECONDS)
 
     def _waiting(self, state: PairState, held: Mapping[Key, Description] | None = None) -> dict[str, Counts]:
@@ -210,18 +250,23 @@ class Failover:
         by_path = {each.path: each for each in held.values()}
         waiting = self._waiting(state, held)
         longest_ms = max((int(by_path[path].settings.get("lock_duration") or 0) for path in waiting), default=0)
-        deadline = time.monotonic() + longest_ms / 1000 + 5.0
+        deadline = time.monotonic() + longest_ms / 1000 + _DUE_SECONDS
         why = next((f"{path}: {_DROPS}" for path in waiting if detects(by_path[path], held)), "")
         movable = {path for path in waiting if is_movable(by_path[path], held)}
         if movable and (state.leaves or movable == set(waiting)):
             self._make_movable(state, movable)
             is_refused = False
             while movable and not is_refused:
+                moved_before = self.moved
                 for path in sorted(movable):
+                    self.check(state)
                     done = self.move(state, by_path[path])
                     self.moved += done.moved
                     if done.first_refusal:
                         why, is_refused = f"{path}: {done.first_refusal}", True
+                if self.moved > moved_before:
+                    # A pass may take longer than the locks; what is due soon after it is moved by another one.
+                    deadline = max(deadline, time.monotonic() + _DUE_SECONDS)
                 # What a receiver had when it was cut off comes again when its lock has expired.
                 waiting = self._waiting(state, held)
                 movable = {path for path in waiting if is_movable(by_path[path], held)}
@@ -231,7 +276,7 @@ class Failover:
                     time.sleep(_LOOK_SECONDS)
         self.left = {path: counts.waiting for path, counts in waiting.items()}
         if self.left and not state.leaves:
-            raise NotEmptyError(state.pair, state.active, self.left, why)
+            raise NotEmptyError(state.pair, state.active, self.left, why, self.moved, state.standby)
         self._move_dead(state, held)
 
     def _move_dead(self, state: PairState, held: Mapping[Key, Description]) -> None:

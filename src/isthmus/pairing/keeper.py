@@ -7,6 +7,7 @@ Invariants:
     I1. A round changes nothing at the active member but the marker.
     I2. What pairing is about to make is on disk before it is made, so that after a kill it is known as made by pairing.
     I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
+    I4. What a fail-over of another process changes on its way is not brought to the standby member.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from isthmus.connectors.servicebus.administration.pair_member import HoldsMessag
 from isthmus.errors import IsthmusError
 from isthmus.pairing.failover import statuses_of
 from isthmus.pairing.state import Fence, PairState, key_of
+from isthmus.pairing.state_file import SupersededError
 from isthmus.topology.pair.description import CLOSED, Key, closed, kept
 from isthmus.topology.pair.difference import Drift, Step, difference
 
@@ -132,15 +134,25 @@ class Keeper:
         """The state after what other processes have decided; a member that gives no answer tells nothing.
 
         While a fail-over is under way nobody is asked: it follows nobody, and may be on its way from a member that hangs.
+
+        Raises:
+            SupersededError: another process makes a fail-over, which this one must not disturb.
         """
         if state.is_under_way:
             return state
-        followed = state
+        markers = list[Mapping[str, Any]]()
         for member in self._members.values():
             try:
-                followed = followed.following(member.read_marker(state.pair), time.time())
+                markers.append(member.read_marker(state.pair))
             except IsthmusError:
                 continue
+        followed = state
+        for marker in markers:
+            if not marker.get("under_way"):
+                followed = followed.following(marker, time.time())
+        for marker in markers:
+            if followed.is_overtaken(marker):
+                raise SupersededError(state.pair, marker["epoch"])
         if followed is not state:
             self._save(followed)
         return followed
@@ -179,6 +191,20 @@ class Keeper:
         drift = difference(wanted, standby, made=state.made_keys, may_delete_foreign=may)
         return Comparison(drift, statuses_of(active.values()), frozenset(standby))
 
+    def observe(self, state: PairState, consent: Consent | None = None) -> Comparison:
+        """A comparison for `make`, of members that no fail-over has changed on its way (I4).
+
+        Raises:
+            SupersededError: a fail-over has begun elsewhere, or was made.
+            AdministrationError: a member gives no answer.
+        """
+        compared = self.compare(state, consent)
+        if compared.drift.steps or compared.statuses != state.statuses:
+            followed = self.follow(state)  # a fail-over says that it is under way before it changes a status
+            if followed is not state:
+                raise SupersededError(state.pair, followed.epoch)
+        return compared
+
     def make(
         self,
         state: PairState,
@@ -212,7 +238,10 @@ class Keeper:
         messages = consent is not None and consent.messages
         for group in drift.groups:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
-            self._make(self._members[state.standby], group, found, on_step, with_messages=messages)
+            # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
+            stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
+            possible = tuple(step for step in group if not any(step.entity.key[: len(key)] == key for key in stays))
+            self._make(self._members[state.standby], possible, found, on_step, with_messages=messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
@@ -249,15 +278,12 @@ class Keeper:
             else:
                 found.failed.append((step, error))
 
-    def count(self, state: PairState) -> PairState:
-        """Remember what waits at the active member: a forced fail-over tells it as what may be lost.
+    def count(self, state: PairState) -> dict[str, dict[str, int]]:
+        """What waits at the active member: a forced fail-over tells it as what may be lost.
 
         Raises:
             AdministrationError: the member gives no answer.
         """
         member = self._members[state.active]
         counts = member.counts(kept(member.descriptions(), self._exclude).values())
-        seen = {path: each._asdict() for path, each in counts.items()}
-        state = replace(state, seen=seen, seen_at=time.time())
-        self._save(state)
-        return state
+        return {path: each._asdict() for path, each in counts.items()}

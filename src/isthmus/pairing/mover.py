@@ -149,8 +149,8 @@ class _Pass:
             self.count += sweep(
                 self._source, self._path, wanted, take, session_id=session_id, quiet_seconds=_QUIET_SECONDS
             )
-        except LockLostError:  # somebody has the session still
-            return
+        except LockLostError as error:  # somebody has the session still, or again
+            self.count += int(error.attributes.get("completed", 0))
 
     def carry_scheduled(self, payloads: Sequence[bytes], soon_ms: int) -> None:
         """Move scheduled messages, the first that are due first; their times stay. Those that are due within `soon_ms` are left."""

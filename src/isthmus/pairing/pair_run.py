@@ -20,12 +20,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from isthmus.errors import IsthmusError
 from isthmus.pairing.alias_proxy import AliasProxy, Lead
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, Phase
-from isthmus.pairing.state_file import PairInUseError, SupersededError
+from isthmus.pairing.state_file import PairInUseError
 from isthmus.topology.pair.declaration import address_of
 
 __all__ = ["PairRun", "pause_seconds"]
@@ -113,7 +114,7 @@ class PairRun:
                 self._round()
                 self._tell("")
                 is_told = all(member.tells_changes for member in self._session.members.values())
-            except (PairInUseError, SupersededError):
+            except PairInUseError:
                 pass  # an operator's verb is at work
             except IsthmusError as error:
                 self._tell(str(error))
@@ -132,7 +133,7 @@ class PairRun:
             session.finish(0.0)
             _log.info("pair %s: %s is fenced", state.pair, state.standby)
             return
-        compared = session.keeper.compare(state)
+        compared = session.keeper.observe(state)
         with session.file.held(0.0):
             current = session.state()
             if (current.epoch, current.phase) != (state.epoch, state.phase):
@@ -147,7 +148,11 @@ class PairRun:
             raise _ApartError("; ".join(faults[:10]))
         if time.monotonic() - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = time.monotonic()
-            session.keeper.count(current)
+            seen, seen_at = session.keeper.count(current), time.time()
+            # Without the lock: only the counts are changed, of what other verbs have made of the state meanwhile.
+            session.file.change(
+                lambda kept: replace(kept, seen=seen, seen_at=seen_at) if kept.active == current.active else kept
+            )
 
     def _tell(self, fault: str) -> None:
         if fault == self._told:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -132,9 +133,14 @@ class PairSession:
                 changed_at=time.time(),
             )
             # The namespaces may know better: a state folder was lost, or this is another machine.
-            for member in self.members.values():
-                fresh = fresh.following(member.read_marker(self.pair.name), time.time())
+            markers = [member.read_marker(self.pair.name) for member in self.members.values()]
+            for marker in markers:
+                # Of a fail-over that another process makes, what was before it.
+                known = {**marker, "epoch": marker["epoch"] - 1} if fresh.is_overtaken(marker) else marker
+                fresh = fresh.following(known, time.time())
             self.file.save(fresh)
+            if any(fresh.is_overtaken(marker) for marker in markers):
+                return fresh  # which is not settled: the markers are that process's
             return self.keeper.settle(fresh)
 
     def state(self) -> PairState:
@@ -182,27 +188,39 @@ class PairSession:
                     f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
                 )
             state = self.keeper.settle(state)
-            return self.keeper.make(state, self.keeper.compare(state, consent), consent, on_step)
+            return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step)
 
-    def break_up(self) -> PairState:
-        """End the pairing: open what is fenced, take the markers off, forget the state. What it was.
+    def break_up(self, *, is_forced: bool = False) -> tuple[PairState, dict[str, str]]:
+        """End the pairing: open what is fenced, take the markers off, forget the state.
+
+        Args:
+            is_forced: also where a member gives no answer: it may be lost for ever.
+
+        Returns:
+            What the state was; alias → why a member was left as it is.
 
         Raises:
             InvalidArgumentError: a fail-over is under way.
             IsthmusError: a member gives no answer; the pair is as before, and the verb can be run again.
         """
+        left = dict[str, str]()
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
                 raise InvalidArgumentError(
                     f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
                 )
-            if state.fence_of(state.standby) is not Fence.OPEN:
-                self._failover().open(state, state.standby)
-            for member in self.members.values():
-                member.delete_marker(state.pair)
+            for alias in (state.standby, state.active):
+                try:
+                    if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
+                        self._failover().open(state, alias)
+                    self.members[alias].delete_marker(state.pair)
+                except IsthmusError as error:
+                    if not is_forced:
+                        raise
+                    left[alias] = str(error)
             self.file.remove()
-            return state
+            return state, left
 
     # ---- fail-over
 
@@ -220,6 +238,11 @@ class PairSession:
     ) -> tuple[PairState, Failover]:
         """A planned fail-over, or the rest of one that was interrupted: the state, and what was moved and left.
 
+        Args:
+            consume_ms: how long receivers may empty the active member; of one that is carried on, what it began with counts.
+            leaves: go on although messages stay behind; also one that began without it.
+            note: is told each phase, for people.
+
         Raises:
             NotInStepError: the standby member lacks something; nothing was begun.
             NotEmptyError: messages would stay behind; the old member is active again.
@@ -230,12 +253,15 @@ class PairSession:
             work = self._failover(note)
             if state.phase is Phase.STEADY:
                 state = self.keeper.settle(state)
-                state, found = self.keeper.make(state, self.keeper.compare(state))
+                state, found = self.keeper.make(state, self.keeper.observe(state))
                 apart = [str(step) for step, _ in found.failed] + [str(each) for each in found.drift.conflicts]
                 if apart:
                     raise NotInStepError(state.pair, state.standby, apart[0], len(apart))
                 statuses = work.statuses(state.active)
                 state = state.begin(time.time(), statuses=statuses, consume_ms=consume_ms, leaves=leaves)
+                self.file.save(state)
+            elif leaves and not state.leaves:
+                state = replace(state, leaves=True)
                 self.file.save(state)
             state = work.run(state)
             self._tell(state)
@@ -251,6 +277,18 @@ class PairSession:
         with self.file.held(_WAIT_SECONDS):
             state = self.file.change(lambda state: state.aborting(time.time()))
             return self._failover(note).run(state)
+
+    def waiting_at(self, alias: str) -> dict[str, int]:
+        """Path → messages that wait at a member.
+
+        Raises:
+            IsthmusError: it gives no answer.
+        """
+        from isthmus.topology.pair.description import kept
+
+        member = self.members[alias]
+        counts = member.counts(kept(member.descriptions(), self.pair.exclude).values())
+        return {path: each.waiting for path, each in counts.items() if each.waiting}
 
     def finish(self, wait_seconds: float = _WAIT_SECONDS, note: Callable[[str], None] = lambda text: None) -> PairState:
         """Make what is pending: the rest of a fail-over, and the fence of the member that was left.
@@ -274,7 +312,9 @@ class PairSession:
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
         from isthmus.pairing.failover import Failover
 
-        return Failover(self.file.save, self.members, self._move, self.pair.exclude, note, move_dead=self._move_dead)
+        return Failover(
+            self.file.save, self.members, self._move, self.pair.exclude, note, self._move_dead, self.file.check
+        )
 
     def _move(self, state: PairState, entity: Description) -> Moved:
         from isthmus.pairing.mover import move

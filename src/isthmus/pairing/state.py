@@ -214,10 +214,17 @@ class PairState:
         fences = self.fences if active == self.active else {str(active): Fence.OPEN, other: Fence.PENDING}
         return replace(self, epoch=epoch, active=str(active), standby=other, fences=fences, intended=(), changed_at=now)
 
+    def is_overtaken(self, marker: Mapping[str, Any]) -> bool:
+        """Whether a marker says that another process makes a fail-over that this state does not know yet."""
+        epoch, members = marker.get("epoch"), (marker.get("active"), marker.get("standby"))
+        is_ours = members in ((self.active, self.standby), (self.standby, self.active))
+        return is_ours and bool(marker.get("under_way")) and isinstance(epoch, int) and epoch > self.epoch
+
     @property
     def marker(self) -> dict[str, Any]:
         """What the namespaces are told."""
-        return {"pair": self.pair, "epoch": self.epoch, "active": self.active, "standby": self.standby}
+        told: dict[str, Any] = {"pair": self.pair, "epoch": self.epoch, "active": self.active, "standby": self.standby}
+        return {**told, "under_way": True} if self.is_under_way else told
 
     # ---- what pairing made
 

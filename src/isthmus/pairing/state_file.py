@@ -129,10 +129,19 @@ class StateFile:
         """
         with self._locked(_LOCK, wait_seconds=None):
             if self.path.exists():
-                epoch = self.load().epoch
-                if epoch > state.epoch:
-                    raise SupersededError(self._pair, epoch)
+                self.check(state)
             self._write(state)
+
+    def check(self, state: PairState) -> None:
+        """See that no fail-over has begun since a state was loaded.
+
+        Raises:
+            SupersededError: the disk holds one of a newer epoch.
+            NotPairedError, StateFileError: as `load`.
+        """
+        epoch = self.load().epoch
+        if epoch > state.epoch:
+            raise SupersededError(self._pair, epoch)
 
     def change(self, transition: Callable[[PairState], PairState]) -> PairState:
         """Load, change and save, with no other saving in between.

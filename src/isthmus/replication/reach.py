@@ -89,8 +89,8 @@ class Reach:
         self._managements: dict[Endpoint, Management] = {}
         self._peeks: dict[tuple[Endpoint, bool], Peek] = {}
 
-    def waiting(self, endpoint: Endpoint, group: str) -> Waits:
-        """What waits in an entity of a system that is not Service Bus; of a log for a group.
+    def waiting(self, endpoint: Endpoint, group: str) -> Waits | None:
+        """What waits in an entity of a system that is not Service Bus; of a log for a group. None where the system tells nobody.
 
         Raises:
             IsthmusError: the system cannot be reached, or refuses.

@@ -6,7 +6,8 @@ it failed) with the time of each, and gives the phase of the route and one sente
 Invariants:
     I1. A route is `moving` only if messages were settled within the last MOVING_SECONDS; that a query runs says nothing.
     I2. A route is `stalled` if a message has waited for `stalled_after_seconds` in which none was settled, and if it takes in
-        nothing because its target is away. How long it was idle before that message came does not count.
+        nothing because its target is away. How long it was idle before that message came does not count. Where no age is known,
+        messages wait from the look that first saw some.
     I3. A failed route tells when it will be tried again.
     I6. A route that the operator limits is not `stalled` for as long as its rate explains that nothing moves.
     I7. A route is `stalled` where a canary is late, unless messages move and others wait before the canary, or its rate explains it.
@@ -94,14 +95,18 @@ class Condition:
         self._counts_before = self.counts
         self._sighting = Sighting()
 
-    def seen(self, now: float, sighting: Sighting) -> None:
-        """A running route was looked at."""
+    def counted(self, now: float, sighting: Sighting) -> None:
+        """What became of messages was looked at; its phase stays."""
         counts = self._counts_before.plus(sighting.counts)
         if counts.settled > self.counts.settled or counts.moved > self.counts.moved:
             self._last_moved_at = now
             self.away = ("", "")
         self.counts = counts
-        self._sighting = sighting
+
+    def seen(self, now: float, sighting: Sighting) -> None:
+        """A running route was looked at."""
+        self.counted(now, sighting)
+        counts, self._sighting = self.counts, sighting
         history = self._history
         history.append((now, counts.moved))
         while len(history) > 2 and history[1][0] <= now - RATE_WINDOW_SECONDS:
@@ -113,10 +118,20 @@ class Condition:
         if self._phase is not Phase.DRAINING:
             self._phase, self._detail = self._judge(now)
 
-    def stands(self, now: float, waiting: int, oldest_age_seconds: float) -> None:
-        """The route's source was looked at, whether the route runs or not."""
+    def stands(self, now: float, waiting: int, oldest_age_seconds: float | None, *, are_ready: bool = True) -> None:
+        """The route's source was looked at, whether the route runs or not.
+
+        Args:
+            now: monotonic seconds.
+            waiting: how many messages are there.
+            oldest_age_seconds: of the first of them; None where it is not known.
+            are_ready: whether the route gets all of them now.
+        """
+        if oldest_age_seconds is not None:
+            self._waiting_since = now - oldest_age_seconds
+        elif not (are_ready and self._waiting):
+            self._waiting_since = now  # else it is since they were first seen
         self._waiting, self._oldest_age_seconds = waiting, oldest_age_seconds
-        self._waiting_since = now - oldest_age_seconds
 
     def unseen(self) -> None:
         """What waits in the route's source is not known, or not any more."""

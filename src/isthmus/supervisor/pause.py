@@ -59,7 +59,7 @@ class PauseFile:
             found = self.path.stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
             if seen != self._seen:
-                self._tasks = self._parsed(self.path.read_text(encoding="utf-8"))
+                self._tasks = self._parsed(self.path.read_bytes())
                 self._seen = seen
         except FileNotFoundError:
             self._seen, self._tasks = None, {}
@@ -107,14 +107,14 @@ class PauseFile:
 
     # ---- the file
 
-    def _parsed(self, text: str) -> dict[str, str]:
+    def _parsed(self, content: bytes) -> dict[str, str]:
         try:
-            document = json.loads(text)
+            document = json.loads(content)
             version, tasks = document["version"], document["tasks"]
             if version != VERSION:
                 raise ValueError(f"version {version}, expected {VERSION}")
             return {str(task): str(since) for task, since in tasks.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             hint = "pause the tasks again after you have removed it"
             raise PauseFileError(f"{self.path} does not say which tasks are paused ({error}); {hint}") from None
 

@@ -39,7 +39,7 @@ from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
-from isthmus.supervisor.claim.folder_lock import held_folder
+from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
 from isthmus.supervisor.examination.preflight import preflight
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import Footprint, StatusFile, describe
@@ -109,7 +109,7 @@ def run_federation(
         TaskClaimedError: another run moves a task.
         FolderInUseError: another run uses the state folder.
         SparkGoneError: Spark's Java process has ended.
-        InvalidArgumentError: there is no such task, or a step cannot work.
+        InvalidArgumentError: there is no such task, a step cannot work, or nothing can be written in the state folder.
         PauseFileError: what is paused cannot be read.
         ConfigError: a secret, a right or an entity is missing; holds all such faults.
     """
@@ -122,6 +122,7 @@ def run_federation(
         )
     paused = PauseFile(options.folder)
     paused.tasks()  # one that cannot be read is refused before anything starts
+    usable_folder(options.folder).close()
     fill = FillWatch(federation, chosen)
     reach = Reach(federation, "isthmus-claim")
     carriers = {route.name: _carriers(route, federation, options) for route in chosen}

@@ -22,7 +22,8 @@ class Settings:
         stalled_after_seconds: see `Condition`.
         stuck_after_seconds: a route that has moved nothing for so long, though messages wait and it names no reason, is
             stopped and started again.
-        steady_seconds: a route that ran this long before it failed starts from the first delay again.
+        steady_seconds: a route that ran this long before it failed starts from the first delay again, unless it failed because it moved
+            nothing, or the run has an end.
         available_now: routes end when what waited at their start is moved.
         starts_at_once: how many routes may be starting at the same time. A start costs seconds of CPU, and Spark gives up
             on a Python process that takes ten to connect.

@@ -197,10 +197,10 @@ def read_status(folder: Path) -> dict[str, Any] | None:
     """The document of the run that uses a state folder, with `alive` and `age_seconds` added; None if there is none."""
     try:
         document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        age_seconds = max(0.0, time.time() - float(document["updated_at_seconds"]))
+        alive = document["state"] != "ended" and _lives(document) and age_seconds < STALE_SECONDS
+    except (OSError, ValueError, KeyError, TypeError):  # none, or not as a run of this release writes it
         return None
-    age_seconds = max(0.0, time.time() - float(document["updated_at_seconds"]))
-    alive = document["state"] != "ended" and _lives(document) and age_seconds < STALE_SECONDS
     return document | {"alive": alive, "age_seconds": round(age_seconds, 1)}
 
 

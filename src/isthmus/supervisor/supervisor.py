@@ -157,8 +157,7 @@ class Supervisor:
             slot.condition.seen(self.clock.monotonic(), running.sighting())
             if running.is_active() and not running.drained():
                 return True
-            _quietly(running.stop, slot)
-            slot.running = None
+            self._stop(slot, running)
         slot.is_leaving = False
         if since:
             slot.condition.paused(since)
@@ -176,8 +175,8 @@ class Supervisor:
             slot.condition.unseen()
         slot.is_seen = found is not None
         if found is not None:
-            age_ms = self.clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
-            slot.condition.stands(self.clock.monotonic(), found.waiting, max(0, age_ms) / 1000)
+            age_seconds = found.age_seconds(self.clock.wall_ms())
+            slot.condition.stands(self.clock.monotonic(), found.waiting, age_seconds, are_ready=found.are_ready)
 
     def _claimed(self, slot: _Slot) -> bool:
         if not slot.route.is_claimed:
@@ -190,8 +189,7 @@ class Supervisor:
         if slot.running is not None:
             log.warning("route %s: the claim is lost (%s); it stops", slot.route.name, view.text or view.state)
             _quietly(slot.running.drain, slot)
-            _quietly(slot.running.stop, slot)
-            slot.running = None
+            self._stop(slot, slot.running)
         if view.state is ClaimState.ELSEWHERE:
             slot.condition.claimed(view.text)
         elif view.state is ClaimState.UNREACHABLE:
@@ -251,26 +249,29 @@ class Supervisor:
             slot.condition.away = (about, scrub(sighting.held))
         if active and self._retries(slot, sighting):
             _quietly(running.drain, slot)
-            _quietly(running.stop, slot)
-            slot.running = None
+            self._stop(slot, running)
             return
         if active:
             stuck_seconds = slot.condition.stuck_seconds(self.clock.monotonic())
             if stuck_seconds >= self.settings.stuck_after_seconds:
                 _quietly(running.drain, slot)
-                _quietly(running.stop, slot)
-                slot.running = None
-                self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait")
+                self._stop(slot, running)
+                self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait", is_stuck=True)
             return
         failure = running.failure()
-        _quietly(running.stop, slot)  # what is left of it must not meet what is started next
-        slot.running = None
+        self._stop(slot, running)  # what is left of it must not meet what is started next
         if failure:
             self._fail(slot, failure)
         elif self.settings.available_now:
             slot.condition.done()
         else:
             self._fail(slot, "the query ended without being asked to")
+
+    def _stop(self, slot: _Slot, running: RunningRoute) -> None:
+        """Ends what runs for a route, and counts what was settled until then."""
+        _quietly(running.stop, slot)
+        _quietly(lambda: slot.condition.counted(self.clock.monotonic(), running.sighting()), slot)
+        slot.running = None
 
     def _retries(self, slot: _Slot, sighting: Sighting) -> bool:
         """A route that failed and begins again by itself is told like one that is started again; whether it is given up."""
@@ -294,9 +295,12 @@ class Supervisor:
         first, limit = self.settings.retry_first_seconds, self.settings.retry_limit_seconds
         return sum(0.75 * min(limit, first * 2.0**attempt) for attempt in range(self.settings.attempts_limit - 1))
 
-    def _fail(self, slot: _Slot, error: str) -> None:
+    def _fail(self, slot: _Slot, error: str, *, is_stuck: bool = False) -> None:
         now = self.clock.monotonic()
-        if slot.condition.has_moved_since_start() or now - slot.started_at >= self.settings.steady_seconds:
+        # How long a route ran says nothing for one that moved nothing of what waits, as a route of a run with an end does.
+        counts_time = not (is_stuck or self.settings.available_now)
+        was_steady = counts_time and now - slot.started_at >= self.settings.steady_seconds
+        if slot.condition.has_moved_since_start() or was_steady:
             slot.backoff.reset()
             slot.failures_in_a_row = 0
         delay_seconds = slot.backoff.next_seconds()

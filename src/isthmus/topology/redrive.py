@@ -64,7 +64,7 @@ def redrives(federation: Federation, tasks: Sequence[str] = (), *, parked: bool 
         if name not in federation.tasks:
             raise InvalidArgumentError(f"no task {name} in {federation.file}: {', '.join(federation.tasks)}")
     found: list[Redrive] = []
-    for name in tasks or federation.tasks:
+    for name in dict.fromkeys(tasks or federation.tasks):
         made = list(_parked(federation, name) if parked else _set_aside(federation, name))
         if not made and tasks:
             raise InvalidArgumentError(_nothing(federation, name, parked=parked))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,3 +46,22 @@ def test_i1_what_another_copy_has_begun_is_left_alone(tmp_path: Path) -> None:
     copy_folder(source, target)
     assert sorted(each.name for each in (target / "store").iterdir()) == ["a", "b"]
     assert (begun / "store" / "z").read_text() == "theirs"
+
+
+def test_i3_what_a_killed_copy_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    source = made(tmp_path / "source", "x", "ab")
+    left = made(tmp_path / "monday.0123abcd.partial", "half", "a")
+    filled = made(tmp_path / "tuesday.0123abcd.partial", "filled by another process", "a")
+    young = made(tmp_path / "wednesday.0123abcd.partial", "just begun", "a")
+    others = made(tmp_path / "mine.0123abcd.partial", "not of a back-up", "a")
+    (others / "notes").write_text("keep")
+    for each in (left, filled, others):
+        os.utime(each, (0, 0))
+    descriptor = os.open(filled, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        copy_folder(source, tmp_path / "thursday")
+    finally:
+        os.close(descriptor)
+    assert not left.exists()
+    assert all((each / "store" / "a").exists() for each in (filled, young, others, tmp_path / "thursday"))

@@ -17,7 +17,7 @@ from isthmus.broker.security.sas import make_token
 from isthmus.broker.server import Options, Server
 from isthmus.clock import SystemClock
 from isthmus.entities import AuthorizationRule, QueueDescription
-from isthmus.errors import StoreError
+from isthmus.errors import StoreError, UnauthorizedError
 
 
 class Served:
@@ -70,7 +70,10 @@ async def test_metrics_are_for_this_machine_or_for_manage_i1(served, monkeypatch
     for credentials, expected in ((f"RootManageSharedAccessKey:{key}", 200), ("reader:r1", 401), ("no:no", 401)):
         basic = base64.b64encode(credentials.encode()).decode()
         assert (await served.get("/metrics", headers={"Authorization": f"Basic {basic}"}))[0] == expected
-    assert (await served.get("/metrics", headers={"Authorization": "Basic ???"}))[0] == 401
+    for unreadable in ("???", "/w=="):
+        assert (await served.get("/metrics", headers={"Authorization": f"Basic {unreadable}"}))[0] == 401
+    with pytest.raises(UnauthorizedError):
+        operator_api._decoded("\udcff")  # as a byte that is no text comes
     # Manage on an entity is not Manage on the namespace.
     rule = AuthorizationRule("owner", "o1", "o2", ["Send", "Listen", "Manage"])
     served.server.namespace.engine.create_queue("owned", QueueDescription(authorization_rules=[rule]))

@@ -1,15 +1,22 @@
 """The composed server: ports, refusals, restart, and what a folder keeps."""
 
 import asyncio
+import errno
 import json
+import logging
 import os
 import stat
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
 
 from isthmus.broker.net.listener import ListenError
+from isthmus.broker.security.keyring import Keyring
+from isthmus.broker.security.sas import make_token
 from isthmus.broker.server import Options, Server, is_loopback
+from isthmus.clock import SystemClock
 from isthmus.errors import ConfigError, InvalidArgumentError, StoreError, UnauthorizedError
 
 
@@ -157,6 +164,46 @@ async def test_a_key_that_changes_in_its_file_counts_while_the_namespace_runs(se
     assert authority.authorise_plain(name, "fresh")
     assert "keys not read again" in caplog.text
     assert "fresh" not in caplog.text
+
+
+async def test_a_key_file_that_could_not_be_read_is_read_again(serve, tmp_path, monkeypatch, caplog):
+    server = await serve(options(tmp_path / "data"))
+    file = tmp_path / "data" / "keys.json"
+    content = json.loads(file.read_text())
+    content["rules"][0]["primary_key"] = "fresh"
+    file.write_text(json.dumps(content))
+    os.utime(file, (1, 1))
+    refreshed = []
+    issuer = SimpleNamespace(refresh=lambda: refreshed.append(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Keyring, "open", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        server._look_at_keys(issuer)
+        server._look_at_keys(issuer)
+    assert len([record for record in caplog.records if "keys not read again" in record.message]) == 1
+    assert len(refreshed) == 2
+    server._look_at_keys(issuer)
+    assert server.namespace.authority.authorise_plain(content["rules"][0]["key_name"], "fresh")
+
+
+@pytest.mark.parametrize(
+    ("framing", "body"), [("Content-Length: 10", "half"), ("Transfer-Encoding: chunked", "4\r\nhalf\r\n")]
+)
+@pytest.mark.parametrize("end", ["", "no chunk\r\n"])
+async def test_a_body_that_breaks_off_is_the_clients_fault(serve, tmp_path, caplog, framing, body, end):
+    server = await serve(options(tmp_path / "data"))
+    rule = Keyring.open(tmp_path / "data" / "keys.json", SystemClock()).rules[0]
+    token = make_token("sb://localhost/", rule.key_name, rule.primary_key, SystemClock().wall_ms() + 600_000)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.ports["http"])
+    head = f"PUT /q HTTP/1.1\r\nHost: h\r\nAuthorization: {token}\r\n{framing}\r\n\r\n"
+    writer.write(f"{head}{body}".encode())
+    async with asyncio.timeout(10):
+        while server.namespace.admission.strangers or not server.namespace.admission.sockets:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        writer.write(end.encode())
+        writer.close()
+        while "/q: refused with 400" not in caplog.text and "failed" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
 
 
 async def test_a_file_with_faults_is_refused(serve, tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
 from isthmus.cli.app import main
+from isthmus.cli.supervision import drill
+from isthmus.errors import InvalidArgumentError
 
 FILE = """isthmus: 1
 namespaces: {ewr: {connection: env:A}, jfk: {connection: env:B}}
@@ -35,3 +38,12 @@ def test_what_is_no_drill_is_refused(
         main(["drill", *(str(file) if word == "FILE" else word for word in words)])
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_a_drill_to_which_nobody_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that nobody made unreachable is not lost: its RPO and RTO would be those of nothing."""
+    operator = drill._Operator()
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    operator.lose("ewr")
+    with pytest.raises(InvalidArgumentError, match="standard input has ended"):
+        operator.bring_back("ewr")

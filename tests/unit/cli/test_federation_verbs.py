@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import signal
 import threading
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from isthmus.cli.app import main
+from isthmus.cli.supervision import run as run_verb
 from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
@@ -163,7 +166,7 @@ def test_status_of_a_living_run_tells_by_its_code_whether_all_routes_are_well(
 def test_run_and_status_tell_what_was_set_aside(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aside = ROUTE | {"phase": "done", "state": "done", "dead_lettered": 2, "discarded": 3}
+    aside = ROUTE | {"phase": "done", "state": "done", "dead_lettered": 2, "discarded": 3, "dropped": 4}
 
     def run(_: Federation, __: RunOptions, ___: threading.Event, **callbacks: Any) -> bool:
         callbacks["on_status"]({"state": "ended", "routes": [aside]})
@@ -171,7 +174,7 @@ def test_run_and_status_tell_what_was_set_aside(
 
     monkeypatch.setattr(run_module, "run_federation", run)
     assert code_of("run", file) == 0
-    assert "ended: 5 moved, 2 dead-lettered, 3 discarded" in capsys.readouterr().out
+    assert "ended: 5 moved, 2 dead-lettered, 3 discarded, 4 dropped" in capsys.readouterr().out
     assert code_of("run", file, "--json") == 0
     assert last_line(capsys) == last_line_of(aside)
     monkeypatch.setenv("COLUMNS", "200")
@@ -186,7 +189,7 @@ def test_run_and_status_tell_what_was_set_aside(
 
 
 def last_line_of(route: dict[str, Any]) -> dict[str, Any]:
-    return {"state": "ended", "moved": 5, "dead_lettered": 2, "discarded": 3, "routes": [route]}
+    return {"state": "ended", "moved": 5, "dead_lettered": 2, "discarded": 3, "dropped": 4, "routes": [route]}
 
 
 def proved(arrived: list[int]) -> Callable[..., Iterator[Reconciliation]]:
@@ -339,3 +342,31 @@ def test_the_demos_last_line_is_its_report(
 def test_the_demo_does_not_write_into_a_folder_in_use(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
     assert code_of("demo", "--keep", str(tmp_path)) == 2
+
+
+def test_verify_finds_nothing_clean_in_a_file_without_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """E.g. one of pairs alone: nothing is read, and nothing is proved."""
+    head = TEXT.partition("tasks:")[0]
+    (tmp_path / "isthmus.yaml").write_text(f"{head}pairs:\n  contoso: {{primary: ewr, secondary: jfk}}\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tmp_path / "isthmus.yaml")])
+    assert (ended.value.code, "has no tasks" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_full_disk_below_its_output_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(io.StringIO):
+        error: OSError = OSError(errno.ENOSPC, "No space left on device")
+
+        def flush(self) -> None:
+            raise self.error
+
+    monkeypatch.setattr("sys.stdout", Full())
+    lines = run_verb._Lines(as_json=True)
+    for phase in ("starting", "moving"):
+        lines({"state": "running", "routes": [ROUTE | {"phase": phase}]})
+    assert [each.message for each in caplog.records] == ["standard output refuses lines: No space left on device"]
+    monkeypatch.setattr(Full, "error", BrokenPipeError())
+    with pytest.raises(BrokenPipeError):
+        lines({"state": "ended", "routes": [ROUTE]})

@@ -13,7 +13,8 @@ import pytest
 from isthmus.cli.app import main
 from isthmus.cli.message import export, resubmit, send
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import IsthmusError, OutcomeUnknownError, QuotaExceededError
+from isthmus.errors import IsthmusError, QuotaExceededError
+from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.look import Census
 from isthmus.operations.purge import Removal
 
@@ -38,14 +39,16 @@ def test_a_send_that_fails_half_way_tells_how_many_were_accepted(
             groups.pop()
             return [None] * len(payloads)
         if is_lost:
-            raise OutcomeUnknownError("lost")
+            lost = UnconfirmedError("lost")
+            lost.results = [lost, None, *[lost] * (len(payloads) - 2)]
+            raise lost
         return [None, QuotaExceededError("full"), None, *[QuotaExceededError("full")] * (len(payloads) - 3)]
 
     monkeypatch.setattr(send, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
     monkeypatch.setattr("isthmus.operations.deliver.deliver", deliver)
     monkeypatch.setattr("isthmus.transport.Sender", lambda *_: SimpleNamespace(wait_ready=lambda: None))
     _, told = failed(capsys, "send", "orders", "body", "--count", "700")
-    assert f"{500 if is_lost else 502} of 700 messages were accepted" in told
+    assert f"{501 if is_lost else 502} of 700 messages were accepted" in told
 
 
 def test_an_export_tells_what_could_not_be_removed(
@@ -78,3 +81,18 @@ def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys
         else:
             assert "3 messages would be sent" in out
             assert "2 deferred ones stay" in told
+
+
+@pytest.mark.parametrize("number", ["9223372036854775808", "-9223372036854775809", "1" * 5000])
+def test_a_number_that_no_property_can_hold_is_bad_input(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "body", "--property", f"count={number}"])
+    assert (ended.value.code, "64 bits" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_body_that_is_no_text_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "a\udcff"])
+    assert (ended.value.code, "'a\\udcff' is no UTF-8" in capsys.readouterr().err) == (2, True)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from isthmus.cli.app import main
 from isthmus.client import DurableSender
@@ -52,6 +54,14 @@ def test_peek_shows_messages_and_takes_none_out(box: Path, capsys: pytest.Captur
     assert json.loads(ran(capsys, "peek", box, "--refused", "--json")[1]) == {"messages": []}
 
 
+def test_peek_shows_what_nobody_can_read(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DurableSender(NOWHERE, "orders", box, drain=False) as sender:
+        sender.send_messages(AmqpAnnotatedMessage(data_body=b"1", properties=AmqpMessageProperties(subject=b"\xff")))
+    rows = json.loads(ran(capsys, "peek", box, "--json")[1])["messages"]
+    assert len(rows) == 6
+    assert rows[-1]["message_id"] == ""
+
+
 def test_export_writes_what_namespace_import_reads(
     box: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +105,7 @@ def test_a_drain_whose_messages_were_refused_fails(
             return SimpleNamespace(drain=SimpleNamespace(delivered=5 - self.refused, refused=self.refused, error=""))
 
     monkeypatch.setattr("isthmus.client.send.durable_sender.DurableSender", Sender)
-    stands = SimpleNamespace(messages=0, refused=0)
+    stands = SimpleNamespace(messages=0, refused=0, damaged=0)
     monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: stands)
     assert ran(capsys, "drain", box)[0] == 0
     Sender.refused = 2
@@ -103,6 +113,29 @@ def test_a_drain_whose_messages_were_refused_fails(
     assert code == 1
     assert "3 messages delivered, 2 refused, 0 left" in out
     assert f"2 messages were refused; isthmus outbox peek {box} --refused tells why" in out
+
+
+def test_messages_in_damaged_bytes_are_no_success(
+    box: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = box.glob("*.log")
+    whole = log.read_bytes()
+    log.write_bytes(whole + whole[:10])  # a write that was broken off was never a message
+    assert ran(capsys, "export", box, tmp_path / "torn")[0] == 0
+    at = whole.index(b"m2")
+    log.write_bytes(whole[:at] + b"\xff\xff" + whole[at + 2 :])
+    code, out = ran(capsys, "export", box, tmp_path / "damaged")
+    assert (code, "4 messages written" in out, "1 pieces" in out) == (1, True, True)
+
+    sender = SimpleNamespace(
+        flush=lambda timeout: None,
+        statistics=lambda: SimpleNamespace(drain=SimpleNamespace(delivered=4, refused=0, error="")),
+    )
+    monkeypatch.setattr("isthmus.client.send.durable_sender.DurableSender", lambda *_: nullcontext(sender))
+    looks = iter([SimpleNamespace(messages=4, refused=0, damaged=1), SimpleNamespace(messages=0, refused=0, damaged=2)])
+    monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: next(looks))
+    code, out = ran(capsys, "drain", box)
+    assert (code, "the messages in 1 damaged pieces are not sent" in out) == (1, True)
 
 
 def test_what_is_no_outbox_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

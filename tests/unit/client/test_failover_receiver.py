@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.failover_receiver import FailoverReceiver, FailoverState
+from isthmus.client.failure import Failure
 from isthmus.client.receive.failover import PRIMARY, SECONDARY
 
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
@@ -36,6 +38,9 @@ class Engine:
 
     def unsettled(self, keys: object) -> int:
         return 0
+
+    def has_room(self, side: str) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -141,6 +146,98 @@ def test_the_watermark_goes_on_behind_a_message_that_comes_again_and_is_known(tm
     receiver.close()
 
 
+def drain(receiver: FailoverReceiver, later: float) -> FailoverState:
+    """A turn so much later, when the secondary has answered a probe a moment before."""
+    receiver._probe_read = receiver._probe_primary = lambda now: None  # type: ignore[method-assign]
+    now = time.monotonic() + later
+    receiver._answered_at = now - 1.0
+    receiver._turn(now)
+    return receiver.state
+
+
+def draining(path: Path, state: str = "draining") -> FailoverReceiver:
+    path.write_text(json.dumps({"version": 1, "state": state, "watermark_ms": 0}))
+    made = FailoverReceiver(CONNECTION, CONNECTION, "orders", state=path)
+    made._machine._drain_since = 0.0
+    return made
+
+
+def test_a_secondary_is_not_drained_while_there_is_no_room_for_more_of_it(tmp_path: Path) -> None:
+    """F2: the application is slow, and behind what it has yet to take are messages that were sent there."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._is_in_another_hand = False
+    engine = receiver._engine
+    engine.on_open(SECONDARY, "NS-B")
+    copies = [message(f"m{number}", number, 1000) for number in range(1, 21)]
+    engine.on_messages(SECONDARY, copies)
+    receiver._local.clear()  # as if they were copies
+    assert drain(receiver, 60.0) is FailoverState.DRAINING
+    for each in engine.take(20):
+        engine.complete(each)
+    assert drain(receiver, 60.5) is FailoverState.DRAINING
+    assert drain(receiver, 120.0) is FailoverState.PRIMARY
+    receiver.close()
+
+
+@pytest.mark.parametrize("state", ["secondary", "publishers", "draining"])
+def test_a_secondary_is_not_drained_while_what_a_killed_receiver_had_in_hand_is_locked(
+    tmp_path: Path, state: str
+) -> None:
+    """F2: nobody would read what comes back there."""
+    receiver = draining(tmp_path / "state.json", state)
+    receiver._engine.on_open(SECONDARY, "NS-B")
+    receiver._machine.published(PRIMARY, 0.0)
+    receiver._machine.state = FailoverState.DRAINING
+    assert drain(receiver, 60.0) is FailoverState.DRAINING
+    assert drain(receiver, 300.0) is FailoverState.DRAINING
+    assert drain(receiver, 400.0) is FailoverState.PRIMARY
+    receiver.close()
+
+
+@pytest.mark.parametrize("what", ["abandoned", "handled", "again"])
+def test_a_secondary_is_not_drained_while_what_it_had_delivered_before_a_lost_connection_is_locked(
+    tmp_path: Path, what: str
+) -> None:
+    """F2, unless it was handled meanwhile, or has come again."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._is_in_another_hand = False
+    engine = receiver._engine
+    engine.on_open(SECONDARY, "NS-B")
+    engine.on_messages(SECONDARY, [message("m1", 1, 1000)])
+    [one] = engine.take(1)
+    engine.on_lost(SECONDARY, Failure.GONE, ConnectionError())
+    engine.on_open(SECONDARY, "NS-B")
+    if what == "handled":
+        engine.complete(one)
+    else:
+        engine.abandon(one)
+    if what == "again":
+        engine.on_messages(SECONDARY, [message("m1", 1, 1000)])
+        [one] = engine.take(1)
+        engine.complete(one)
+    receiver._machine._health[SECONDARY].failing_since = math.inf
+    assert drain(receiver, 60.0) is (FailoverState.DRAINING if what == "abandoned" else FailoverState.PRIMARY)
+    assert drain(receiver, 400.0) is FailoverState.PRIMARY
+    receiver.close()
+
+
+def test_a_message_with_a_copys_properties_that_is_none_is_waited_for(tmp_path: Path) -> None:
+    """F2: an application published it at the secondary."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._engine.on_open(SECONDARY, "NS-B")
+    published = ServiceBusReceivedMessage.from_bytes(
+        section.encode_message(
+            b"m1",
+            properties={"message_id": "m1"},
+            annotations={"x-opt-sequence-number": Long(1), "x-opt-enqueued-time": Timestamp(1000)},
+            application_properties={"repl-origin": "ewr/orders"},
+        )
+    )
+    receiver._engine.on_messages(SECONDARY, [published])
+    assert published in receiver._local
+    receiver.close()
+
+
 def test_a_call_of_publishers_that_is_overtaken_has_not_the_last_word(tmp_path: Path) -> None:
     """The primary fails again while publishers are being told to send there."""
     begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
@@ -178,3 +275,50 @@ def test_a_turn_that_changes_nothing_is_followed_by_a_pause(receiver: FailoverRe
     receiver.fail_over()
     assert receiver._wake.is_set()
     receiver._engine = kept
+
+
+def test_a_probe_of_the_namespace_that_was_left_says_nothing_of_the_other(receiver: FailoverReceiver) -> None:
+    """The change came between the question and its answer."""
+    engine: Any = Engine()
+    receiver._engine, kept = engine, receiver._engine
+    now = time.monotonic() + LATER_SECONDS
+    receiver._probe_read(now)
+    engine.probes[0].set_exception(ConnectionError("the receiver is closed"))
+    receiver._machine.state = FailoverState.PRIMARY
+    engine.begin = lambda side, what: None
+    receiver._probe_read(now)
+    assert receiver._machine.view(now + 10).primary_away_seconds == 0
+    receiver._engine = kept
+
+
+def test_a_receiver_that_is_closed_writes_no_state(tmp_path: Path) -> None:
+    """Its publishers answer late, when another receiver has gone on from the file."""
+    path = tmp_path / "state.json"
+    receiver = draining(path, "publishers")
+    receiver.close()
+    kept = path.read_text()
+    receiver._published(PRIMARY)
+    receiver._failed(PRIMARY)
+    receiver._save()
+    assert path.read_text() == kept
+
+
+def test_publishers_are_told_again_by_a_receiver_that_was_killed_before_they_had_switched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is on disk before they are told."""
+    told: list[str] = []
+    done = threading.Event()
+
+    def publishers(side: str) -> None:
+        told.append(side)
+        done.set()
+
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"version": 1, "state": "secondary", "watermark_ms": 0}))
+    receiver = FailoverReceiver(CONNECTION, CONNECTION, "orders", state=path, publishers=publishers)
+    monkeypatch.setattr(receiver._engine, "open_side", lambda side: None)
+    receiver._carry_out(receiver._machine.start(time.monotonic()))
+    assert done.wait(10)
+    receiver.close()
+    assert told == [SECONDARY]

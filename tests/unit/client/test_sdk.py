@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
 
+from isthmus.amqp import section
 from isthmus.client import sdk
 from isthmus.client.send.parcel import Parcel
 
@@ -79,3 +80,34 @@ def test_a_receiver_without_a_thread_has_what_is_listened_on() -> None:
         sdk.listen(receiver)
         assert heard == [{"wait": handler._socket_timeout, "batch": 21}]
         handler._connection = handler._link = None
+
+
+def test_a_lock_is_renewed_in_time_whatever_this_machines_clock() -> None:
+    lock = timedelta(seconds=30)
+    for ahead, expected in ((0, 15), (3600, 15), (-20, 5), (-3600, 5)):  # of the namespace's clock
+        now = datetime.now(UTC) + timedelta(seconds=ahead)
+        assert abs(sdk.renew_seconds(now + lock, now) - expected) < 1
+        assert abs(sdk.renew_seconds(now + lock, now - timedelta(days=1)) - expected) < 1 or ahead == 3600
+        assert sdk.renew_seconds(now + lock, None) <= 15
+    assert sdk.renew_seconds(datetime.now(UTC) + timedelta(milliseconds=1), None) == 0.3
+
+
+def test_a_session_is_used_as_long_as_its_namespace_lets_it() -> None:
+    receiver: Any = ServiceBusClient.from_connection_string(STRING).get_queue_receiver("q", session_id="one")
+    receiver.session._locked_until_utc = datetime.now(UTC) - timedelta(hours=1)
+    assert receiver.session._lock_expired
+    sdk.without_session_clock(receiver)
+    receiver._check_live()
+    sdk.without_session_clock(ServiceBusClient.from_connection_string(STRING).get_queue_receiver("q"))
+
+
+def test_a_message_can_be_settled_by_its_lock_token() -> None:
+    """As the SDK does with deferred ones."""
+    message: Any = ServiceBusReceivedMessage.from_bytes(section.encode_message(b"1"))
+    assert message._is_deferred_message is False
+    calls: list[str] = []
+    receiver: Any = ServiceBusClient.from_connection_string(STRING).get_queue_receiver("q")
+    receiver._settle_message_via_mgmt_link = lambda settlement, *_, **__: calls.append(settlement)
+    with sdk.confirmed(object(), message):
+        receiver._settle_message(message, "defer")
+    assert calls == ["defered"]

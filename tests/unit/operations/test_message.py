@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.types import Int, Long, Symbol
-from isthmus.operations.message import sequence_of, state_of
+from isthmus.operations.message import body_of, make_choice, read, sequence_of, state_of
 
 FORGED = b"\xa3\x15x-opt-sequence-number\x81" + (1).to_bytes(8, "big")
 
@@ -28,3 +28,44 @@ def test_a_sender_does_not_choose_the_sequence_number_that_is_read(size: int) ->
 def test_the_senders_annotations_may_come_first() -> None:
     own = {Symbol("own"): FORGED, Symbol("x-opt-sequence-number"): Long(7)}
     assert sequence_of(section.encode_message(b"", annotations=own)) == 7
+
+
+ODD = b"\0St\xc1\x04\x01\xa1\x01a"  # application properties without the value of their last name
+NO_TEXT = b"\0Ss\xc0\x04\x01\xa1\x01\xff"  # a MessageId that is no UTF-8
+
+
+@pytest.mark.parametrize(
+    ("sections", "what"),
+    [
+        (ODD + b"\0Su\xa0\x01x", "application_properties"),
+        (NO_TEXT + b"\0Su\xa0\x01x", "properties"),
+        (b"\0Sw\xa1\x01\xff", "body"),
+    ],
+)
+def test_what_cannot_be_read_of_a_message_hides_nothing_else_of_it(sections: bytes, what: str) -> None:
+    """A namespace takes it; a look must not end at it, since it hides all messages behind it."""
+    message = section.encode_map_section(section.MESSAGE_ANNOTATIONS, {Symbol("x-opt-sequence-number"): Long(7)})
+    seen = read(message + sections)
+    assert (seen.sequence, seen.unreadable) == (7, (what,))
+    assert seen.to_dict()["unreadable"] == [what]
+    assert body_of(message + sections) == ("00 53 77 a1 01 ff" if what == "body" else "x")
+    assert not make_choice("a = 'x' OR sys.MessageId = 'x'")(message + sections)
+    assert "unreadable" not in read(section.encode_message(b"x")).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"\0Su\xa0\x02ab" + b"\0Su\xa0\x02cd", "abcd"),
+        (b"\0Sv\xc0\x03\x01\x54\x01" + b"\0Sv\xc0\x03\x01\x54\x02", "[1]\n[2]"),
+        (b"\0Su\xa0\x04ab\xff\xfe", "61 62 ff fe"),
+        (b"\0Su\xa0\x04a\xe2\x82\xac", "a\N{EURO SIGN}"),
+    ],
+)
+def test_the_whole_body_is_told_since_the_message_is_removed_then(body: bytes, told: str) -> None:
+    assert body_of(body) == told
+
+
+def test_a_preview_may_end_within_a_character() -> None:
+    seen = read(section.encode_message(b"a" * 199 + "\N{EURO SIGN}".encode()))
+    assert seen.body == "a" * 199

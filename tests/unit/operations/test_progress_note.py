@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.cli.app import exit_code
 from isthmus.errors import InvalidArgumentError
+from isthmus.operations.message_file import FileNotWrittenError
 from isthmus.operations.progress_note import ProgressNote
 
 
@@ -53,8 +55,11 @@ def test_i3_a_note_that_cannot_be_read_ends_the_import(tmp_path: Path, content: 
 def test_i2_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     fresh = note(tmp_path)
     (tmp_path / "file.progress").mkdir()
-    with pytest.raises(InvalidArgumentError, match=r"file\.progress"):
+    with pytest.raises(FileNotWrittenError, match=r"file\.progress") as refused:
         fresh.write()
+    with pytest.raises(FileNotWrittenError, match=r"file\.progress"):
+        fresh.remove()
+    assert exit_code(refused.value) == 1  # messages may have been sent
 
 
 def test_i4_imports_of_one_file_into_several_entities_keep_a_note_each(tmp_path: Path) -> None:

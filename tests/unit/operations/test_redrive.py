@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
+from isthmus.errors import ConnectionLostError
 from isthmus.operations import redrive
 from isthmus.operations.copy_target import Sent
 from isthmus.operations.redrive import Choice
@@ -86,3 +88,29 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     done = redrive._Pass(target, [step], lambda payload: payload, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
     assert done.sent >= 0
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
+
+
+def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no reason that could be read: it is counted, and sent only where everything is meant."""
+    reason = section.encode_message(b"x", application_properties={"DeadLetterReason": "RefusedByTarget"})
+    odd = b"\0St\xc1\x03\x02\xa1\x7f" + b"\0Su\xa0\x01x"
+    monkeypatch.setattr(redrive, "messages", lambda client, path: iter([odd, reason]))
+    each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False)
+    client: Any = None
+    found = redrive.look(client, each, Choice())
+    assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
+
+
+def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+        take([Taken(number, b"", section.encode_message(b"x")) for number in range(2)], lambda: None)
+        raise ConnectionLostError("gone")
+
+    monkeypatch.setattr(redrive, "sweep", sweep)
+    chosen = RunSet()
+    chosen.add(1, 3)
+    target: Any = Taking()
+    client: Any = None
+    with pytest.raises(ConnectionLostError) as lost:
+        redrive._Pass(target, [], lambda payload: payload, chosen, lambda count: None).carry(client, "q")
+    assert lost.value.__notes__ == ["the target had acknowledged 2 copies by then"]

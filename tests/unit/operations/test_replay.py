@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from archive_filling import move, receive
 from isthmus.amqp import section, types
 from isthmus.connectors.spool.block import Record
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.operations import replay as module
+from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.replay import MARK, Replay, Replayed, chosen, parse_moment, replayed_message
+from isthmus.replication.archive.folder import ArchiveError
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
@@ -52,6 +57,21 @@ def test_a_window_a_session_a_filter_and_a_count_choose(table: Path) -> None:
     assert numbers(table, session="s1") == [1, 3, 5]
     assert numbers(table, where="n > 3 OR sys.MessageId = 'm0'") == [0, 4, 5]
     assert numbers(table, where="n > 1", count=2) == [2, 3]
+
+
+def test_i3_a_file_that_cannot_be_read_ends_a_replay_which_tells_what_was_sent(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = max(table.rglob("*.parquet"))
+    last.write_bytes(last.read_bytes()[:-7])
+    sender = SimpleNamespace(close=lambda: None)
+    sender.wait_ready = lambda: sender
+    monkeypatch.setattr(module, "Sender", lambda *_: sender)
+    monkeypatch.setattr(module, "deliver", lambda client, sender, payloads: [None] * len(payloads))
+    client: Any = None
+    with pytest.raises(ArchiveError, match="parquet cannot be read") as damaged:
+        module.replay(client, "q", table, Replay(name="first"))
+    assert damaged.value.__notes__ == ["0 messages were sent; --name first gives them the same ids again"]
 
 
 def test_a_message_keeps_all_that_its_sender_gave_it_and_is_marked(table: Path) -> None:
@@ -101,3 +121,29 @@ def test_a_time_that_is_none_is_told() -> None:
     assert parse_moment("--from", "2023-11-14T22:00:00") == START
     with pytest.raises(InvalidArgumentError, match="--from yesterday: write a time"):
         parse_moment("--from", "yesterday")
+
+
+def test_i3_a_replay_that_ends_early_tells_how_many_were_sent_and_under_which_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its name, which may have been made up, messages get other ids when it is run again."""
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        error = UnconfirmedError("lost")
+        error.results = [None, error, None]
+        raise error
+
+    rows = [({"source": "q", "sequence_number": number}, b"") for number in range(3)]
+    sender = SimpleNamespace(close=lambda: None)
+    sender.wait_ready = lambda: sender
+    monkeypatch.setattr(module, "Sender", lambda *_: sender)
+    monkeypatch.setattr(module, "deliver", deliver)
+    monkeypatch.setattr(module, "chosen", lambda *_: iter(rows))
+    monkeypatch.setattr(module, "replayed_message", lambda row, message, wanted: message)
+    client: Any = None
+    with pytest.raises(UnconfirmedError) as lost:
+        module.replay(client, "q", tmp_path, Replay(name="first"))
+    assert lost.value.__notes__ == [
+        "message 1 of q",
+        "2 messages were sent; --name first gives them the same ids again",
+    ]

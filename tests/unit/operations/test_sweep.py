@@ -13,6 +13,7 @@ from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted
 from isthmus.amqp.types import Long
 from isthmus.entities.queue.run import RunSet
+from isthmus.errors import SessionLockLostError
 from isthmus.operations.sweep import sweep
 
 PARTITION = 1 << 48
@@ -109,6 +110,27 @@ def test_i1_only_what_is_wanted_is_completed_and_the_others_are_released(swept: 
         (2, 2, "Accepted"),
         (1, 1, "Released"),
     ]
+
+
+def test_i3_what_was_completed_before_the_link_was_lost_is_told(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = SessionLockLostError("spread", "s")
+
+    def coming() -> Any:
+        yield (1, 2)
+        peers[0].error = lost
+        yield (3,)
+
+    peers: list[Any] = []
+    begin = Peer.__init__
+
+    def init(self: Peer, coming: Any) -> None:
+        begin(self, coming)
+        peers.append(self)
+
+    monkeypatch.setattr(Peer, "__init__", init)
+    with pytest.raises(SessionLockLostError) as raised:
+        swept(coming(), runs(1, 2, 3, 4))
+    assert raised.value.attributes["completed"] == 3
 
 
 def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_another(swept: Any) -> None:

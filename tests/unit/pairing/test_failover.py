@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.pairing import failover as failover_module
 from isthmus.pairing.failover import Failover, NotEmptyError, is_movable, stop_layers
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import PairState, Phase
@@ -277,6 +278,57 @@ def test_a_refusal_of_the_new_member_brings_it_back() -> None:
     with pytest.raises(NotEmptyError, match="the queue is full"):
         stage.failover().run(stage.begin())
     assert stage.ewr.statuses == OPEN
+
+
+def test_a_fenced_member_to_which_nothing_can_be_moved_is_fenced_again() -> None:
+    stage = Stage()
+    stage.kill_at(-1)
+    stage.failover().run(stage.begin())
+    assert stage.ewr.statuses == FENCED
+    stage.jfk.waiting["orders"] = 1
+    stage.refusal = "the queue is full"
+    with pytest.raises(NotEmptyError):
+        stage.failover().run(stage.begin())
+    assert stage.jfk.statuses == OPEN
+    assert stage.ewr.statuses == FENCED
+
+
+def test_what_was_moved_before_it_goes_back_is_told() -> None:
+    """I5: it waits at the other member."""
+    stage = Stage({"off": 2, "orders": 1})
+    stage.kill_at(-1)
+    work = stage.failover()
+
+    def move(state: PairState, entity: Description) -> Moved:
+        stage.refusal = "the queue is full" if entity.path == "orders" else ""
+        return stage.move(state, entity)
+
+    work.move = move
+    with pytest.raises(NotEmptyError, match=r"orders \(1\).*; 2 messages were moved before, and wait at jfk") as told:
+        work.run(stage.begin())
+    assert told.value.moved == 2
+
+
+def test_a_pass_that_takes_longer_than_the_locks_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was locked, or due soon, when it began comes afterwards."""
+    stage = Stage({"orders": 7})
+    stage.kill_at(-1)
+    clock = [0.0]
+    monkeypatch.setattr(failover_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(failover_module.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    work = stage.failover()
+    late = [1]
+
+    def move(state: PairState, entity: Description) -> Moved:
+        done = stage.move(state, entity)
+        clock[0] += 600.0
+        if late:
+            stage.ewr.waiting["orders"] = late.pop()
+        return done
+
+    work.move = move
+    assert work.run(stage.begin()).active == "jfk"
+    assert (work.moved, stage.jfk.waiting) == (8, {"orders": 8})
 
 
 def test_a_forced_one_that_has_to_open_first() -> None:

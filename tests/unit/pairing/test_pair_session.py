@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
-from isthmus.pairing.keeper import Keeper
+from isthmus.connectors.servicebus.administration.pair_member import HoldsMessagesError
+from isthmus.errors import ConnectionLostError
+from isthmus.pairing import failover
+from isthmus.pairing.keeper import Comparison, Keeper
+from isthmus.pairing.moved import Moved
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import NotPairedError, SupersededError
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
+from isthmus.topology.pair.difference import Drift, Step
 
 FILE = """\
 isthmus: 1
@@ -38,11 +44,15 @@ class FakeMember:
         self.statuses = {"orders": "Active"}
         self.marker: Mapping[str, object] = {}
         self.hangs = False
+        self.is_away = False
         self.on_marker: Callable[[], None] = lambda: None
+        self.on_counts: Callable[[], None] = lambda: None
 
     def _ask(self) -> None:
         if self.hangs:
             raise Hanging(self.alias)
+        if self.is_away:
+            raise ConnectionLostError(self.alias)
 
     def descriptions(self) -> list[Description]:
         self._ask()
@@ -55,11 +65,20 @@ class FakeMember:
 
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
         self._ask()
+        self.on_counts()
         return {}
 
     def set_status(self, entity: Description, status: str) -> None:
         self._ask()
         self.statuses[entity.path] = status
+
+    def make(self, step: Step, *, with_messages: bool = False) -> None:
+        self._ask()
+        self.statuses[step.entity.path] = step.entity.status
+
+    def delete_marker(self, pair: str) -> None:
+        self._ask()
+        self.marker = {}
 
     def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]:
         return [work(each) for each in asked]
@@ -82,14 +101,19 @@ def members() -> dict[str, FakeMember]:
     return {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
 
 
-@pytest.fixture
-def session(tmp_path: Path, members: dict[str, FakeMember]) -> PairSession:
-    file = tmp_path / "isthmus.yaml"
+def session_in(folder: Path, members: dict[str, FakeMember]) -> PairSession:
+    """The pair with a state folder in a folder."""
+    file = folder / "isthmus.yaml"
     file.write_text(FILE)
     federation = load(str(file))
-    made = PairSession(federation, federation.pairs["contoso"], tmp_path / "state")
+    made = PairSession(federation, federation.pairs["contoso"], folder / "state")
     vars(made).update(members=members, keeper=Keeper(members, made.file.save))  # type: ignore[arg-type]
     return made
+
+
+@pytest.fixture
+def session(tmp_path: Path, members: dict[str, FakeMember]) -> PairSession:
+    return session_in(tmp_path, members)
 
 
 def fenced_standby(session: PairSession, members: dict[str, FakeMember]) -> None:
@@ -135,3 +159,167 @@ def test_a_forced_fail_over_to_an_open_member_needs_neither_a_secret_nor_a_clien
     with PairSession(federation, federation.pairs["contoso"], tmp_path / "state") as session:
         session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
         assert session.force().active == "jfk"
+
+
+def test_a_run_elsewhere_that_sees_sends_stopped_closes_nothing_for_good(
+    session: PairSession, members: dict[str, FakeMember], tmp_path: Path
+) -> None:
+    """It knows nothing of the fail-over yet, and brings the other member in step with what the fail-over has changed."""
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = session_in(tmp_path / "elsewhere", members)
+    members["jfk"].statuses["own"] = "Disabled"
+    for each in (session, elsewhere):
+        each.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+
+    def note(text: str) -> None:
+        if text.startswith(Phase.CONSUMING):
+            with pytest.raises(SupersededError):
+                PairRun(elsewhere)._round()
+
+    session.fail_over(consume_ms=0, leaves=False, note=note)
+    PairRun(elsewhere)._round()
+    assert elsewhere.state().active == "jfk"
+    assert members["jfk"].statuses == {"orders": "Active", "own": "Disabled"}
+
+
+def test_i4_a_comparison_that_a_fail_over_elsewhere_has_overtaken_changes_nothing(
+    session: PairSession, members: dict[str, FakeMember], tmp_path: Path
+) -> None:
+    """The markers were read before the fail-over said that it is under way."""
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state)
+    members["ewr"].marker = state.begin(1.0, statuses={}, consume_ms=0, leaves=False).marker
+    members["ewr"].statuses["orders"] = "SendDisabled"
+    with pytest.raises(SupersededError):
+        session.keeper.observe(state)
+    for verb in (session.sync, session.break_up, lambda: session.fail_over(consume_ms=0, leaves=False)):
+        with pytest.raises(SupersededError):
+            verb()
+    assert members["jfk"].statuses == {"orders": "Active"}
+
+
+def test_a_fail_over_that_was_given_up_is_told_to_others(
+    session: PairSession, members: dict[str, FakeMember], tmp_path: Path
+) -> None:
+    """Else a fail-over elsewhere would have the same epoch, and neither of the two would follow the other."""
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = session_in(tmp_path / "elsewhere", members)
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    elsewhere.file.save(state)
+    session.file.save(state.begin(1.0, statuses={}, consume_ms=0, leaves=False))
+    session.abort()
+    assert elsewhere.keeper.follow(elsewhere.state()).epoch == session.state().epoch == 2
+
+
+def test_a_pair_that_is_broken_while_messages_are_counted_stays_broken(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    members["ewr"].on_counts = lambda: (session.break_up(), None)[1]
+    with pytest.raises(NotPairedError):
+        PairRun(session)._round()
+    with pytest.raises(NotPairedError):
+        session.state()
+
+
+def test_what_is_made_while_messages_are_counted_is_known_as_made_by_pairing(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+
+    def sync() -> None:
+        members["ewr"].statuses["fresh"] = "Active"
+        session.sync()
+
+    members["ewr"].on_counts = sync
+    PairRun(session)._round()
+    found = session.state()
+    assert found.made_here == ("fresh",)
+    assert found.seen_at
+
+
+def test_a_forced_fail_over_waits_for_no_planned_one(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That lets receivers empty a member for an hour, and has the lock."""
+    fenced_standby(session, members)
+    forced = []
+
+    def counts(entities: Iterable[Description]) -> Mapping[str, Counts]:
+        if not forced:
+            forced.append(session.force())
+        return {"orders": Counts(active=1)}
+
+    monkeypatch.setattr(members["ewr"], "counts", counts)
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
+    with pytest.raises(SupersededError):
+        session.fail_over(consume_ms=3_600_000, leaves=False)
+    assert session.finish().active == "jfk"
+
+
+def test_an_operator_may_leave_messages_behind_in_a_fail_over_that_is_carried_on(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state.begin(1.0, statuses={}, consume_ms=0, leaves=False).advanced(1.0))
+    monkeypatch.setattr(members["ewr"], "counts", lambda entities: {"orders": Counts(active=1)})
+    monkeypatch.setattr(session, "_move", lambda state, entity: Moved(0, "full"))
+    found, work = session.fail_over(consume_ms=0, leaves=True)
+    assert (found.active, work.left) == ("jfk", {"orders": 1})
+    assert session.waiting_at("ewr") == {"orders": 1}
+
+
+def test_a_pair_whose_other_member_is_lost_for_ever_can_be_ended(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    fenced_standby(session, members)
+    members["jfk"].is_away = True
+    with pytest.raises(ConnectionLostError):
+        session.break_up()
+    members["ewr"].marker = session.state().marker
+    assert session.break_up(is_forced=True)[1] == {"jfk": str(ConnectionLostError("jfk"))}
+    assert members["ewr"].marker == {}
+    with pytest.raises(NotPairedError):
+        session.state()
+
+
+def test_what_cannot_be_replaced_is_not_told_as_created(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds messages and stays; the namespace would say of the creation that it is there already, which is taken as done."""
+    state = PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("orders",)})
+    session.file.save(state)
+    orders, other = (Description(kind="queue", names=(name,)) for name in ("orders", "other"))
+    drift = Drift(
+        groups=(
+            (Step(action="delete", before=orders),),
+            (Step(action="create", after=orders), Step(action="create", after=other)),
+        )
+    )
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        if step.action == "delete":
+            raise HoldsMessagesError(step.entity.path, 3)
+
+    monkeypatch.setattr(members["jfk"], "make", make)
+    after, found = session.keeper.make(state, Comparison(drift, {}, frozenset({("orders",)})))
+    assert [str(step) for step in found.done] == ["+ queue other"]
+    assert [str(step) for step, _ in found.failed] == ["- queue orders"]
+    assert after.made_here == ("orders", "other")
+
+
+def test_a_pair_that_is_created_anew_while_it_fails_over_elsewhere_leaves_that_alone(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine, or where the state folder was lost; it can be forced then."""
+    monkeypatch.setattr(session.keeper, "check_distinct", lambda pair: None)
+    at_jfk = PairState(pair="contoso", active="jfk", standby="ewr", epoch=2)
+    begun = at_jfk.begin(1.0, statuses={}, consume_ms=0, leaves=False)
+    for member in members.values():
+        member.marker = begun.marker
+    made = session.create()
+    assert (made.active, made.epoch, made.phase) == ("jfk", 2, Phase.STEADY)
+    assert [member.marker for member in members.values()] == [begun.marker] * 2
+    with pytest.raises(SupersededError):
+        session.sync()
+    assert session.force().epoch == 3

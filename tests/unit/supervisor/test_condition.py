@@ -43,6 +43,35 @@ def test_i2_how_long_a_route_was_idle_before_a_message_came_is_no_stall() -> Non
     assert condition.stuck_seconds(610) == 10.5
 
 
+def test_i2_where_no_age_is_known_messages_wait_from_the_look_that_first_saw_some() -> None:
+    """RabbitMQ, Event Hubs and others tell how many messages wait, and not since when."""
+    condition = Condition(15)
+    condition.starting(0)
+    condition.seen(1, Sighting())
+    for now in range(100, 114, 2):
+        condition.stands(now, 5, None)
+        condition.seen(now, Sighting())
+        assert condition.phase is not Phase.STALLED
+    condition.stands(116, 5, None)
+    condition.seen(116, Sighting())
+    assert (condition.phase, condition.oldest_age_seconds) == (Phase.STALLED, None)
+    assert condition.stuck_seconds(116) == 16
+    condition.stands(118, 0, 0.0)
+    condition.stands(120, 5, None)
+    condition.seen(120, Sighting())
+    assert condition.phase is not Phase.STALLED
+
+
+def test_i2_what_may_be_hidden_makes_no_stall_where_no_age_is_known() -> None:
+    """Queue Storage counts messages that are hidden for days, Kafka the marks of transactions."""
+    condition = Condition(15)
+    condition.starting(0)
+    for now in range(0, 600, 2):
+        condition.stands(now, 5, None, are_ready=False)
+        condition.seen(now, Sighting())
+        assert condition.phase is not Phase.STALLED
+
+
 def test_i4_what_is_set_aside_is_not_moved_and_yet_no_stall() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)

@@ -42,14 +42,18 @@ def test_one_reader_sees_each_change(tmp_path: Path) -> None:
         assert reader.tasks() == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2, "tasks": {}}', '{"version": 1, "tasks": ["a"]}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"[" * 100_000, b"\xff{}", b'{"version": 2, "tasks": {}}', b'{"version": 1, "tasks": ["a"]}'],
+    ids=lambda content: repr(content[:20]),
+)
 def test_a_damaged_file_is_refused_by_name_and_pauses_what_it_did(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses = PauseFile(tmp_path)
     pauses.pause("flights")
     assert set(pauses.tasks()) == {"flights"}
-    (tmp_path / FILE).write_text(text + " ")
+    (tmp_path / FILE).write_bytes(content + b" ")
     with pytest.raises(PauseFileError, match=FILE):
         pauses.tasks()
     assert set(pauses.last_known()) == {"flights"}
@@ -66,6 +70,7 @@ class FakeRoute:
     def __init__(self) -> None:
         self.is_drained = self.is_stopped = False
         self.asked: list[str] = []
+        self.counts = self.stop_counts = Counts(moved=3, settled=3)
 
     def is_active(self) -> bool:
         return not self.is_stopped
@@ -74,7 +79,7 @@ class FakeRoute:
         return ""
 
     def sighting(self) -> Sighting:
-        return Sighting(ready=True, counts=Counts(moved=3, settled=3))
+        return Sighting(ready=True, counts=self.stop_counts if self.is_stopped else self.counts)
 
     def drain(self) -> None:
         self.asked.append("drain")
@@ -132,6 +137,20 @@ def test_a_paused_route_finishes_what_it_has_and_then_rests() -> None:
     assert condition.text(0.0) == f"paused since {SINCE}"
     assert condition.is_well()
     assert condition.moved == 3
+
+
+def test_what_a_route_settles_last_before_it_rests_is_counted() -> None:
+    bench = Bench()
+    bench.supervisor.step()
+    bench.paused = {"flights": SINCE}
+    bench.supervisor.step()
+    route = bench.started[0]
+    route.is_drained = True
+    route.counts = Counts(moved=3, settled=3)
+    route.stop_counts = Counts(moved=7, settled=7)
+    bench.supervisor.step()
+    ((_, condition),) = bench.supervisor.conditions()
+    assert (bench.phase, condition.moved) == (Phase.PAUSED, 7)
 
 
 def test_it_is_no_stall_however_long_messages_wait() -> None:

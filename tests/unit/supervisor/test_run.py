@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from isthmus.errors import InvalidArgumentError
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor.claim.claim import Holder
 from isthmus.supervisor.claim.folder_lock import FolderInUseError, held_folder
@@ -62,6 +64,22 @@ def test_i5_a_second_run_in_one_state_folder_starts_nothing_and_gives_its_claims
     keeper.close.assert_called_once()
     with pytest.raises(AssertionError, match="Spark was started"):
         run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())
+
+
+def test_a_state_folder_in_which_nothing_can_be_written_is_refused_before_any_claim_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
+    federation = read(f"{text}  flights: {{pattern: all-active, topic: flights, members: [ewr, jfk]}}\n")
+    keeper = MagicMock(side_effect=AssertionError("a claim was asked for"))
+    monkeypatch.setattr(run_module, "ClaimKeeper", keeper)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(InvalidArgumentError, match=r"state folder .* Permission denied; name another one with --state"):
+        run_module.run_federation(federation, RunOptions(tmp_path / "state"), threading.Event())
 
 
 @pytest.mark.parametrize(

@@ -113,3 +113,9 @@ def test_a_document_that_cannot_be_written_is_told_all_the_same(
     found = read_status(tmp_path)
     assert found is not None
     assert found["state"] == "ended"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"7", b"{}", b'{"updated_at_seconds": null}'])
+def test_a_document_that_no_run_has_written_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / status_module.FILE).write_bytes(content)
+    assert read_status(tmp_path) is None

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from isthmus.replication.query.sighting import Sighting
+from isthmus.replication.query.sighting import Backlog, Sighting
 from isthmus.replication.query.tally import Counts
 from isthmus.replication.spark.gone import SparkGoneError
 from isthmus.supervisor.condition import Phase
@@ -32,6 +32,7 @@ class FakeRoute:
         self.journal, self.name = journal, name
         self.active, self.error, self.seen = True, "", Sighting(ready=ready)
         self.under_way = True
+        self.at_stop: Sighting | None = None  # what is seen once it has stopped
 
     def is_active(self) -> bool:
         return self.active
@@ -52,6 +53,8 @@ class FakeRoute:
     def stop(self) -> None:
         self.journal.append(f"stop {self.name}")
         self.active = False
+        if self.at_stop is not None:
+            self.seen, self.at_stop = self.at_stop, None
 
     def fail(self, error: str) -> None:
         self.active, self.error = False, error
@@ -67,10 +70,12 @@ class Bench:
         self.refuse: dict[str, Exception] = {}
         self.ready = "starts_at_once" not in settings
         self.claim = ClaimView(ClaimState.HELD)
+        self.backlog: Backlog | None = None
         self.supervisor = Supervisor(
             [route(name) for name in names],
             self.start,
             claims=self,
+            backlog=lambda _: self.backlog,
             settings=Settings(**settings),  # type: ignore[arg-type]
             clock=self.clock,
         )
@@ -151,6 +156,30 @@ def test_i1_a_route_whose_claim_is_lost_stops() -> None:
     bench.step()
     assert bench.journal == ["drain a", "stop a"]
     assert bench.phase() is Phase.CLAIMED
+
+
+@pytest.mark.parametrize("why", ["the claim is lost", "it failed", "it moves nothing", "it is given up"])
+def test_what_a_route_settles_while_it_is_stopped_is_counted(why: str) -> None:
+    bench = Bench(stuck_after_seconds=60.0, available_now=why == "it is given up", retry_first_seconds=0.1)
+    bench.step()
+    first = bench.started["a"][0]
+    first.seen = Sighting(counts=Counts(10, 10))
+    first.at_stop = Sighting(counts=Counts(13, 12, 1))
+    if why == "the claim is lost":
+        bench.claim = ClaimView(ClaimState.UNREACHABLE, "away")
+    elif why == "it failed":
+        first.fail("gone")
+    elif why == "it moves nothing":
+        bench.backlog = Backlog(200)
+    for count in range(200):
+        if why == "it is given up":
+            first.seen = replace(first.seen, error="refused", retry_in_seconds=float(count))
+        if not first.active and first.at_stop is None:
+            break
+        bench.step()
+    assert bench.supervisor.conditions()[0][1].counts == Counts(13, 12, 1)
+    if why == "it is given up":
+        assert (bench.phase(), bench.supervisor.finished()) == (Phase.FAILED, True)
 
 
 def test_i2_a_route_whose_claim_is_lost_and_that_does_not_stop_well_touches_no_other() -> None:
@@ -366,6 +395,51 @@ def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> N
     assert bench.journal == ["drain a", "stop a"]
     assert len(bench.started["a"]) == 2
     assert "nothing moved for 60 s" in condition.last_error
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_i3_a_route_that_never_moves_anything_is_tried_later_each_time_and_given_up(available_now: bool) -> None:
+    """It ran for a minute each time, which is no sign that it works."""
+    bench = Bench(available_now=available_now, retry_first_seconds=10.0, retry_limit_seconds=300.0)
+    bench.backlog = Backlog(200, 1)
+    waits: list[float] = []
+    failed_at = 0.0
+    while bench.clock.monotonic() < 7200 and not bench.supervisor.finished():
+        before = len(bench.started["a"])
+        bench.step(1.0)
+        if bench.phase() is Phase.FAILED and not failed_at:
+            failed_at = bench.clock.monotonic()
+        if len(bench.started["a"]) > before and failed_at:
+            waits.append(bench.clock.monotonic() - failed_at)
+            failed_at = 0.0
+    assert bench.supervisor.finished() is available_now
+    assert len(waits) == 7 if available_now else len(waits) > 10
+    assert waits[0] < 20
+    assert min(waits[5:7]) > 100
+
+
+def test_available_now_gives_up_a_route_that_runs_for_long_and_fails_each_time() -> None:
+    bench = Bench(available_now=True, retry_first_seconds=1.0, retry_limit_seconds=1.0)
+    for _ in range(20):
+        bench.step(2.0)
+        bench.step(70.0)
+        if bench.supervisor.finished():
+            break
+        bench.started["a"][-1].fail("gone")
+        bench.step()
+    assert (bench.supervisor.finished(), len(bench.started["a"])) == (True, 8)
+
+
+def test_a_route_whose_source_tells_no_age_is_started_again_too() -> None:
+    bench = Bench(stuck_after_seconds=60.0, retry_first_seconds=1.0)
+    bench.backlog = Backlog(200)
+    for _ in range(50):
+        bench.step()
+    assert bench.phase() is Phase.STALLED
+    for _ in range(80):
+        bench.step()
+    assert bench.journal == ["drain a", "stop a"]
+    assert len(bench.started["a"]) == 2
 
 
 def test_a_route_whose_target_is_away_waits_for_it() -> None:

@@ -247,10 +247,15 @@ def _count(http: web.Request, name: str, default: int) -> int:
 
 
 async def _body(http: web.Request) -> bytes:
+    encoding = http.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() not in ("identity", ""):
+        raise InvalidArgumentError(f"The body has the Content-Encoding '{encoding[:32]}'; it is taken without one.")
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_SECONDS):
             return await http.read()
     except web.HTTPRequestEntityTooLarge:
         raise TooLargeError(f"The body has more than {DOCUMENT_LIMIT_BYTES} bytes.") from None
+    except (ConnectionError, web.RequestPayloadError):
+        raise InvalidArgumentError("The body broke off.") from None
     except TimeoutError:
         raise InvalidArgumentError(f"The body did not arrive within {_BODY_TIMEOUT_SECONDS:.0f} seconds.") from None

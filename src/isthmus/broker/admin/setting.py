@@ -18,6 +18,9 @@ from isthmus.errors import InvalidArgumentError
 
 __all__ = ["Codec", "Setting", "boolean", "duration", "forward", "number", "status", "text"]
 
+# An entity's path, percent-encoded, behind two schemes and hosts.
+_FORWARD_LIMIT_CHARACTERS = 2048
+
 
 @dataclass(frozen=True, slots=True)
 class Codec:
@@ -86,9 +89,14 @@ def _read_status(value: str) -> EntityStatus:
 
 def _read_forward(value: str) -> str | None:
     value = value.strip()
+    if len(value) > _FORWARD_LIMIT_CHARACTERS:
+        raise InvalidArgumentError(f"It has {len(value)} characters; {_FORWARD_LIMIT_CHARACTERS} are allowed.")
     # The Java client takes no "sb://" for a URL: it puts "https://HOST/" before the target that it read here.
     while "://" in value:
-        value = urlsplit(value).path.strip("/")
+        path = urlsplit(value).path.strip("/")
+        if path == value:  # what is before "://" is no scheme
+            raise InvalidArgumentError("It must be the path of an entity, or a URL with that path.")
+        value = path
     return unquote(value).strip("/") or None
 
 

@@ -68,6 +68,7 @@ async def start_http(
         handle_signals=False,
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
         shutdown_timeout=2.0,
+        auto_decompress=False,  # a relayed body goes on as its header says it is, and no short one becomes a long one
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

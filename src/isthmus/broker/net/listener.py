@@ -5,8 +5,8 @@ protocol that it speaks; inside TLS it looks again. What it is not: any of these
 
 Invariants:
     I1. A client that says nothing, does not end its TLS handshake, or does not get to the end of its first HTTP head, is
-        dropped `SILENCE_SECONDS` after it was accepted; one that speaks neither protocol at once. All leave one line in
-        the log, and the port serves on.
+        dropped `SILENCE_SECONDS` after it was accepted; one that speaks neither protocol, or whose first HTTP head is longer
+        than `_HEAD_BYTES`, at once. All leave one line in the log, and the port serves on.
     I2. Running out of file descriptors stops accepting for a moment, not permanently; so does any other failure.
     I3. Every socket is in the account of `admission` from the moment when it is accepted until its descriptor is closed.
 """
@@ -37,8 +37,10 @@ SILENCE_SECONDS = 20.0
 _SOCKET_BUFFER_BYTES = 1 << 20
 _BACKLOG = 1024
 _PAUSE_SECONDS = 0.2
-# An HTTP head is handed over when it is whole, so that who drips it costs a timer; more than this is no honest head.
+# An HTTP head is handed over when it is whole, so that who drips it costs a timer; more than this is no honest head, and the
+# HTTP server would keep a megabyte of one that never ends.
 _HEAD_BYTES = 32 << 10
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class ListenError(IsthmusError):
@@ -90,7 +92,10 @@ class Doorway(asyncio.Protocol):
         speech = recognise(self._seen[:ENOUGH_BYTES])
         if speech is None or self._transport is None:
             return
-        if speech is Speech.HTTP and len(self._seen) <= _HEAD_BYTES and b"\r\n\r\n" not in self._seen[-len(data) - 3 :]:
+        if speech is Speech.HTTP and b"\r\n\r\n" not in self._seen[-len(data) - 3 :]:
+            if len(self._seen) > _HEAD_BYTES:
+                self._transport.write(_TOO_LARGE)
+                self._drop(f"has an http head of more than {_HEAD_BYTES} bytes")
             return
         factory = self._protocols.get(speech)
         if factory is None:
@@ -120,7 +125,7 @@ class Doorway(asyncio.Protocol):
         if self._transport is not None:
             _log.warning("connection dropped: peer=%s reason=%s", self._transport.get_extra_info("peername"), why)
             self._transport.abort()
-            self._transport = None
+            self._transport, self._seen = None, b""
 
 
 def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:

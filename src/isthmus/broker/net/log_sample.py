@@ -1,6 +1,6 @@
 """A bound for the log lines that clients can cause.
 
-What it is: of each kind of warning so many lines in an interval, and one line that says how many were left out. A kind is a
+What it is: of each kind of line so many in an interval, and one line that says how many were left out. A kind is a
 line's format, so that what varies with the client does not make new kinds. What it is not: a bound for errors of ours,
 which all are written.
 
@@ -48,7 +48,7 @@ class LogSample:
 
 
 class LogSampleFilter(logging.Filter):
-    """A filter for handlers: it samples the warnings of the namespace's server.
+    """A filter for handlers: it samples what the namespace's server writes about its clients, requests that are not relayed too.
 
     Args:
         monotonic: seconds.
@@ -61,7 +61,7 @@ class LogSampleFilter(logging.Filter):
         self._log = logging.getLogger(__name__)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno != logging.WARNING or not record.name.startswith("isthmus.broker") or record.exc_info:
+        if record.levelno > logging.WARNING or not record.name.startswith("isthmus.broker") or record.exc_info:
             return True
         if record.name == __name__:
             return True

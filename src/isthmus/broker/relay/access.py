@@ -15,13 +15,12 @@ from __future__ import annotations
 import re
 import secrets
 from http import HTTPStatus
-from urllib.parse import parse_qsl
 
 from aiohttp import web
 
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.net.admission import admit
-from isthmus.broker.relay.address import split_target
+from isthmus.broker.relay.address import query_parameter, split_target
 from isthmus.broker.security.keyring import Grant, Right
 from isthmus.errors import IsthmusError, UnauthorizedError
 
@@ -49,10 +48,7 @@ class RelayRefusedError(IsthmusError):
 def parameter(http: web.Request, name: str) -> str:
     """A parameter of the relay's own in the query, in any case of its name; "" where there is none."""
     _, query = split_target(http.raw_path)
-    for key, value in parse_qsl(query, keep_blank_values=True):
-        if key.lower() == name.lower():
-            return value
-    return ""
+    return query_parameter(query, name)
 
 
 def token_is_plain_header(http: web.Request) -> bool:

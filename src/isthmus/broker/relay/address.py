@@ -11,14 +11,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from isthmus.broker.security.sas import canonical_path, parents
 
-__all__ = ["PREFIX", "find_name", "is_below", "rendezvous_address", "split_target", "without_own"]
+__all__ = [
+    "PREFIX",
+    "find_name",
+    "is_below",
+    "leads_up",
+    "query_parameter",
+    "rendezvous_address",
+    "split_target",
+    "without_own",
+    "written_behind",
+]
 
 PREFIX = "/$hc/"
 _OWN = re.compile(r"sb-hc-", re.IGNORECASE)
+# Of an address the last part; what is behind its value is the listener's.
+_END_OF_ADDRESS = re.compile(r"(?:^|&)sb-hc-rendezvous=[^&]*", re.IGNORECASE)
+# Segments that a service behind a listener may take for a way up, some with a parameter behind a semicolon.
+_UP = re.compile(r"(?:^|/)\.\.?(?:;[^/]*)?(?:/|$)|\\")
 
 
 def is_below(raw_path: str) -> bool:
@@ -41,6 +55,11 @@ def find_name(raw_path: str, exists: Callable[[str], bool]) -> str:
     return found
 
 
+def leads_up(path: str) -> bool:
+    """Whether a service may read a canonical path as one that is not below its beginning."""
+    return _UP.search(path) is not None
+
+
 def split_target(target: str) -> tuple[str, str]:
     """The path and the query of a request's target, as they were written."""
     path, _, query = target.partition("?")
@@ -49,7 +68,21 @@ def split_target(target: str) -> tuple[str, str]:
 
 def without_own(query: str) -> str:
     """A query without the relay's own parameters, all else as it was written."""
-    return "&".join(part for part in query.split("&") if part and not _OWN.match(part))
+    return "&".join(part for part in query.split("&") if part and not _OWN.match(unquote(part)))
+
+
+def query_parameter(query: str, name: str) -> str:
+    """A parameter in a query, in any case of its name; "" where there is none."""
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key.lower() == name.lower():
+            return value
+    return ""
+
+
+def written_behind(query: str) -> str:
+    """What a listener wrote behind the address that it was given."""
+    found = _END_OF_ADDRESS.search(query)
+    return query[found.end() :] if found is not None else ""
 
 
 def rendezvous_address(origin: str, path: str, query: str, own: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from isthmus.broker.namespace import Namespace
+from isthmus.broker.net.admission import admit
 from isthmus.broker.net.handshake import accept_key, refusal, upgrade
 from isthmus.broker.relay import message
 from isthmus.broker.relay.access import (
@@ -35,7 +36,16 @@ from isthmus.broker.relay.access import (
     refused,
     token_is_plain_header,
 )
-from isthmus.broker.relay.address import find_name, is_below, rendezvous_address, split_target, without_own
+from isthmus.broker.relay.address import (
+    find_name,
+    is_below,
+    leads_up,
+    query_parameter,
+    rendezvous_address,
+    split_target,
+    without_own,
+    written_behind,
+)
 from isthmus.broker.relay.exchange import Rendezvous
 from isthmus.broker.relay.listener import Listener
 from isthmus.broker.relay.relay import Place, Rejection, Relay
@@ -172,13 +182,16 @@ class _Gate:
         place = self._relay.take_place(parameter(http, "sb-hc-rendezvous"), "accept")
         if place is None or place.joined is None:
             raise _expired()
-        status = parameter(http, "sb-hc-statusCode") or parameter(http, "statusCode")
+        admit(self._namespace.admission, http.transport)
+        # Without a prefix only behind the address: in front the words are the requester's.
+        behind = written_behind(split_target(http.raw_path)[1])
+        status = parameter(http, "sb-hc-statusCode") or query_parameter(behind, "statusCode")
         if status:
-            reason = parameter(http, "sb-hc-statusDescription") or parameter(http, "statusDescription")
+            reason = parameter(http, "sb-hc-statusDescription") or query_parameter(behind, "statusDescription")
             code = int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 502
             place.joined.set_result(Rejection(code if code >= 400 else 502, reason or "The listener rejected it."))
             raise RelayRefusedError(410, "The connection was rejected, as asked for.")
-        subprotocol = http.headers.get("Sec-WebSocket-Protocol", "").partition(",")[0].strip()
+        subprotocol = message.token(http.headers.get("Sec-WebSocket-Protocol", "").partition(",")[0])
         headers = {"Sec-WebSocket-Protocol": subprotocol} if subprotocol else {}
         socket = RelaySocket(http.protocol)
         answer = await upgrade(http, accepted, socket, headers)
@@ -197,6 +210,7 @@ class _Gate:
         place = self._relay.take_place(parameter(http, "sb-hc-rendezvous"), "request")
         if place is None or place.exchange is None:
             raise _expired()
+        admit(self._namespace.admission, http.transport)
         socket = RelaySocket(http.protocol)
         answer = await upgrade(http, accepted, socket)
         if answer is None:
@@ -216,7 +230,7 @@ class _Gate:
         if self._description(name).requires_client_authorization:
             path, _ = split_target(http.raw_path)
             path = canonical_path(path[path.index("/", 1) :] if is_below(path) else path)
-            authorise(http, self._namespace, name, Right.SEND, path)
+            authorise(http, self._namespace, name, Right.SEND, name if leads_up(path) else path)
 
     def _strips_authorization(self, http: web.Request, name: str) -> bool:
         found = self._hybrids.get(name)

@@ -31,6 +31,7 @@ __all__ = [
     "read_command",
     "request",
     "request_headers",
+    "token",
     "with_via",
 ]
 
@@ -44,6 +45,8 @@ _OF_CONNECTION = frozenset(
 _TOKEN_HEADER = "servicebusauthorization"
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
 _UNSENDABLE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
+# Bytes of a header that are no UTF-8, as the HTTP server hands them over.
+_NO_TEXT = re.compile(r"[\udc80-\udcff]")
 
 
 class MessageError(IsthmusError):
@@ -102,8 +105,8 @@ def connect_headers(headers: Iterable[tuple[str, str]], *, strip_authorization: 
 
 def _joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, tuple[str, str]] = {}
-    for name, value in headers:
-        key = name.lower()
+    for name, raw in headers:
+        key, value = name.lower(), _NO_TEXT.sub(lambda found: chr(ord(found[0]) - 0xDC00), raw)
         if key in found:
             separator = "; " if key == "cookie" else ", "
             found[key] = found[key][0], found[key][1] + separator + value
@@ -117,6 +120,12 @@ def with_via(headers: dict[str, str], host: str) -> dict[str, str]:
     name = next((each for each in headers if each.lower() == "via"), "Via")
     before = headers.get(name, "")
     return {**headers, name: f"{before}, 1.1 {host}" if before else f"1.1 {host}"}
+
+
+def token(text: str) -> str:
+    """A word that a header may have as it is (RFC 9110 5.6.2); "" where it is none."""
+    word = text.strip()
+    return word if _NAME.fullmatch(word) else ""
 
 
 def accept(address: str, connection_id: str, headers: dict[str, str], remote: tuple[str, int]) -> str:

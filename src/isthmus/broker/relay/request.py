@@ -36,7 +36,7 @@ __all__ = ["CONTROL_BYTES", "HEAD_BYTES", "host_of", "origin_of", "relay_request
 CONTROL_BYTES = 64 << 10
 HEAD_BYTES = 32 << 10
 _BODILESS = frozenset({204, 304})
-_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
+_HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 
 
 async def relay_request(
@@ -216,7 +216,8 @@ def origin_of(http: web.Request) -> str:
     scheme = told.get("proto") or _first(http.headers.get("X-Forwarded-Proto"))
     host = told.get("host") or _first(http.headers.get("X-Forwarded-Host"))
     is_secure = http.secure or scheme.lower() in ("https", "wss")
-    return f"{'wss' if is_secure else 'ws'}://{host if _HOST.fullmatch(host) else http.host}"
+    host = next((each for each in (host, http.host) if _HOST.fullmatch(each)), "localhost")
+    return f"{'wss' if is_secure else 'ws'}://{host}"
 
 
 def host_of(http: web.Request) -> str:

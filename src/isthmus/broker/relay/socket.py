@@ -188,8 +188,9 @@ class RelaySocket(asyncio.Protocol):
         self._write(make_frame(b"", PING))
 
     def send_pong(self, payload: bytes) -> None:
-        """Answer a ping."""
-        self._write(make_frame(payload, PONG))
+        """Answer a ping, unless so much waits to be sent that its client does not read."""
+        if self.is_writable:
+            self._write(make_frame(payload, PONG))
 
     def forward(self, piece: Piece) -> None:
         """Send a piece of somebody else's data frame, ping or pong as it came."""

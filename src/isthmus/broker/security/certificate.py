@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -90,16 +91,20 @@ def ensure_certificate(folder: Path, host_names: Iterable[str] = (), *, now_ms: 
     names = list(dict.fromkeys((*LOCAL_HOST_NAMES, *(name.lower() for name in host_names))))
 
     authority = _read(files.authority)
-    renewed = False
-    if authority is None or not authority_key_file.exists() or _expires(authority, now):
+    if authority is None or _expires(authority, now) or not _is_key_of(authority_key_file, authority):
         authority_key = ec.generate_private_key(ec.SECP256R1())
         authority = _make_authority(authority_key, now)
         write_file(authority_key_file, _pem(authority_key))
         write_file(files.authority, authority.public_bytes(serialization.Encoding.PEM), mode=0o644)
-        renewed = True
 
     server = _read(files.certificate)
-    if renewed or server is None or not files.key.exists() or _expires(server, now) or not set(names) <= _names(server):
+    if (
+        server is None
+        or _expires(server, now)
+        or not set(names) <= _names(server)
+        or not _is_key_of(files.key, server)
+        or not _is_issued_by(server, authority)
+    ):
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _make_server(key, authority, _read_key(authority_key_file), names, now)
         chain = b"".join(each.public_bytes(serialization.Encoding.PEM) for each in (certificate, authority))
@@ -215,6 +220,19 @@ def _read(path: Path) -> x509.Certificate | None:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise CertificateError(str(path), str(error)) from error
+
+
+def _is_key_of(path: Path, certificate: x509.Certificate) -> bool:
+    """Whether a file is there and holds the private key of a certificate; a start that was interrupted leaves another's."""
+    return path.exists() and _read_key(path).public_key() == certificate.public_key()
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:

@@ -118,7 +118,8 @@ class Issuer:
         """
         if len(token) > TOKEN_LIMIT_BYTES:
             raise MalformedTokenError(f"The token is longer than {TOKEN_LIMIT_BYTES} characters.")
-        if token.count(".") != 2:
+        # Of a header's bytes those that are no UTF-8 arrive as lone surrogates.
+        if token.count(".") != 2 or not token.isascii():
             raise MalformedTokenError("The token is of no kind that this namespace knows.")
         try:
             header = _JWS.get_unverified_header(token)
@@ -147,7 +148,7 @@ class Issuer:
         if claims.get("iss") != self._settings.issuer:
             raise InvalidIssuerError
         named = claims.get("aud")
-        if not set(named if isinstance(named, list) else [named]) & set(self._settings.audiences):
+        if not any(each in self._settings.audiences for each in (named if isinstance(named, list) else [named])):
             raise UnmatchedAudienceError
         expires_at_ms, starts_at_ms = _time_ms(claims.get("exp")), _time_ms(claims.get("nbf", 0))
         if now_ms >= expires_at_ms:

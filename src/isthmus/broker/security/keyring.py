@@ -397,7 +397,7 @@ def check_rules(rules: Sequence[AuthorizationRule]) -> None:
             raise InvalidArgumentError(
                 f"The rights of '{rule.key_name}' have Manage, which needs Send and Listen as well."
             )
-        if not rule.primary_key or not rule.secondary_key:
+        if not all(key and isinstance(key, str) for key in (rule.primary_key, rule.secondary_key)):
             raise InvalidArgumentError(f"The authorization rule '{rule.key_name}' lacks a key.")
 
 

@@ -89,6 +89,7 @@ def run(
                 seen.session_id,
                 seen.subject,
                 last,
+                notes=(f"unreadable: {', '.join(seen.unreadable)}",) if seen.unreadable else (),
             )
     Console(soft_wrap=True).print(table)
     if not table.row_count and not dead_letter:

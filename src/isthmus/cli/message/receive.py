@@ -65,6 +65,7 @@ def run(
         known = (("MessageId", seen.message_id), ("SessionId", seen.session_id), ("Subject", seen.subject))
         more = [f"{name} {value}" for name, value in known if value]
         more += [f"{name} = {value}" for name, value in seen.properties.items()]
+        more += [f"unreadable: {name}" for name in seen.unreadable]
         print(f"{body_of(payload)}\n  " + ", ".join((f"sequence number {seen.sequence}", *more)), flush=True)
 
     address, path = (

@@ -28,6 +28,8 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 __all__ = ["register"]
 
 _AT_ONCE = 500
+_LEAST = -(1 << 63)
+_DIGITS = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -67,7 +69,7 @@ def run(
 
     A namespace that detects duplicates drops a message whose MessageId it has had, and tells nobody.
     """
-    from isthmus.operations.deliver import deliver
+    from isthmus.operations.deliver import UnconfirmedError, deliver
 
     if body and file is not None:
         raise InvalidArgumentError("BODY and --body-file are two bodies; write one of them")
@@ -96,7 +98,11 @@ def run(
         try:
             for start in range(0, count, _AT_ONCE):
                 part = ids[start : start + _AT_ONCE]
-                errors = deliver(client, sender, [_encode(content, each, settings, own, ttl_ms) for each in part])
+                messages = [_encode(content, each, settings, own, ttl_ms) for each in part]
+                try:
+                    errors = deliver(client, sender, messages)
+                except UnconfirmedError as lost:
+                    errors = list(lost.results)
                 accepted += errors.count(None)
                 for error in errors:
                     if error is not None:
@@ -140,7 +146,12 @@ def _property(written: str) -> tuple[str, Any]:
         raise InvalidArgumentError(f"{written!r} is no application property; write NAME=VALUE")
     if value in {"true", "false"}:
         return name, value == "true"
-    return name, int(value) if value.removeprefix("-").isdecimal() and value.isascii() else value
+    if not (value.isascii() and value.removeprefix("-").isdecimal()):
+        return name, value
+    number = int(value) if len(value) <= _DIGITS else _LEAST - 1
+    if not _LEAST <= number <= -1 - _LEAST:
+        raise InvalidArgumentError(f"application property {name}: {value[:_DIGITS]} is a number of more than 64 bits")
+    return name, number
 
 
 def _ttl(text: str) -> int | None:

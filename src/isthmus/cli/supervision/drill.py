@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isthmus.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from isthmus.demo.drill import DrillPlan
     from isthmus.demo.drill_account import DrillReport
@@ -52,7 +54,6 @@ def run(
     published after it was handled. Exit code 1 if a message was lost or handled twice.
     """
     from isthmus.demo.drill import PATTERNS, DrillPlan
-    from isthmus.errors import InvalidArgumentError
 
     if pattern not in PATTERNS:
         raise InvalidArgumentError(f"there is no drill for {pattern}: write {' or '.join(PATTERNS)}")
@@ -87,7 +88,6 @@ def _with_operator(settings: DrillPlan, file: str, name: str, subscription: str)
     from dataclasses import replace
 
     from isthmus.demo.drill import Drill
-    from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.status import read_status
     from isthmus.topology.file.name import state_folder
     from isthmus.topology.file.source import load
@@ -120,7 +120,10 @@ class _Operator:
     @staticmethod
     def _ask(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-        sys.stdin.readline()
+        if not sys.stdin.readline():  # else the report would be of a loss that never was
+            raise InvalidArgumentError(
+                "standard input has ended, and nobody has pressed Enter; run the drill at a terminal"
+            )
 
 
 def _say(text: str) -> None:

@@ -66,7 +66,10 @@ def run(
     choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
     with Reach(federation, "isthmus-redrive") as reach:
         queues = redrives(federation, tasks or (), parked=parked)
-        rows = [_queue(reach, federation, each, choice, yes=yes, quiet=as_json) for each in queues]
+        rows: list[dict[str, Any]] = []
+        for each in queues:
+            has_sent = any(row["sent"] or row["dropped"] for row in rows)
+            rows.append(_queue(reach, federation, each, choice, yes=yes, has_sent=has_sent, quiet=as_json))
     if not (parked or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
     if as_json:
@@ -79,9 +82,9 @@ def run(
 
 
 def _queue(
-    reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, quiet: bool
+    reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, has_sent: bool, quiet: bool
 ) -> dict[str, Any]:
-    """Look into one queue and send what is chosen; what happened."""
+    """Look into one queue and send what is chosen; what happened. A fault of the file ends the verb only where nothing was sent before."""
     from isthmus.cli.progress import progress
     from isthmus.errors import ConfigError, IsthmusError
     from isthmus.operations.redrive import Redriven, SetAside, look, redrive
@@ -103,10 +106,10 @@ def _queue(
                 with progress(f"sending to {each.route.target}", chosen, quiet=quiet) as note:
                     done = redrive(reach, federation, each, found.chosen, choice, progress=note)
                 error = done.gone
-        except ConfigError:
-            raise
         except IsthmusError as raised:
-            error = str(raised)
+            if isinstance(raised, ConfigError) and not has_sent:
+                raise
+            error = "; ".join((str(raised), *getattr(raised, "__notes__", ())))
             done.left = chosen
     return {
         "task": each.route.task,

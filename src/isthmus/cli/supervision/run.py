@@ -25,7 +25,7 @@ from isthmus.topology.spark import parse_master
 
 __all__ = ["register"]
 
-_COUNTS = ("moved", "dead_lettered", "discarded")
+_COUNTS = ("moved", "dead_lettered", "discarded", "dropped")
 
 
 def register(app: typer.Typer) -> None:
@@ -152,6 +152,7 @@ class _Lines:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._phases: dict[str, str] = {}
+        self._is_refused = False
 
     def __enter__(self) -> Self:
         return self
@@ -167,17 +168,30 @@ class _Lines:
         if document["state"] == "ended":
             counts = {name: sum(route.get(name, 0) for route in document["routes"]) for name in _COUNTS}
             if self._as_json:
-                print(json.dumps({"state": "ended", **counts, "routes": document["routes"]}), flush=True)
+                self._print(json.dumps({"state": "ended", **counts, "routes": document["routes"]}))
             else:
-                print(f"ended: {_counted(counts)}", flush=True)
+                self._print(f"ended: {_counted(counts)}")
 
     def _say(self, route: dict[str, Any]) -> None:
         if self._as_json:
             shown = {name: route[name] for name in ("name", "phase", "state", *_COUNTS, "last_error") if name in route}
-            print(json.dumps({"route": shown}), flush=True)
+            self._print(json.dumps({"route": shown}))
         else:
             error = f" ({route['last_error']})" if route["phase"] == "failed" else ""
-            print(f"{route['name']}: {route['state']}{error}, {_counted(route)}", flush=True)
+            self._print(f"{route['name']}: {route['state']}{error}, {_counted(route)}")
+
+    def _print(self, line: str) -> None:
+        """Print a line. A full disk below standard output ends no run; that nobody reads it any more does."""
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if not self._is_refused:
+                logging.getLogger("isthmus").warning("standard output refuses lines: %s", error.strerror or error)
+            self._is_refused = True
+        else:
+            self._is_refused = False
 
 
 def _counted(counts: dict[str, Any]) -> str:

@@ -60,6 +60,8 @@ def run(
     from isthmus.topology.file.name import state_folder
 
     federation = load(file)
+    if not federation.tasks:
+        raise InvalidArgumentError(f"{file} has no tasks; there is nothing to verify")
     names = [task] if task or len(federation.tasks) < 2 else list(federation.tasks)
     results: list[Reconciliation] = []
     unread: dict[str, IsthmusError] = {}  # by task; what cannot be read of one hides nothing of the others

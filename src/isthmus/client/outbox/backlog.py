@@ -20,7 +20,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -321,8 +321,13 @@ def read_progress(descriptor: int) -> tuple[int, int, int]:
     return best
 
 
-def waiting(folder: Folder) -> Iterator[tuple[Segment, Record, int]]:
-    """Each record that waits, and how many of its messages are done, without changing anything."""
+def waiting(folder: Folder, on_damage: Callable[[], None] = lambda: None) -> Iterator[tuple[Segment, Record, int]]:
+    """Each record that waits, and how many of its messages are done, without changing anything.
+
+    Args:
+        folder: of the outbox.
+        on_damage: called for each piece that holds more than a write that was broken off, and no sound record.
+    """
     for segment in folder.segments():
         offset, index = 0, 0
         with suppress(FileNotFoundError), segment.done_path.open("rb") as file:
@@ -341,7 +346,10 @@ def waiting(folder: Folder) -> Iterator[tuple[Segment, Record, int]]:
                     yield segment, found, index
                 at, index = found.end - offset, 0
             else:
-                at, index = find_record(data, at + 1), 0
+                next_at = find_record(data, at + 1)
+                if next_at >= 0 or not isinstance(found, int):
+                    on_damage()
+                at, index = next_at, 0
             if at >= len(data):
                 break
 

@@ -86,7 +86,7 @@ class DrainState:
         refused: messages that it refused for themselves.
         retries: attempts that failed.
         is_leader: whether this process delivers.
-        failure: what the last attempt failed on; empty after a success.
+        failure: what the last attempt failed on; empty where the namespace took or refused a message, or nothing waits.
         error: its text.
         oldest_ms: wall time at which the oldest message that waits was written; 0 where none waits.
     """
@@ -153,7 +153,7 @@ class Drain:
 
     @property
     def failure(self) -> Failure | None:
-        """What the last attempt failed on; None after a success."""
+        """What the last attempt failed on; None where the namespace took or refused a message, or nothing waits."""
         return self._failure
 
     def close(self, timeout: float = 2.0) -> None:
@@ -179,6 +179,9 @@ class Drain:
                     self._deliver()
                 except Exception as error:  # noqa: BLE001  # a drain that ends delivers nothing more
                     self._error = str(error) or type(error).__name__
+                    self._failure = (
+                        None  # another process may deliver from now on, and this one would learn nothing more
+                    )
                     level = logging.ERROR if isinstance(error, (OSError, IsthmusError)) else logging.CRITICAL
                     _log.log(level, "the outbox cannot be delivered: %s", self._error, exc_info=level > logging.ERROR)
                     self._closing.wait(_AGAIN_SECONDS)
@@ -194,6 +197,7 @@ class Drain:
             batch = self._source.next_batch(self._limit_bytes(), self._limit_count)
             if batch is None:
                 self._oldest_ms = 0
+                self._failure = None  # with nothing to try, this sender would never learn that it may send again
                 self._wake.wait(_POLL_SECONDS)
                 continue
             self._oldest_ms = batch.oldest_ms
@@ -212,6 +216,9 @@ class Drain:
             self._failure, self._error = None, ""
             return
         self._error = f"{type(attempt.error).__name__}: {attempt.error}"
+        if step is not Step.WAIT:  # the namespace lets this sender send, and says so of this message only
+            self._circuit.succeeded()
+            self._failure = None
         if step is Step.SPLIT:
             self._limit_count = max(1, len(batch.payloads) // 2)
         elif step is Step.SET_ASIDE:

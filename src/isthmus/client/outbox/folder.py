@@ -93,6 +93,14 @@ class Lock:
             raise StoreError(f"the outbox cannot be locked, {path}: {error.strerror}; use a local disk") from error
         return cls(path, descriptor)
 
+    @property
+    def has_name(self) -> bool:
+        """Whether others see that it is held: its file may have been removed."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Give it back; no error if it was."""
         descriptor, self._descriptor = self._descriptor, -1

@@ -7,11 +7,13 @@ Invariants:
     I1. `append` returns only after the record is on disk; if it raises, the record is not read later, unless the error says so.
     I2. Records are in the file in the order in which `append` took them: those of one thread in the order of its calls.
     I3. A write that failed leaves nothing behind: the file is cut to what was good, and a new one is begun.
+    I4. What `append` returned for is in a file that the folder has, also where others remove files from it.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import time
@@ -26,6 +28,8 @@ from isthmus.errors import OutcomeUnknownError, StoreError
 __all__ = ["Journal"]
 
 SEGMENT_BYTES = 64 << 20
+_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
 
 
 class _Call:
@@ -166,7 +170,18 @@ class Journal:
                 raise StoreError("the outbox is closed; make a new sender")
             if os.getpid() != self._pid:
                 self.stream, self._lock, self.before = self._begin()
-            self._write(b"".join(records))
+            data = b"".join(records)
+            self._check(len(data))
+            for _ in range(_ATTEMPTS):
+                self._keep_names()
+                self._write(data)
+                if os.fstat(self._descriptor).st_nlink:
+                    break
+            else:
+                raise OutcomeUnknownError(
+                    f"the files of the outbox {self._folder.path} are removed as soon as they are written: the messages of this "
+                    "call may be delivered or not; send them again with the same MessageIds"
+                )
             self.records += len(records)
         except (StoreError, OutcomeUnknownError) as error:
             return error
@@ -177,8 +192,19 @@ class Journal:
             )
         return None
 
+    def _keep_names(self) -> None:
+        """Begin another stream where the lock or the file was removed (I4): without its lock this one would be taken for one that has ended."""
+        is_there = self._descriptor < 0 or os.fstat(self._descriptor).st_nlink
+        if is_there and self._lock.has_name:
+            return
+        _log.error("files of the outbox were removed while it is written: folder=%s", self._folder.path)
+        if self._descriptor >= 0:
+            self._close_segment()
+        self._lock.release()
+        self._number, self.segment, self.offset = 0, None, 0
+        self.stream, self._lock, self.before = self._begin()
+
     def _write(self, data: bytes) -> None:
-        self._check(len(data))
         if self._descriptor < 0 or self.offset >= self._segment_bytes:
             self._next_segment()
         start = self.offset

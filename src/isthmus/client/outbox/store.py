@@ -242,22 +242,25 @@ def entity_of(path: str | os.PathLike[str]) -> str:
         return ""
 
 
-def claim(path: Path, entity: str) -> None:
+def claim(folder: Folder, entity: str) -> None:
     """Remember what an outbox is for.
 
     Raises:
         InvalidArgumentError: it is for another entity.
         StoreError: the disk refused.
     """
-    known = entity_of(path)
-    if not known:
-        try:
-            write_file(path / ENTITY_FILE, entity.encode(), suffix=f".{os.getpid()}.new")
-        except OSError as error:
-            raise StoreError(
-                f"the outbox {path} cannot be written: {error.strerror}; free the disk or name another folder"
-            ) from error
-    elif known != entity:
+    path = folder.path
+    with folder.changing():  # of two that begin it at one time, one is the first
+        known = entity_of(path)
+        if not known:
+            try:
+                write_file(path / ENTITY_FILE, entity.encode(), suffix=f".{os.getpid()}.new")
+            except OSError as error:
+                raise StoreError(
+                    f"the outbox {path} cannot be written: {error.strerror}; free the disk or name another folder"
+                ) from error
+            return
+    if known != entity:
         raise InvalidArgumentError(
             f"the outbox {path} is for {known!r}, not for {entity!r}; name another folder for each entity"
         )

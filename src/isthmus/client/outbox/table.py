@@ -166,8 +166,9 @@ class _TableSource:
         self._numbers: list[int] = []  # of the batch that is being delivered
 
     def acquire(self) -> bool:
-        place = f"{self._database.name}.{self._table}.{zlib.crc32(self._entity.encode()):08x}.lock"
-        self._lock = Lock.take(self._database.with_name(place))
+        database = self._database.resolve()  # SQLite follows links, too, and knows a table in any case
+        place = f"{database.name}.{self._table.lower()}.{zlib.crc32(self._entity.encode()):08x}.lock"
+        self._lock = Lock.take(database.with_name(place))
         if self._lock is None:
             return False
         self._connection = self._open()
@@ -182,21 +183,26 @@ class _TableSource:
             self._lock = None
 
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        assert self._connection is not None
         batch, size = Batch(), 0
         self._numbers = []
-        for number, written_ms, payload in self._run(
-            f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = ? AND refused IS NULL "  # noqa: S608
-            "ORDER BY number LIMIT ?",
-            (self._entity, limit_count),
-        ):
-            size += len(payload) + 8
-            if batch.payloads and size > limit_bytes:
-                break
-            if not batch.payloads:
-                batch.oldest_ms = written_ms
-            batch.payloads.append(payload)
-            batch.last_number = number
-            self._numbers.append(number)
+        statement = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = ? AND refused IS NULL "  # noqa: S608
+        try:
+            # Row by row: the rows that are left out may be many and large.
+            with closing(
+                self._connection.execute(statement + "ORDER BY number LIMIT ?", (self._entity, limit_count))
+            ) as rows:
+                for number, written_ms, payload in rows:
+                    size += len(payload) + 8
+                    if batch.payloads and size > limit_bytes:
+                        break
+                    if not batch.payloads:
+                        batch.oldest_ms = written_ms
+                    batch.payloads.append(payload)
+                    batch.last_number = number
+                    self._numbers.append(number)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
         return batch if batch.payloads else None
 
     def done(self, batch: Batch) -> None:
@@ -233,7 +239,10 @@ class _TableSource:
         try:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"the table {self._table} of {self._database} cannot be used: {error}") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: sqlite3.Error) -> StoreError:
+        return StoreError(f"the table {self._table} of {self._database} cannot be used: {error}")
 
 
 def _make(connection: sqlite3.Connection, table: str) -> None:

@@ -47,6 +47,8 @@ _COLUMNS = (
 )
 # First keys of advisory locks: of those who add, and of the one who delivers.
 _ADDING, _DELIVERING = 0x69737468, 0x69737469
+# Their second keys, of a table and an entity. The locks are the database's: a table of the same name in another schema has its own.
+_LOCK_KEY = "('x' || substr(md5(to_regclass(%s::text)::oid::text || '/' || %s::text), 1, 8))::bit(32)::int"
 
 
 def postgresql(
@@ -105,7 +107,7 @@ class PostgresqlOutbox:
         with closing(self._connection.cursor()) as cursor:
             if self._ordered:
                 cursor.execute(
-                    "SELECT pg_advisory_xact_lock(%s::int, %s::int)", (_ADDING, _lock_key(self._table, self._entity))
+                    f"SELECT pg_advisory_xact_lock(%s::int, {_LOCK_KEY})", (_ADDING, self._table, self._entity)
                 )
             for payload in parcel.payloads:
                 cursor.execute(
@@ -185,8 +187,8 @@ class _TableSource:
 
     def acquire(self) -> bool:
         self._connection = self._open()
-        key = _lock_key(self._table, self._entity)
-        taken = bool(self._run("SELECT pg_try_advisory_lock(%s::int, %s::int)", (_DELIVERING, key))[0][0])
+        rows = self._run(f"SELECT pg_try_advisory_lock(%s::int, {_LOCK_KEY})", (_DELIVERING, self._table, self._entity))
+        taken = bool(rows[0][0])
         if not taken:
             self.release()
         return taken
@@ -200,10 +202,12 @@ class _TableSource:
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
         batch, size = Batch(), 0
         self._numbers = []
+        first = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL ORDER BY number LIMIT %s"  # noqa: S608
+        # What is left out may be many and large; the length of a payload is known without reading it.
+        sizes = f"SELECT *, sum(octet_length(payload) + 8) OVER (ORDER BY number) - octet_length(payload) AS before FROM ({first}) AS first"  # noqa: S608
         for number, written_ms, payload in self._run(
-            f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL "  # noqa: S608
-            "ORDER BY number LIMIT %s",
-            (self._entity, limit_count),
+            f"SELECT number, written_ms, payload FROM ({sizes}) AS waiting WHERE before <= %s ORDER BY number",  # noqa: S608
+            (self._entity, limit_count, limit_bytes),
         ):
             size += len(payload) + 8
             if batch.payloads and size > limit_bytes:
@@ -268,7 +272,7 @@ def _run(connection: Any, statement: str, values: tuple[Any, ...] = (), *, reads
 def _make(connection: Any, table: str) -> None:
     # Two that make it at once would collide in the catalogue.
     statements = (
-        f"SELECT pg_advisory_xact_lock({_ADDING}, {_lock_key(table, '')})",
+        f"SELECT pg_advisory_xact_lock({_ADDING}, {zlib.crc32(table.encode()) & 0x7FFFFFFF})",
         f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS})",
     )
     try:
@@ -280,11 +284,6 @@ def _make(connection: Any, table: str) -> None:
         connection.commit()
     except Exception as error:  # each driver has errors of its own
         raise StoreError(f"the table {table} cannot be made: {error}") from error
-
-
-def _lock_key(table: str, entity: str) -> int:
-    """A number of 31 bits, the same in every process."""
-    return zlib.crc32(f"{table}/{entity}".encode()) & 0x7FFFFFFF
 
 
 def _checked(table: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -35,6 +36,16 @@ class AsyncTwoRegionReceiver:
     def _engine(self) -> Engine:
         engine: Engine = self._receiver._engine
         return engine
+
+    async def _enter(self) -> None:
+        """Open; what was begun is closed again where that fails or is cancelled: nobody has it."""
+        self._listen()
+        try:
+            await asyncio.to_thread(self._receiver.__enter__)
+        except BaseException:
+            # In a thread of its own: the loop may be ending, and its threads may be the ones that open.
+            threading.Thread(target=self._receiver.close, name="isthmus-receiver-close").start()
+            raise
 
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()

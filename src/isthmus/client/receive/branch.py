@@ -2,7 +2,7 @@
 
 What it is: the only caller of one azure-servicebus receiver: opens it, receives, settles, renews, and opens it again after a failure,
 with the waits of a circuit. What it is not: decisions; they are `merge`'s. A call that does not come back, since a namespace hangs,
-delays this thread and nobody else. A little over 400 lines: one class, since all of it is done by one thread with one receiver.
+delays this thread and nobody else. Over 400 lines: one class, since all of it is done by one thread with one receiver.
 
 Invariants:
     B1. Every call to the SDK's receiver is made by this thread, and no thread of the SDK reads its connection.
@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -23,8 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from isthmus.client import sdk
@@ -51,6 +51,8 @@ _AT_ONCE = 1e-9
 _TAKEN_AT_ONCE = 200
 _RENEW_TIMEOUT_SECONDS = 10.0
 _FLUSH_SECONDS = 5.0
+# One that is left settles, gives back what the SDK has prefetched, and closes: a few round trips.
+_END_SECONDS = 15.0
 # Beyond every time-out that is given to a call.
 _OPEN_GRACE_SECONDS = 2.0
 _TURN_SECONDS = 60.0
@@ -124,6 +126,22 @@ class BranchState:
     settle_failures: int
     last_error: str
 
+    def after(self, earlier: BranchState | None) -> BranchState:
+        """With what was counted before, when the namespace was read earlier."""
+        if earlier is None:
+            return self
+        return BranchState(
+            self.is_open,
+            self.received + earlier.received,
+            self.failures + earlier.failures,
+            self.settle_failures + earlier.settle_failures,
+            self.last_error or earlier.last_error,
+        )
+
+    def ended(self, earlier: BranchState | None) -> BranchState:
+        """The same of a branch that is left; its thread may not have come to that yet."""
+        return replace(self.after(earlier), is_open=False)
+
 
 class BranchOwner(Protocol):
     """The callbacks; every method is called by the branch's thread."""
@@ -178,10 +196,13 @@ class Branch:
         self._circuit = circuit or Circuit(0.2, 5.0)
         self._client: ServiceBusClient | None = None
         self._receiver: ServiceBusReceiver | None = None
+        self._closing: ServiceBusReceiver | None = None
         self._delivered: weakref.WeakSet[Any] = weakref.WeakSet()  # by the link that is open
         self._commands: deque[Callable[[ServiceBusReceiver], None]] = deque()
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self._is_closed = self._is_finished = False
+        self._end_by = math.inf
         self._received = self._failures = self._settle_failures = 0
         self._last_error = ""
         self._renew_at = 0.0
@@ -207,6 +228,13 @@ class Branch:
         if at_work is not None and now > at_work[0]:
             self._at_work = None
             break_connection(at_work[1])
+        elif now > self._end_by and not self._is_finished:
+            break_connection(self._receiver or self._closing)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it has done all that it will do."""
+        return self._is_finished
 
     def settle(self, message: ServiceBusReceivedMessage, action: Action) -> None:
         """Settle a message, soon; a failure is counted."""
@@ -235,7 +263,7 @@ class Branch:
         return future
 
     def settle_by(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> Future[Any]:
-        """Settle a message by a method of the SDK's receiver; as `call`, and MessageLockLostError if its link is gone."""
+        """Settle a message by a method of the SDK's receiver, and wait for its namespace; as `call`, and MessageLockLostError if its link is gone."""
         from azure.servicebus.exceptions import MessageLockLostError
 
         def settle(receiver: ServiceBusReceiver) -> Any:
@@ -243,12 +271,15 @@ class Branch:
                 raise MessageLockLostError(
                     message=f"the link to {self.side} that delivered the message is lost; it comes again"
                 )
-            return getattr(receiver, what)(message, *arguments, **options)
+            with sdk.confirmed(receiver, message), sdk.without_lock_check(message):
+                return getattr(receiver, what)(message, *arguments, **options)
 
         return self.call(settle)
 
     def stop(self, seconds: float = _FLUSH_SECONDS) -> None:
         """Do what is still to be done, and end; blocks so long at most."""
+        if not self._stopping.is_set():
+            self._end_by = time.monotonic() + _END_SECONDS
         self._stopping.set()
         self._wake.set()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
@@ -259,6 +290,8 @@ class Branch:
     def _add(self, command: Callable[[ServiceBusReceiver], None]) -> None:
         self._commands.append(command)
         self._wake.set()
+        if self._is_closed:  # whoever added it had found the branch before
+            self._drop_commands(ConnectionError("the receiver is closed"))
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -341,8 +374,12 @@ class Branch:
             self._owner.on_lost(self.side, classify(error), error)
 
     def _drop_commands(self, error: BaseException) -> None:
-        while self._commands:
-            future = getattr(self._commands.popleft(), "future", None)
+        while True:
+            try:
+                command = self._commands.popleft()
+            except IndexError:
+                return
+            future = getattr(command, "future", None)
             if future is not None and future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
@@ -350,10 +387,12 @@ class Branch:
         receiver, client = self._receiver, self._client
         self._receiver = self._client = None
         self._delivered = weakref.WeakSet()
+        self._closing = receiver
         for each in (receiver, client):
             if each is not None:
                 with contextlib.suppress(Exception):  # it is gone anyway
                     each.close()
+        self._closing = None
 
     def _finish(self) -> None:
         if self._opened is not None:  # and not taken up
@@ -362,8 +401,10 @@ class Branch:
         if receiver is not None:
             with contextlib.suppress(Exception):  # what is not settled is delivered again, and is known
                 self._do_commands(receiver)
+        self._is_closed = True
         self._drop_commands(ConnectionError("the receiver is closed"))
         self._close()
+        self._is_finished = True
 
     def _is_settleable(self, message: ServiceBusReceivedMessage) -> bool:
         """Whether it came by the link that is open (B5), or is settled by its lock token, as deferred ones are."""
@@ -374,7 +415,7 @@ class Branch:
             self._settle_failures += 1
             return
         try:
-            with _without_waiting(receiver):
+            with _without_waiting(receiver), sdk.without_lock_check(message):
                 if action is Action.COMPLETE:
                     receiver.complete_message(message)
                 elif action is Action.ABANDON or not _give_back(receiver, message):
@@ -385,8 +426,10 @@ class Branch:
                 raise
 
     def _renew_session(self, receiver: ServiceBusReceiver) -> None:
+        sdk.without_session_clock(receiver)
         until = receiver.session.renew_lock(timeout=_RENEW_TIMEOUT_SECONDS)
-        self._renew_at = time.monotonic() + max(0.3, (until - datetime.now(UTC)).total_seconds() / 2)
+        sdk.without_session_clock(receiver)
+        self._renew_at = time.monotonic() + sdk.renew_seconds(until, None)
 
     def _renew(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         try:

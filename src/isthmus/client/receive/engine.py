@@ -19,9 +19,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
 from isthmus.client.receive.branch import Branch, BranchState, Source
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineState"]
 
 _LOGGER = logging.getLogger(__name__)
-_LEAST_RENEW_SECONDS = 0.3
 _STOP_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
 _REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
 Skip = Callable[["ServiceBusReceivedMessage", Arrived, str], bool]
+_Bound = tuple[Effect, "ServiceBusReceivedMessage | None"]
 
 
 @dataclass(slots=True)
@@ -54,6 +55,8 @@ class _Handed:
     keys: Keys
     is_settled: bool = False
     is_deferred: bool = False
+    is_handled: bool = False
+    attempts: int = 0
     marked: frozenset[bytes] = frozenset()
 
 
@@ -91,7 +94,8 @@ class Engine:
     Args:
         endpoints: the namespaces by name; the first leads.
         source: what is read at each.
-        seen: the list; it is closed with the engine.
+        seen: the list.
+        closes_seen: whether it is closed with the engine.
         prefetch: see `Merge`.
         max_renewal_seconds: see `Merge`.
         order_wait_seconds: see `Merge`.
@@ -111,12 +115,13 @@ class Engine:
         max_renewal_seconds: float = 300.0,
         order_wait_seconds: float = 1.0,
         connect_seconds: float = 15.0,
+        closes_seen: bool = True,
         skip: Skip | None = None,
         on_lost: Callable[[str, Failure], None] = lambda side, failure: None,
         on_open: Callable[[str], None] = lambda side: None,
         on_settled: Callable[[ServiceBusReceivedMessage, bool], None] = lambda message, is_handled: None,
     ) -> None:
-        self._claims = Claims(seen, self._on_lapse, self._on_beat)
+        self._claims = Claims(seen, self._on_lapse, self._on_beat, closes=closes_seen)
         self._endpoints = dict(endpoints)
         self._source = replace(source, prefetch=prefetch)
         self._connect_seconds = connect_seconds
@@ -134,6 +139,7 @@ class Engine:
         self._changed = threading.Condition()
         self._branches: dict[str, Branch] = {}
         self._opened: dict[str, tuple[Any, Any]] = {}
+        self._left: list[Branch] = []
         self._past: dict[str, BranchState] = {}
         self._identities: dict[str, str] = {}
         self._refusals: dict[str, BaseException] = {}
@@ -149,6 +155,9 @@ class Engine:
 
     def start(self, sides: Iterable[str] | None = None) -> None:
         """Begin with these namespaces, by default all."""
+        if self.is_closed:
+            self._close_opened()
+            return
         self._claims.start()
         for side in self._endpoints if sides is None else sides:
             self.open_side(side)
@@ -159,15 +168,15 @@ class Engine:
         self._opened = found.opened
 
     def open_side(self, side: str) -> None:
-        """Read at a namespace; nothing happens where it is read."""
+        """Read at a namespace; nothing happens where it is read, or after the end."""
         with self._changed:
-            if side in self._branches:
+            if side in self._branches or self.is_closed:
                 return
             branch = self._branches[side] = Branch(
                 side, self._endpoints[side], self._source, self, connect_seconds=self._connect_seconds,
                 opened=self._opened.pop(side, None),
             )  # fmt: skip
-        branch.start()
+            branch.start()  # before `close` can ask it to stop, and wait for it
 
     def wait_open(self, seconds: float) -> None:
         """Block until a namespace is connected, or so long.
@@ -190,23 +199,35 @@ class Engine:
         """Read no more at a namespace; what is not with the application goes back to it. Does not wait for the namespace."""
         branch = self._leave(side)
         if branch is not None:
-            self._past[side] = branch.state()
             branch.stop(0.0)
+            self._left.append(branch)
 
     def close(self) -> None:
         """End; what the application has not settled is delivered again. Blocks for some seconds at most."""
-        if self._stopping.is_set():
-            return
-        self._stopping.set()
+        with self._changed:
+            if self.is_closed:
+                return
+            self._stopping.set()
+        past = dict(self._past)
         branches = [branch for side in list(self._branches) if (branch := self._leave(side)) is not None]
         for branch in branches:
             branch.stop(0.0)
         limit = time.monotonic() + _STOP_SECONDS
         for branch in branches:
             branch.stop(max(0.0, limit - time.monotonic()))
-            self._past[branch.side] = branch.state()
+            branch.check(math.inf)  # nobody watches it from here on
+            with self._changed:  # with what it did to its end
+                self._past[branch.side] = branch.state().ended(past.get(branch.side))
+        self._close_opened()
         self._claims.close(_STOP_SECONDS)
         self._notify()
+
+    def _close_opened(self) -> None:
+        """What a session was found with, and no branch has taken up."""
+        while self._opened:
+            for each in reversed(self._opened.popitem()[1]):
+                with contextlib.suppress(Exception):  # its lock ends by itself
+                    each.close()
 
     def _leave(self, side: str) -> Branch | None:
         with self._changed:
@@ -215,11 +236,12 @@ class Engine:
                 return None
             effects = self._merge.closed(side, time.monotonic())
             del self._branches[side]
+            self._past[side] = branch.state().ended(self._past.get(side))
             for effect in effects:
                 message = self._messages.get(effect.number) if isinstance(effect, Settle) else None
                 if isinstance(effect, Settle) and message is not None:
                     branch.settle(message, effect.action)
-        self._carry_out([each for each in effects if isinstance(each, Release)])
+        self._carry_out([(each, None) for each in effects if isinstance(each, Release)])
         return branch
 
     # ---- calls of the application
@@ -233,7 +255,7 @@ class Engine:
         with self._changed:
             self._wanted = 0
             now = time.monotonic()
-            if self._merge.ready and not self._claims.is_current(now):
+            if self._merge.ready and not self._claims.is_current:
                 self._merge.doubted(now)
             numbers = self._merge.take(limit, now)
             return [self._messages[number] for number in numbers]
@@ -256,12 +278,17 @@ class Engine:
     def complete(self, message: ServiceBusReceivedMessage) -> None:
         """Mark as handled, durably; the namespaces are told later. Blocks on the list alone.
 
+        One that was deferred does not come again by itself: it is settled at its namespace first, as by `settle`.
+
         Raises:
             SeenStoreError: the list does not answer; the call may be repeated.
             MessageAlreadySettled: it is settled.
             ValueError: it was not received here.
         """
         handed = self._handed_of(message, "complete")
+        if handed.is_deferred:
+            self.settle(message, "complete_message")
+            return
         self._mark(handed)
         handed.is_settled = True
         self._finish(message, handed)
@@ -276,12 +303,15 @@ class Engine:
         handed = self._handed_of(message, "abandon")
         handed.is_settled = True
         with self._changed:
-            effects = self._merge.failed(handed.number, time.monotonic())
+            effects = self._bound(self._merge.failed(handed.number, time.monotonic()))
         self._on_settled(message, False)
         self._carry_out(effects)
 
     def settle(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> None:
         """Dead-letter or defer at the namespace, and then mark as handled; blocks until both are done.
+
+        A copy may be dead-lettered in place of a message whose namespace is away. It may not be deferred: the application looks for the
+        sequence number, and at the namespace, of what it was handed.
 
         Args:
             message: what was handed over.
@@ -297,12 +327,16 @@ class Engine:
         handed = self._handed_of(message, what.partition("_message")[0])
         with self._changed:
             found = self._merge.deliveries_of(handed.number)
+            if what == "defer_message":
+                own = (handed.side, message.sequence_number or 0)
+                found = [each for each in found if (each.side, each.sequence) == own]
             chosen = next((each for each in found if each.side in self._branches), None)
             target = None if chosen is None else self._messages.get(chosen.number)
             branch = None if chosen is None else self._branches[chosen.side]
         if chosen is None or target is None or branch is None:
             self.abandon(message)
-            raise ConnectionError(f"the namespace {handed.side} of the message is away; it comes again")
+            again = "get it again by its sequence number" if handed.is_deferred else "it comes again"
+            raise ConnectionError(f"the namespace {handed.side} of the message is away; {again}")
         future = branch.settle_by(target, what, *arguments, **options)
         try:
             future.result(SETTLE_SECONDS)
@@ -357,7 +391,9 @@ class Engine:
                 keys = keys_of(arrived(message), self._identities[side], self._source.entity, self._source.path)
                 self._messages[self._number] = message
                 self._handed[message] = _Handed(self._number, side, keys, is_deferred=True)
-                self._merge.fetched(Delivery(self._number, side, keys, self._renew_seconds(message)), time.monotonic())
+                sequence = message.sequence_number or 0
+                delivery = Delivery(self._number, side, keys, self._renew_seconds(message), sequence)
+                self._merge.fetched(delivery, time.monotonic())
         return found
 
     def begin(self, side: str, what: Callable[[Any], Any]) -> Future[Any] | None:
@@ -380,7 +416,7 @@ class Engine:
     def state(self) -> EngineState:
         """What was done so far."""
         with self._changed:
-            namespaces = {**self._past, **{side: branch.state() for side, branch in self._branches.items()}}
+            now = {side: branch.state().after(self._past.get(side)) for side, branch in self._branches.items()}
             return EngineState(
                 replace(self._merge.counts),
                 self._merge.ready,
@@ -390,13 +426,22 @@ class Engine:
                 self._handled_twice,
                 self._claims.forgotten_early,
                 self._claims.errors,
-                namespaces,
+                {**self._past, **now},
             )
 
     def is_idle(self, side: str) -> bool:
         """Whether no delivery of a namespace is unsettled."""
         with self._changed:
             return not self._merge.unsettled_of(side)
+
+    def identity_of(self, side: str) -> str:
+        """What a namespace calls itself; empty where it has not been connected."""
+        return self._identities.get(side, "")
+
+    def has_room(self, side: str) -> bool:
+        """Whether more is taken from a namespace at the moment."""
+        with self._changed:
+            return self._merge.demand(side, self._wanted) > 0
 
     def unsettled(self, messages: Iterable[ServiceBusReceivedMessage]) -> int:
         """How many of these, which came here, are not settled."""
@@ -416,7 +461,7 @@ class Engine:
     def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
         _LOGGER.info("receiver of %s at %s: %s: %s", self._source.entity, side, failure.value, error)
         with self._changed:
-            effects = self._merge.lost(side, time.monotonic())
+            effects = self._bound(self._merge.lost(side, time.monotonic()))
             if failure in _REFUSALS:
                 self._refusals[side] = error
                 self._changed.notify_all()
@@ -425,7 +470,7 @@ class Engine:
 
     def on_turn(self, side: str) -> int:
         with self._changed:
-            effects = self._merge.tick(time.monotonic())
+            effects = self._bound(self._merge.tick(time.monotonic()))
             if len(self._messages) > 2 * len(self._merge) + 100:
                 self._messages = {
                     number: each
@@ -453,12 +498,12 @@ class Engine:
                 self._claiming.add(number)
                 self._handed[message] = _Handed(number, side, keys)
             deliveries.append(Delivery(number, side, keys, self._renew_seconds(message), message.sequence_number or 0))
-        effects: list[Effect] = []
+        effects: list[_Bound] = []
         with self._question([each.keys for each in deliveries]) as (question, verdicts):
             now = time.monotonic()
             for delivery, verdict in zip(deliveries, verdicts, strict=True):
                 self._claiming.discard(delivery.number)
-                effects += self._merge.received(delivery, verdict, now, question)
+                effects += self._bound(self._merge.received(delivery, verdict, now, question))
         self._carry_out(effects)
 
     # ---- within
@@ -469,9 +514,11 @@ class Engine:
         with self._changed:
             question = self._merge.asks()
         try:
+            asked_at = self._claims.moment()
             verdicts = self._claims.claim(messages)
             with self._changed:
-                yield question, verdicts
+                is_still_true = self._claims.is_within_lease(asked_at)
+                yield question, verdicts if is_still_true else [None] * len(verdicts)
         finally:
             with self._changed:
                 self._merge.asked(question)
@@ -482,26 +529,35 @@ class Engine:
         until = message.locked_until_utc
         if until is None:
             return math.inf
-        return max(_LEAST_RENEW_SECONDS, (until - datetime.now(UTC)).total_seconds() / 2)
+        return sdk.renew_seconds(until, message.enqueued_time_utc)
 
     def _on_lapse(self, now: float) -> None:
         with self._changed:
             self._merge.doubted(now)
 
     def _on_beat(self, now: float) -> None:
-        for branch in list(self._branches.values()):
+        self._left = [each for each in self._left if not each.is_ended]
+        for branch in [*self._branches.values(), *self._left]:
             branch.check(now)
 
     def _mark(self, handed: _Handed) -> None:
         """Durably, with the keys of the copies: what one of those shares a key with is the same message."""
-        handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number)
+        with self._changed:
+            handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number, handed.keys)
+            handed.attempts += 1
+            is_repeated = (
+                handed.attempts > 1
+            )  # an earlier call, whose answer was lost or is yet to come, may have marked it
         is_first = self._claims.handle(handed.marked)
-        self._handled_twice += not is_first and not handed.is_deferred
+        self._handled_twice += not (is_first or is_repeated or handed.is_deferred)
 
     def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
         with self._changed:
-            later = self._merge.keys_of(handed.number) - handed.marked
-            effects = self._merge.handled(handed.number, settled)
+            if handed.is_handled:  # by a call that this one repeats
+                return
+            handed.is_handled = True
+            later = self._merge.keys_of(handed.number, handed.marked) - handed.marked
+            effects = self._bound(self._merge.handled(handed.number, settled, handed.marked))
         if later:  # of a copy that arrived meanwhile
             with contextlib.suppress(SeenStoreError):  # counted; that copy may be handed over
                 self._claims.handle(later | handed.marked)
@@ -518,9 +574,15 @@ class Engine:
             raise MessageAlreadySettled(action=action)
         return handed
 
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
+    def _bound(self, effects: Iterable[Effect]) -> list[_Bound]:
+        """With their messages; under the lock, since the next turn of any branch forgets those of deliveries that are done with."""
+        return [
+            (each, self._messages.get(each.number) if isinstance(each, Settle | Renew) else None) for each in effects
+        ]
+
+    def _carry_out(self, effects: Iterable[_Bound]) -> None:
         asks: list[Ask] = []
-        for effect in effects:
+        for effect, message in effects:
             if isinstance(effect, Ask):
                 asks.append(effect)
             elif isinstance(effect, Release):
@@ -528,7 +590,7 @@ class Engine:
                 with self._changed:
                     self._merge.released(effect.keys)
             else:
-                branch, message = self._branches.get(effect.side), self._messages.get(effect.number)
+                branch = self._branches.get(effect.side)
                 if message is not None and isinstance(effect, Settle) and effect.action is Action.COMPLETE:
                     self._on_settled(message, True)
                 if branch is None or message is None:
@@ -538,10 +600,10 @@ class Engine:
                 else:
                     branch.settle(message, effect.action)
         if asks:
-            further: list[Effect] = []
+            further: list[_Bound] = []
             with self._question([each.keys for each in asks]) as (question, verdicts):
                 for ask, verdict in zip(asks, verdicts, strict=True):
-                    further += self._merge.answered(ask, verdict, time.monotonic(), question)
+                    further += self._bound(self._merge.answered(ask, verdict, time.monotonic(), question))
             self._carry_out(further)
         if self._merge.ready:
             self._notify()

@@ -103,6 +103,12 @@ def checked_source(
         )
     if prefetch_count < 1:
         raise InvalidArgumentError(f"prefetch_count is {prefetch_count}; it has to be at least 1")
+    mode = (receiver_options or {}).get("receive_mode", "peeklock")
+    mode = getattr(mode, "value", mode)
+    if mode != "peeklock":  # what waits here would be gone with this process, and a copy with it
+        raise InvalidArgumentError(
+            f"receive_mode is {mode}; it has to be peeklock: messages are settled once they are handled"
+        )
     return Source(
         entity=entity,
         subscription=subscription or "",
@@ -187,6 +193,8 @@ class TwoRegionReceiver:
     def complete_message(self, message: ServiceBusReceivedMessage) -> None:
         """The message is handled. When this returns the list of seen messages has it on disk; the namespaces are told afterwards.
 
+        One of `receive_deferred_messages` is completed at its namespace first, which may raise what `defer_message` raises; get it again then.
+
         Raises:
             SeenStoreError: the list does not answer; call again.
             MessageAlreadySettled: it is settled.
@@ -221,8 +229,8 @@ class TwoRegionReceiver:
         From then on only that namespace has it (`namespace_of`); get it by its sequence number with `receive_deferred_messages`.
 
         Raises:
-            ConnectionError: no namespace that delivered it is connected; the message is delivered again.
-            TimeoutError: no answer came; the message is delivered again.
+            ConnectionError: its namespace is not connected; the message, or its copy at the other, is delivered again.
+            TimeoutError: no answer came; the message is delivered again, or is deferred all the same: ask for it by its sequence number.
             ServiceBusError: the namespace refused; the message is delivered again.
         """
         self._engine.settle(message, "defer_message")

@@ -148,6 +148,8 @@ class Failover:
         effects: list[Effect] = [Read(self.state.reads)]
         if self.state is FailoverState.PUBLISHERS:
             effects.append(TellPublishers(PRIMARY))
+        if self.state is FailoverState.SECONDARY:  # it may have been killed before they had switched
+            effects.append(TellPublishers(SECONDARY))
         if self.state is FailoverState.DRAINING:
             self._drain_since = now
         return effects

@@ -126,13 +126,17 @@ class _Phase(Enum):
 class _Held:
     """A delivery that is not settled."""
 
-    __slots__ = ("ask_at", "delivery", "entry", "is_lost", "renew_at")
+    __slots__ = ("ask_at", "delivery", "entry", "is_fetched", "is_lost", "is_overdue", "order", "rank", "renew_at")
 
     def __init__(self, delivery: Delivery, now: float) -> None:
         self.delivery = delivery
         self.renew_at = now + delivery.renew_seconds
         self.entry: _Entry | None = None
+        self.order = delivery.number  # among those of its namespace; what is delivered again keeps its place
+        self.rank = math.inf  # among those of all namespaces whose claims were doubted
         self.is_lost = False
+        self.is_fetched = False  # deferred: its lock is not the link's
+        self.is_overdue = False  # with the application, though its claim was given up
         self.ask_at = math.inf
 
 
@@ -147,7 +151,13 @@ class _Entry:
         self.keys = set(current.delivery.keys)
         self.phase = phase
         self.since = now
-        self.order = current.delivery.number
+        self.order = (current.rank, current.order)
+
+
+def _is_before(one: _Held, other: _Held) -> bool:
+    if one.delivery.side == other.delivery.side and one.order < other.order:
+        return True
+    return one.rank < other.rank < math.inf
 
 
 class Merge:
@@ -158,7 +168,8 @@ class Merge:
         prefetch: deliveries of a namespace that wait for the application at most, beyond what it asks for.
         keeps_order: whether what another namespace delivers first waits for the leading one.
         order_wait_seconds: how long.
-        max_renewal_seconds: how long the locks of one message are renewed, from when it is ready and again from when it is handed over.
+        max_renewal_seconds: how long the locks of one message are renewed, from when it is ready and again from when it is handed over. With
+            `keeps_order` what is not with the application counts from the last `take`, and goes back together.
         ask_seconds: how long until the list is asked again about a message that another receiver has.
     """
 
@@ -184,6 +195,8 @@ class Merge:
         self._entries: dict[bytes, _Entry] = {}
         self._ready: deque[_Entry] = deque()
         self._waiting: list[_Entry] = []
+        self._taken_at = -math.inf
+        self._rank = 0
         self._question = 0
         self._questions: dict[int, set[bytes]] = {}  # those under way: keys of messages that were done with since
         self._releasing: Counter[bytes] = Counter()
@@ -206,7 +219,7 @@ class Merge:
     @property
     def asking(self) -> int:
         """Deliveries whose message another receiver has, or about which the list has not answered."""
-        return sum(held.entry is None for held in self._held.values())
+        return sum(held.entry is None and not held.is_overdue for held in self._held.values())
 
     def unsettled_of(self, side: str) -> int:
         """Deliveries of a namespace that are not settled, and can be."""
@@ -220,7 +233,9 @@ class Merge:
             wanted: how many messages the application asks for at once.
         """
         queued = sum(
-            held.delivery.side == side and (held.entry is None or held.entry.phase is not _Phase.HANDED)
+            held.delivery.side == side
+            and not held.is_overdue
+            and (held.entry is None or held.entry.phase is not _Phase.HANDED)
             for held in self._held.values()
         )
         return max(0, max(self._prefetch, wanted) - queued)
@@ -234,7 +249,7 @@ class Merge:
     def lost(self, side: str, now: float) -> list[Effect]:
         """The connection to a namespace is gone, and with it the locks of its deliveries; they are delivered again."""
         self._open.discard(side)
-        for held in [each for each in self._held.values() if each.delivery.side == side]:
+        for held in self._of(side):
             held.is_lost = True
             held.renew_at = math.inf
             entry = held.entry
@@ -253,7 +268,7 @@ class Merge:
         """A namespace is read no more: what is not with the application goes back to it."""
         self._open.discard(side)
         effects: list[Effect] = []
-        for held in [each for each in self._held.values() if each.delivery.side == side]:
+        for held in self._of(side):
             entry = held.entry
             if entry is not None and held is entry.current and entry.phase is _Phase.HANDED:
                 held.is_lost, held.renew_at = True, math.inf
@@ -265,7 +280,7 @@ class Merge:
                 entry.current = entry.copies.pop(0)
             elif entry is not None:
                 effects.append(self._released(entry))
-            if not held.is_lost:
+            if not held.is_lost and not held.is_overdue:
                 effects.append(Settle(held.delivery.number, side, Action.GIVE_BACK))
         return effects + self._let_pass(now)
 
@@ -281,6 +296,8 @@ class Merge:
 
     def received(self, delivery: Delivery, verdict: Verdict | None, now: float, question: int = 0) -> list[Effect]:
         """A delivery arrived, and the list said this of it; None where it did not answer."""
+        if delivery.side not in self._open:  # since the list was asked
+            return self._unused(delivery.keys, verdict)
         held = self._held[delivery.number] = _Held(delivery, now)
         return self._judge(held, verdict, now, question, is_sure=False)
 
@@ -289,8 +306,7 @@ class Merge:
         held = self._held.get(ask.number)
         if held is not None:
             return self._judge(held, verdict, now, question, is_sure=True)
-        is_unused = verdict in (Verdict.NEW, Verdict.MINE) and not any(key in self._entries for key in ask.keys)
-        return [self._release(ask.keys)] if is_unused else []
+        return self._unused(ask.keys, verdict)
 
     def released(self, keys: Keys) -> None:
         """A claim was taken back, or the list did not answer that."""
@@ -300,8 +316,15 @@ class Merge:
 
     def doubted(self, now: float) -> None:
         """The claims may have run out, since this process hung: nothing is handed over before the list is asked again."""
-        for entry in [*self._ready, *self._waiting]:
+        last = -math.inf
+        for entry in self._not_handed():
+            rank = entry.current.rank
+            if not last < rank < math.inf:
+                self._rank += 1
+                rank = self._rank
+            last = rank
             for held in (entry.current, *entry.copies):
+                held.rank = rank
                 held.entry = None
                 held.ask_at = now
             entry.copies.clear()
@@ -314,45 +337,71 @@ class Merge:
             entry = self._ready.popleft()
             entry.phase, entry.since = _Phase.HANDED, now
             taken.append(entry.current.delivery.number)
+            self._taken_at = now
         self.counts.handed_over += len(taken)
         return taken
 
     def fetched(self, delivery: Delivery, now: float) -> None:
         """The application fetched a deferred message itself: it has it, and the list calls it handled already."""
         held = self._held[delivery.number] = _Held(delivery, now)
+        held.is_fetched = True
         held.entry = _Entry(held, _Phase.HANDED, now)
         self.counts.handed_over += 1
 
-    def keys_of(self, number: int) -> frozenset[bytes]:
-        """All keys of the message of a delivery, those of its copies included; empty where it is settled."""
+    def keys_of(self, number: int, known: Iterable[bytes] = ()) -> frozenset[bytes]:
+        """All keys of the message of a delivery, those of its copies included; empty where it is settled.
+
+        Args:
+            number: of the delivery.
+            known: keys that the message has: what came again since the delivery was given up has keys of its own.
+        """
         held = self._held.get(number)
-        return frozenset() if held is None or held.entry is None else frozenset(held.entry.keys)
+        entries = [] if held is None or held.entry is None else [held.entry]
+        entries += [entry for key in known if (entry := self._entries.get(key)) is not None]
+        return frozenset().union(*(entry.keys for entry in entries))
 
     def deliveries_of(self, number: int) -> list[Delivery]:
         """The deliveries of a message that can still be settled, that of the application first."""
         held = self._held.get(number)
+        if held is not None and held.is_overdue:
+            return [held.delivery]
         if held is None or held.entry is None:
             return []
         return [each.delivery for each in (held.entry.current, *held.entry.copies) if not each.is_lost]
 
-    def handled(self, number: int, settled: int | None = None) -> list[Effect]:
+    def handled(self, number: int, settled: int | None = None, keys: Iterable[bytes] = ()) -> list[Effect]:
         """The list remembers a message durably as handled.
 
         Args:
             number: of the delivery that the application has.
             settled: the delivery that is settled already, otherwise than by completion.
+            keys: that the list remembers. A delivery that was given up, or abandoned meanwhile, may have come again: that is the same message.
         """
         self.counts.handled += 1
+        keys = tuple(keys)
+        self._done_with(keys)
         held = self._held.get(number)
-        if held is None or held.entry is None:
-            return []
-        entry = held.entry
+        effects: list[Effect] = []
+        if held is not None and held.entry is not None:
+            self.counts.suppressed -= 1  # the delivery that the application has
+            effects += self._complete(held.entry, settled)
+        elif held is not None and held.is_overdue:
+            self._forget(held)
+            if number != settled:
+                effects.append(Settle(number, held.delivery.side, Action.COMPLETE))
+        for key in keys:
+            again = self._entries.get(key)
+            if again is not None and again.phase is not _Phase.HANDED:
+                effects += self._complete(again, settled)
+        return effects
+
+    def _complete(self, entry: _Entry, settled: int | None) -> list[Effect]:
         effects: list[Effect] = []
         for each in (entry.current, *entry.copies):
             self._forget(each)
             if not each.is_lost and each.delivery.number != settled:
                 effects.append(Settle(each.delivery.number, each.delivery.side, Action.COMPLETE))
-        self.counts.suppressed += len(entry.copies)
+        self.counts.suppressed += 1 + len(entry.copies)
         self._remove(entry)
         return effects
 
@@ -360,6 +409,9 @@ class Merge:
         """The application's handler failed: the copy is next; without one the message goes back to its namespace."""
         self.counts.failed += 1
         held = self._held.get(number)
+        if held is not None and held.is_overdue:
+            self._forget(held)
+            return [Settle(number, held.delivery.side, Action.ABANDON)]
         if held is None or held.entry is None:
             return []
         entry = held.entry
@@ -386,8 +438,12 @@ class Merge:
                 held.renew_at = now + held.delivery.renew_seconds
                 effects.append(Renew(held.delivery.number, held.delivery.side))
         for entry in {id(each.entry): each.entry for each in self._held.values() if each.entry is not None}.values():
-            if now - entry.since >= self._max_renewal_seconds:
-                effects += self._give_up(entry)
+            if entry.current.delivery.number not in self._held:
+                continue  # given up with another
+            if now - self._since(entry) >= self._max_renewal_seconds:
+                # In order all that waits goes back with the first: what stayed would be handed over before it.
+                goes = [entry] if entry.phase is _Phase.HANDED or not self._keeps_order else self._not_handed()
+                effects += [effect for each in goes for effect in self._give_up(each)]
         return effects + self._let_pass(now)
 
     # ---- within
@@ -412,6 +468,11 @@ class Merge:
             held.ask_at = now
             return []
         return self._new(held, now)
+
+    def _unused(self, keys: Keys, verdict: Verdict | None) -> list[Effect]:
+        """An answer for a delivery that is gone: a claim that nothing here has is taken back."""
+        is_claimed = verdict in (Verdict.NEW, Verdict.MINE)
+        return [self._release(keys)] if is_claimed and not any(key in self._entries for key in keys) else []
 
     def _new(self, held: _Held, now: float) -> list[Effect]:
         held.ask_at = math.inf
@@ -438,15 +499,17 @@ class Merge:
         if delivery.is_again(current.delivery):
             if entry.phase is not _Phase.HANDED:
                 entry.current = held
+                held.order, held.rank = current.order, current.rank
                 self._forget(current)
                 return []
             current.is_lost, current.renew_at = True, math.inf
+        held.rank = current.rank
         entry.copies.append(held)
         if entry.phase is _Phase.WAITING and delivery.side == self._leader:
             entry.copies.remove(held)
             entry.copies.append(current)
             entry.current = held
-            entry.order = delivery.number
+            entry.order = (held.rank, held.order)
             self._waiting.sort(key=lambda each: each.order)
             if self._may_pass(entry):
                 self._waiting.remove(entry)
@@ -466,23 +529,34 @@ class Merge:
     def _may_pass(self, entry: _Entry, *, is_late: bool = False) -> bool:
         if not self._keeps_order:
             return True
-        first = entry.current.delivery
-        if not is_late and self._leader not in (None, first.side):
+        if not is_late and self._leader not in (None, entry.current.delivery.side):
             return False
-        # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message.
+        # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message. So is what waits for such.
         return not any(
-            each.entry is None and each.delivery.side == first.side and each.delivery.number < first.number
+            each.entry is None and not each.is_overdue and _is_before(each, entry.current)
             for each in self._held.values()
-        )
+        ) and not any(_is_before(each.current, entry.current) for each in self._waiting)
 
     def _pass(self, entry: _Entry, now: float) -> None:
         entry.phase, entry.since = _Phase.READY, now
         self._ready.append(entry)
 
+    def _since(self, entry: _Entry) -> float:
+        """From when on its locks are renewed; that of a session is renewed anyway while the application takes messages."""
+        if entry.phase is _Phase.HANDED or not self._keeps_order:
+            return entry.since
+        return max(entry.since, self._taken_at)
+
+    def _not_handed(self) -> list[_Entry]:
+        return [*self._ready, *self._waiting]
+
     def _give_up(self, entry: _Entry) -> Iterable[Effect]:
         """Nobody has handled it for too long: it goes back, and another receiver may have it."""
         yield self._released(entry)
         for held in (entry.current, *entry.copies):
+            if self._keeps_order and entry.phase is _Phase.HANDED and held is entry.current and not held.is_lost:
+                held.entry, held.is_overdue = None, True  # it can be settled as long as the session's lock is renewed
+                continue
             self._forget(held)
             if not held.is_lost and not (entry.phase is _Phase.HANDED and held is entry.current):
                 yield Settle(held.delivery.number, held.delivery.side, Action.GIVE_BACK)
@@ -490,6 +564,10 @@ class Merge:
     @property
     def _leader(self) -> str | None:
         return next((side for side in self._sides if side in self._open), None)
+
+    def _of(self, side: str) -> list[_Held]:
+        """What goes with the link to a namespace."""
+        return [each for each in self._held.values() if each.delivery.side == side and not each.is_fetched]
 
     def _forget(self, held: _Held) -> None:
         self._held.pop(held.delivery.number, None)

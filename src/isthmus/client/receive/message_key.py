@@ -21,13 +21,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from isthmus.client.seen.store import Keys
-from isthmus.message.name import OFFSET, TIME
+from isthmus.message.name import OFFSET
 from isthmus.message.provenance import OFFSET_DIGITS, Provenance, digest, iso
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
 
-__all__ = ["Arrived", "arrived", "enqueued_ms", "entered_ms", "is_proven_copy", "keys_of"]
+__all__ = ["Arrived", "arrived", "enqueued_ms", "is_proven_copy", "keys_of", "was_enqueued_ms"]
 
 _KEY_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,9 +65,7 @@ def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> K
         scope: what is read: queue, subscription or dead-letter queue. What was handled in one is not handled in another.
     """
     proof = digest(message.message_id.encode(), message.body)
-    provenance = (
-        Provenance.read(message.properties, message.message_id.encode(), message.body) if message.is_data else None
-    )
+    provenance = _provenance(message)
     if provenance is not None:
         first = provenance.hops[0]
         digits = provenance.values[OFFSET].split(";")[0].partition("-")[2]
@@ -80,20 +78,34 @@ def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> K
 
 def is_proven_copy(message: Arrived) -> bool:
     """Whether a route made the message: it carries provenance that fits it."""
-    return message.is_data and (
-        Provenance.read(message.properties, message.message_id.encode(), message.body) is not None
-    )
+    return _provenance(message) is not None
 
 
-def entered_ms(message: Arrived) -> int:
-    """When the message entered the federation: for a copy the first time of its provenance, else its own enqueued time."""
-    times = message.properties.get(TIME)
-    if isinstance(times, str):
-        try:
-            return (datetime.fromisoformat(times.split(";")[0]) - _EPOCH) // _MILLISECOND
-        except (ValueError, TypeError):
-            return message.enqueued_ms
-    return message.enqueued_ms
+def was_enqueued_ms(message: Arrived, namespace: str, entity: str) -> int | None:
+    """When the original of a copy was enqueued in an entity, as its provenance tells; None where it was not there, or that is not proved.
+
+    Args:
+        message: the copy.
+        namespace: identity of the namespace; empty where it is not known: then the one that the copy was made from.
+        entity: the queue or topic there.
+    """
+    provenance = _provenance(message)
+    if provenance is None:
+        return None
+    hops = [each for each in provenance.hops if each.namespace.lower() == namespace.lower()]
+    last = (hops if namespace else provenance.hops)[-1:]
+    if not last or last[0].entity.lower() != entity.lower():
+        return None
+    try:
+        return (datetime.fromisoformat(last[0].enqueued) - _EPOCH) // _MILLISECOND
+    except (ValueError, TypeError):
+        return None
+
+
+def _provenance(message: Arrived) -> Provenance | None:
+    if not message.is_data:
+        return None
+    return Provenance.read(message.properties, message.message_id.encode(), message.body)
 
 
 def arrived(message: ServiceBusReceivedMessage) -> Arrived:

@@ -7,13 +7,14 @@ Specification: Microsoft Learn, "Message sessions" (next available session).
 Invariants:
     N1. The lock at the first namespace is taken before that at the second, whichever has the messages: of two receivers that want one
         session one gets both locks, and the other one looks on.
-    N2. A namespace that is away keeps nobody from a session of the other.
+    N2. A namespace that is away, or hangs, keeps nobody from a session of the other.
     N3. What was opened and is not used is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from isthmus.client.failure import Failure, classify
+from isthmus.client.receive.branch import break_connection
 
 if TYPE_CHECKING:
     from isthmus.client.endpoint import Endpoint
@@ -32,6 +34,7 @@ __all__ = ["FoundSession", "find_session"]
 
 _LOOK_SECONDS = 1.0  # at one namespace, before the other is asked
 _AGAIN_SECONDS = 0.05
+_GRACE_SECONDS = 2.0  # beyond every time-out that is given to a call
 
 Opened = tuple[Any, Any]
 """A client of the SDK, and its open receiver of the session."""
@@ -122,11 +125,18 @@ def _locked(
 def _open(endpoint: Endpoint, source: Source, connect_seconds: float) -> Opened:
     client = endpoint.client(retry_total=0, try_timeout=connect_seconds)
     receiver = source.receiver(client)
+    # The SDK waits without end for a peer that accepts a connection and says nothing.
+    limit = connect_seconds + (source.max_wait_time or 0.0) + _GRACE_SECONDS
+    watch = threading.Timer(limit, break_connection, (receiver,))
+    watch.daemon = True
+    watch.start()
     try:
         receiver.__enter__()
     except BaseException:
         _close((client, receiver))
         raise
+    finally:
+        watch.cancel()
     return client, receiver
 
 

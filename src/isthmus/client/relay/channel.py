@@ -18,7 +18,6 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -160,8 +159,9 @@ class Channel:
             finally:
                 self._set_listening(False)
                 renewing.cancel()
-                with suppress(asyncio.CancelledError):
-                    await renewing
+                await asyncio.wait([renewing])  # which lets through that this one is cancelled
+                if not renewing.cancelled():
+                    renewing.result()
             if control.close_code not in (None, 1000):
                 self.state.error = f"the relay closed the control channel with {control.close_code}"
 

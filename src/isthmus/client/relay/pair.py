@@ -94,7 +94,7 @@ def outcome_of_status(status: int, via: Collection[str], host: str) -> Outcome:
         return Outcome.ANSWERED
     if status in (404, 502, 503):
         return Outcome.NOT_DELIVERED
-    if status == 504:
+    if status >= 500:  # e.g. 504; or 500, a fault of the relay's own, which may come after the listener has the request
         return Outcome.UNKNOWN
     return Outcome.REFUSED
 

@@ -23,6 +23,7 @@ __all__ = [
     "SqliteSeen",
     "Swept",
     "Verdict",
+    "is_opened_here",
     "open_seen",
 ]
 
@@ -47,3 +48,8 @@ def open_seen(seen: str | os.PathLike[str] | SeenStore | None, name: str, bounds
         text = os.fspath(seen)
         return RedisSeen(text, name, bounds) if text.startswith(_REDIS) else SqliteSeen(text, bounds)
     return seen
+
+
+def is_opened_here(seen: str | os.PathLike[str] | SeenStore | None) -> bool:
+    """Whether `open_seen` makes a store of its own of this argument: what the application has made, it closes."""
+    return seen is None or isinstance(seen, (str, os.PathLike))

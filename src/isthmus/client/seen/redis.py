@@ -142,7 +142,8 @@ class RedisSeen:
 
     def claim(self, messages: Sequence[Keys], owner: str) -> list[Verdict]:
         found = self._run(self._claim, owner, self.bounds.lease_ms, self.bounds.window_ms, *_flat(messages))
-        return [Verdict(each.decode()) for each in found]
+        # Text where the application's client has `decode_responses`.
+        return [Verdict(each.decode() if isinstance(each, bytes) else each) for each in found]
 
     def handle(self, messages: Sequence[Keys], owner: str) -> list[bool]:
         return [bool(each) for each in self._run(self._handle, self.bounds.window_ms, *_flat(messages))]

@@ -7,7 +7,7 @@ SQLite's locks do not hold on network file systems (`redis` is for those).
 
 Invariants: those of `isthmus.client.seen.store`, and:
     I5. Handled rows are removed from the front, so that their number is at most a difference of two row numbers.
-    I6. Every transaction begins as a writer (BEGIN IMMEDIATE): two processes never both see a message as new.
+    I6. Every transaction begins as a writer (BEGIN IMMEDIATE): two processes never both see a message as new. The time is read within it.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ class SqliteSeen:
             self._quick = self._open("NORMAL")
 
     def claim(self, messages: Sequence[Keys], owner: str) -> list[Verdict]:
-        now_ms = self._clock.wall_ms()
-
         def work(cursor: sqlite3.Cursor) -> list[Verdict]:
+            now_ms = self._clock.wall_ms()
             self._renew(cursor, owner, now_ms)
             return [self._claim(cursor, keys, owner, now_ms) for keys in messages]
 
@@ -105,8 +104,7 @@ class SqliteSeen:
         )
 
     def renew(self, owner: str) -> None:
-        now_ms = self._clock.wall_ms()
-        self._transact(self._quick, lambda cursor: self._renew(cursor, owner, now_ms))
+        self._transact(self._quick, lambda cursor: self._renew(cursor, owner, self._clock.wall_ms()))
 
     def retire(self, owner: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
@@ -116,9 +114,8 @@ class SqliteSeen:
         self._transact(self._quick, work)
 
     def sweep(self) -> Swept:
-        now_ms = self._clock.wall_ms()
-
         def work(cursor: sqlite3.Cursor) -> Swept:
+            now_ms = self._clock.wall_ms()
             gone = cursor.execute("SELECT owner FROM owner WHERE until_ms < ?", (now_ms,)).fetchall()
             cursor.executemany("DELETE FROM claim WHERE owner = ?", gone)
             cursor.executemany("DELETE FROM owner WHERE owner = ?", gone)
@@ -169,9 +166,8 @@ class SqliteSeen:
         return Verdict.MINE if owners else Verdict.NEW
 
     def _handle(self, batch: Sequence[_Handling]) -> None:
-        now_ms = self._clock.wall_ms()
-
         def work(cursor: sqlite3.Cursor) -> None:
+            now_ms = self._clock.wall_ms()
             for each in batch:
                 each.fresh = []
                 for keys in each.messages:

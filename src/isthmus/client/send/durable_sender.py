@@ -138,7 +138,7 @@ class DurableSender:
         self._drains = drain
         self._starting = threading.Lock()
         self._store = Store(path, Limits(max_bytes, max_age, min_free_bytes))
-        claim(self._store.folder.path, entity)
+        claim(self._store.folder, entity)
         self._limit = max_message_bytes or _read_limit(self._store.folder.path)
         self._start()
 
@@ -182,6 +182,7 @@ class DurableSender:
 
     def keep(self, parcel: Parcel) -> None:
         """Put encoded messages on disk, without asking whether the namespace takes them."""
+        self._start_in_child()
         self._store.append(parcel.payloads)
         self._drain.wake()
 
@@ -229,11 +230,14 @@ class DurableSender:
         self._store.close()
         self._drain.close()
 
-    def _check(self, parcel: Parcel) -> None:
+    def _start_in_child(self) -> None:
         if os.getpid() != self._pid:
             with self._starting:
                 if os.getpid() != self._pid:  # a forked child has no thread that delivers
                     self._start()
+
+    def _check(self, parcel: Parcel) -> None:
+        self._start_in_child()
         failure = self._drain.failure
         if failure in (Failure.FORBIDDEN, Failure.MISSING):
             raise EntityForbiddenError(self._entity, failure.value, self._drain.state().error)

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -112,7 +113,11 @@ class Lane:
 
     def open_soon(self, timeout: float | None = None) -> Future[Attempt]:
         """Begin to open the link in the background; the outcome comes in `timeout` seconds or not at all."""
-        return self._give(None, self._connect_timeout if timeout is None else timeout)[1].done
+        return self.start_opening(self._connect_timeout if timeout is None else timeout).done
+
+    def start_opening(self, timeout: float) -> Sending:
+        """As `open_soon`, for callers that give it up: an opening that hangs ends by nothing else."""
+        return Sending(self, *self._give(None, timeout), timeout)
 
     def send(self, parcel: Parcel, timeout: float) -> Attempt:
         """Send, and wait no longer than `timeout` seconds."""
@@ -125,6 +130,12 @@ class Lane:
     def start(self, parcel: Parcel, timeout: float) -> Sending:
         """As `begin`, for callers that wait in another way."""
         return Sending(self, *self._give(parcel, timeout), timeout)
+
+    def not_started(self, error: Exception) -> Sending:
+        """The attempt in whose place `start` raised: certainly not sent."""
+        task = _Task(None, time.monotonic() + 1.0, Future())
+        task.done.set_result(Attempt(error, Failure.GONE))
+        return Sending(self, None, task, 0.0)
 
     def abandon(self) -> None:
         """Abandon the current attempt with its connection; its waiter returns at once."""
@@ -161,7 +172,7 @@ class Sending:
 
     __slots__ = ("_lane", "_task", "_timeout", "_worker")
 
-    def __init__(self, lane: Lane, worker: _Worker, task: _Task, timeout: float) -> None:
+    def __init__(self, lane: Lane, worker: _Worker | None, task: _Task, timeout: float) -> None:
         self._lane, self._worker, self._task, self._timeout = lane, worker, task, timeout
 
     @property
@@ -182,7 +193,8 @@ class Sending:
 
     def expire(self) -> Attempt:
         """Give it up: its connection is cut, and its outcome unknown if it had begun."""
-        self._worker.abandon()
+        if self._worker is not None:
+            self._worker.abandon()
         error = TimeoutError(f"no answer from {self._lane.endpoint.given} within {self._timeout:g} seconds")
         return Attempt(error, Failure.UNKNOWN, not self._task.has_begun, self._task.has_begun, seconds=self._timeout)
 
@@ -193,6 +205,7 @@ class _Worker:
     def __init__(self, lane: Lane, connect_timeout: float, idle_refresh: float) -> None:
         self.is_open = False
         self.has_ended = False
+        self._pid = os.getpid()
         self._lane = lane
         self._connect_timeout = connect_timeout
         self._idle_refresh = idle_refresh
@@ -209,7 +222,7 @@ class _Worker:
     def give(self, task: _Task) -> bool:
         """Add a task; False if this worker takes none any more."""
         with self._lock:
-            if self.has_ended:
+            if self.has_ended or self._pid != os.getpid():  # a forked child has no thread of its parent's
                 return False
             self._tasks.put(task)
             return True
@@ -219,7 +232,8 @@ class _Worker:
         with self._lock:
             self.has_ended = True
         self._tasks.put(None)
-        sdk.sever(self._socket or sdk.socket_of(self._handler))
+        if self._pid == os.getpid():  # a forked child would shut down its parent's connection
+            sdk.sever(self._socket or sdk.socket_of(self._handler))
 
     def finish(self, timeout: float) -> None:
         """Run the tasks, and close."""
@@ -279,6 +293,7 @@ class _Worker:
             batch = self._batch(task.parcel)
             link_was_open = task.has_begun = True
             self._sender.send_messages(batch, timeout=left)
+            self._socket = self._socket or sdk.socket_of(self._handler)
         except Exception as error:  # noqa: BLE001  # whatever the SDK raises is an outcome, which its caller judges
             failure = classify(error)
             definite = failure.is_definite(link_was_open) if link_was_open else True
@@ -301,7 +316,9 @@ class _Worker:
         self.is_open = self._lane.has_been_open = True
 
     def _note_handler(self, handler: Any) -> None:
-        self._handler = handler
+        """The SDK makes a connection, the first one or one in the place of another that it closed after a refusal."""
+        sdk.release(self._socket)  # the SDK leaves some open
+        self._handler, self._socket = handler, None
 
     def _batch(self, parcel: Parcel) -> Any:
         first = parcel.message_ids[0] if parcel.message_ids else None

@@ -14,10 +14,12 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp import codec, section
+from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Int, Symbol
 from isthmus.client import sdk
 from isthmus.client.identity import unique_message_id
@@ -88,10 +90,7 @@ class Parcel:
     def of_payloads(cls, payloads: Iterable[bytes]) -> Parcel:
         """Messages that were encoded before, e.g. read from an outbox."""
         kept = tuple(payloads)
-        sections = section.locate(kept[0])
-        properties = section.decode_properties(kept[0], sections.properties)
-        annotations = section.decode_map(kept[0], sections.message_annotations)
-        return cls(kept, (), _as_text(properties.get("group_id")), _as_text(annotations.get(Symbol(_PARTITION_KEY))))
+        return cls(kept, (), *_keys(kept[0]))
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -155,6 +154,19 @@ def _encode_plain(message: AmqpAnnotatedMessage, message_id: str) -> bytes | Non
     parts.append(b"\x00\x53\x75")
     parts.append(codec.encode(body))
     return b"".join(parts)
+
+
+def _keys(payload: bytes) -> tuple[str | None, str | None]:
+    """SessionId and partition key of an encoded message; None for one that cannot be read: the SDK encodes what nobody can read,
+    and the namespace judges it.
+    """
+    session_id = key = None
+    with suppress(CodecError):
+        sections = section.locate(payload)
+        with suppress(CodecError):
+            session_id = section.decode_property(payload, sections.properties, "group_id")
+        key = section.map_value(payload, sections.message_annotations, _PARTITION_KEY)
+    return _as_text(session_id), _as_text(key)
 
 
 def _partition_key(annotations: Any) -> Any:

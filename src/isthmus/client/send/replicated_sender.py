@@ -117,12 +117,13 @@ class _Base:
             mode, entity, attempt_timeout, bool(self._outboxes), frozenset(fail_over_on),
             active=Side.PRIMARY if self._state is None else self._state.load(),
         )  # fmt: skip
+        self._saving = threading.Lock()
         self._lock = threading.RLock()  # an opening that has ended already calls back at once
         self._counts: dict[str, dict[str, int]] = {
             name: {side.value: 0 for side in Side} for name in ("taken", "pending", "missed", "unknown")
         }
         self._sent = self._failed = 0
-        self._warming: tuple[Lane, Future[Attempt], float] | None = None  # until when it may take
+        self._warming: Sending | None = None
         for lane in self._lanes.values():
             lane.open_soon()
 
@@ -170,38 +171,43 @@ class _Base:
         return outbox is not None and not outbox.is_empty
 
     def _start(self, effect: Try, parcel: Parcel) -> dict[Side, Sending]:
-        started = {}
+        started: dict[Side, Sending] = {}
         for side in effect.sides:
             lane = self._lanes[side]
             timeout = self._attempt_timeout if lane.has_been_open else self._connect_timeout
-            started[side] = lane.start(parcel, max(0.05, timeout - effect.spent))
+            try:
+                started[side] = lane.start(parcel, max(0.05, timeout - effect.spent))
+            except (ValueError, RuntimeError) as error:  # closed meanwhile, or no thread to be had
+                if not started:
+                    raise
+                started[side] = lane.not_started(error)  # the other side may take the messages
         return started
 
     def _warm(self) -> None:
         """Open the link of the standby, if it has none, while sends go elsewhere; called with the lock held."""
         now = time.monotonic()
         if self._warming is not None:
-            lane, opening, until = self._warming
-            if not opening.done():
-                if now < until:
+            if not self._warming.done.done():
+                if self._warming.seconds_left:
                     return
-                lane.abandon()  # the SDK itself would wait for ever for a peer that accepts a connection and says nothing
+                # The SDK itself would wait for ever for a peer that accepts a connection and says nothing.
+                self._warming.expire()
             self._warming = None
         standby = self._replication.active.other
         lane = self._lanes[standby]
         if lane.is_open or not self._replication.wants_link(standby, now):
             return
         try:
-            opening = lane.open_soon(self._connect_timeout)
-        except ValueError:  # closed meanwhile
+            opening = lane.start_opening(self._connect_timeout)
+        except (ValueError, RuntimeError):  # closed meanwhile, or no thread to be had
             return
-        self._warming = lane, opening, now + self._connect_timeout
+        self._warming = opening
 
         def note(opened: Future[Attempt]) -> None:
             with self._lock:
                 self._replication.opened(standby, opened.result(), time.monotonic())
 
-        opening.add_done_callback(note)
+        opening.done.add_done_callback(note)
 
     def _count(self, parcel: Parcel, result: SendResult) -> SendResult:
         with self._lock:
@@ -221,14 +227,15 @@ class _Base:
             self._outboxes[side].keep(parcel)
         except (StoreError, OutcomeUnknownError) as error:
             _log.error("%s does not get %d messages: %s", side.value, len(parcel), error)
-            return {side: Attempt(error, Failure.FULL)}
+            return {side: Attempt(error, Failure.FULL, is_definite=not isinstance(error, OutcomeUnknownError))}
         return None
 
     def _save(self, active: Side) -> None:
         _log.warning("roles swapped: entity=%s active=%s", self._entity, active.value)
         if self._state is not None:
             try:
-                self._state.save(active)
+                with self._saving:  # two threads may come here in another order than that of their swaps
+                    self._state.save(self._replication.active)
             except StoreError as error:
                 # The message has been taken; the roles hold in this process, and a restart finds them again by a failure.
                 _log.error("%s", error)

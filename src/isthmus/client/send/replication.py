@@ -102,8 +102,9 @@ class SendResult:
         message_ids: MessageIds of the messages, in their order.
         taken: sides that took them.
         pending: sides that get them from the outbox.
-        missed: sides that did not take them and will not get them: there is no outbox, or they were refused there.
-        unknown: sides whose answer is missing; they may hold them as well, under the same MessageIds.
+        missed: sides that did not take them and will not get them: there is no outbox, it took nothing, or they were refused there.
+        unknown: sides whose answer is missing, or the disk of whose outbox failed while it synced; they may hold or get them as well, under
+            the same MessageIds.
         active: the side that is tried first from now on (passive mode).
     """
 
@@ -219,7 +220,7 @@ class Replication:
                     yield Save(side)
                 return self._result((side,), (), (), outcomes)
             if outcome.failure not in self.fail_over_on:
-                raise _error_of(outcome)
+                raise _error_of(outcome, outcomes)
         raise self._unavailable(outcomes)
 
     def _try_one(self, side: Side, outcome: _Outcome, now: Callable[[], float]) -> Generator[Effect, Any, None]:
@@ -251,7 +252,7 @@ class Replication:
                 self._note(side, answer[side], outcomes[side], now)
             if any(_took(outcome) for outcome in outcomes.values()):
                 break
-            if any(outcome.failure is not None and outcome.failure.is_for_the_message for outcome in outcomes.values()):
+            if any(_refused(outcome) for outcome in outcomes.values()):
                 break
         taken = tuple(side for side, outcome in outcomes.items() if _took(outcome))
         if not taken:
@@ -261,9 +262,9 @@ class Replication:
         for side, outcome in outcomes.items():
             if _took(outcome):
                 continue
-            refused = outcome.failure is not None and outcome.failure.is_for_the_message
-            if self.has_outbox and not refused:
+            if self.has_outbox and not _refused(outcome):
                 refusal = yield Keep(side)
+                outcome.is_unknown = outcome.is_unknown or (refusal is not None and not refusal[side].is_definite)
                 (missed if refusal else pending).append(side)
             else:
                 missed.append(side)
@@ -300,7 +301,7 @@ class Replication:
         ):
             for outcome in outcomes.values():
                 if outcome.failure is not None and wanted(outcome.failure):
-                    return _error_of(outcome)
+                    return _error_of(outcome, outcomes)
         return self._unavailable(outcomes)
 
     def _unavailable(self, outcomes: Mapping[Side, _Outcome]) -> RegionsUnavailableError:
@@ -319,7 +320,22 @@ def _took(outcome: _Outcome) -> bool:
     return outcome.attempt is not None and outcome.attempt.ok
 
 
-def _error_of(outcome: _Outcome) -> BaseException:
+def _refused(outcome: _Outcome) -> bool:
+    """Whether a side refused the message for itself. What was not sent was not looked at: the link, or the endpoint, is wrong."""
+    attempt = outcome.attempt
+    return (
+        attempt is not None and attempt.was_sent and attempt.failure is not None and attempt.failure.is_for_the_message
+    )
+
+
+def _error_of(outcome: _Outcome, outcomes: Mapping[Side, _Outcome]) -> BaseException:
+    """What the SDK raised, with a note of the sides that may have taken the message all the same (I3)."""
     assert outcome.attempt is not None
-    assert outcome.attempt.error is not None
-    return outcome.attempt.error
+    error = outcome.attempt.error
+    assert error is not None
+    unknown = [side.value for side, each in outcomes.items() if each.is_unknown]
+    if unknown:
+        note = f"{' and '.join(unknown)} may have the message: send it again with the same MessageId"
+        if note not in getattr(error, "__notes__", ()):  # one error may end several sends
+            error.add_note(note)
+    return error

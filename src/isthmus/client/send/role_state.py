@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 
 from isthmus.client.send.replication import Side
@@ -50,7 +51,9 @@ class RoleState:
             StoreError: the disk refused.
         """
         try:
-            write_file(self._path, json.dumps({"active": active.value}).encode(), suffix=f".{os.getpid()}.new")
+            # Several senders of a process may share the file.
+            suffix = f".{os.getpid()}-{threading.get_ident()}.new"
+            write_file(self._path, json.dumps({"active": active.value}).encode(), suffix=suffix)
         except OSError as error:
             raise StoreError(
                 f"the roles cannot be written to {self._path}: {error.strerror}; free or repair the disk"

@@ -32,11 +32,11 @@ from isthmus.connectors.amqp.option import SourceOptions
 from isthmus.connectors.amqp.peer import can_drain, peer_of, receiver_terms
 from isthmus.connectors.amqp.position import Positions
 from isthmus.connectors.amqp.redelivery import RedeliveryMemory
-from isthmus.connectors.servicebus.ledger import Ledger
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass
+from isthmus.connectors.servicebus.spark.ledger import Ledger
 from isthmus.errors import IsthmusError, NotAllowedError
 from isthmus.transport import Client
 from isthmus.transport.receiver import Deliveries

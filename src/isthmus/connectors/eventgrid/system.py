@@ -9,7 +9,7 @@ from isthmus.connectors.eventgrid.option import TargetOptions, read_source, read
 from isthmus.connectors.eventgrid.service import EventGrid
 from isthmus.connectors.http.client import HttpClient
 from isthmus.connectors.listen.option import ListenOptions
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.system import Peek
 from isthmus.errors import ConnectionLostError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ class EventGridSystem:
         finally:
             service.close()
 
-    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
+    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> None:
         """The data plane does not tell."""
-        return Waits()
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """Events cannot be looked at without taking them.

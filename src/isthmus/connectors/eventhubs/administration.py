@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, open_store
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, open_store
 from isthmus.connectors.eventhubs.option import HubOptions, read_hub
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
 from isthmus.errors import ConfigError, EntityNotFoundError, Fault

@@ -19,7 +19,7 @@ from typing import Self
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey
+from isthmus.connectors.checkpoint.checkpoint import GroupKey
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.link import PartitionLink

@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT, Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, GroupKey, open_store
-from isthmus.connectors.eventhubs.checkpoint.thread import CheckpointThread, Loaded
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, GroupKey, open_store
+from isthmus.connectors.checkpoint.thread import CheckpointThread, Loaded
 from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import SourceOptions

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isthmus.connectors.checkpoint.checkpoint import open_store
 from isthmus.connectors.eventhubs.administration import EventHubsAdministration
 from isthmus.connectors.eventhubs.blocking import LOOK_SECONDS, BlockingHubs
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import open_store
 from isthmus.connectors.eventhubs.option import read_hub
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
@@ -68,7 +68,7 @@ class EventHubsSystem:
             for number, view in hubs.views(entity).items():
                 if not view.is_empty:
                     found += max(0, view.last + 1 - max(view.begin, starts.get(number, view.begin)))
-        return Waits(found)
+        return Waits(found, are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """An event hub, browsed."""

@@ -31,10 +31,10 @@ from isthmus.connectors.eventhubs.option import TargetOptions
 from isthmus.connectors.eventhubs.partition.address import sender_path
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.pool import HubPool
-from isthmus.connectors.servicebus.error import TargetChangedError
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
+from isthmus.connectors.servicebus.spark.error import TargetChangedError
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 from isthmus.message import name as names
 from isthmus.message.copy_policy import CopyPolicy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from isthmus.connectors.http.client import HttpClient
 from isthmus.connectors.http.option import read_source, read_target
 from isthmus.connectors.spool.folder import SpoolFolder
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.system import Peek
 from isthmus.errors import ConnectionLostError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ class HttpSystem:
         finally:
             client.close()
 
-    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
+    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> None:
         """What waits at a listener is known to its route alone."""
-        return Waits()
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """What was posted cannot be looked at.

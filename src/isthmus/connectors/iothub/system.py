@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isthmus.connectors.checkpoint.checkpoint import GroupKey, open_store
 from isthmus.connectors.eventhubs.administration import EventHubsAdministration
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey, open_store
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
@@ -125,7 +125,7 @@ class IotHubSystem:
             for number, view in hubs.views(entity).items():
                 if not view.is_empty:
                     found += max(0, view.last + 1 - max(view.begin, starts.get(number, view.begin)))
-        return Waits(found)
+        return Waits(found, are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """The messages of devices, browsed."""

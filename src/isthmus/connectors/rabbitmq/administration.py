@@ -28,7 +28,7 @@ from urllib.parse import quote, urlsplit
 
 from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
 from isthmus.connectors.rabbitmq.option import BrokerOptions, read_broker
-from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.remark import DELIVERY_LIMIT, has_default_limit, remarks_of
 from isthmus.connectors.secret import resolve
 from isthmus.errors import EntityNotFoundError, IsthmusError

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isthmus.connectors.rabbitmq.option import read_broker
-from isthmus.connectors.rabbitmq.probe import Probe
-from isthmus.connectors.rabbitmq.stream import StreamPeek
+from isthmus.connectors.rabbitmq.port.probe import Probe
+from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.system import Peek, Waits
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.topology.state import AUDIT_SUFFIX
@@ -55,7 +55,7 @@ class RabbitSystem:
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
         """The messages of a queue that are ready; of an exchange those of the queue that is bound to it for the route."""
         with Probe(read_broker(options)) as probe:
-            return Waits(probe.queue(group or entity))
+            return Waits(probe.queue(group or entity), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """Opens a stream.

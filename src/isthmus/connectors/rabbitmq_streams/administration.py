@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.rabbitmq.administration import RabbitAdministration
 from isthmus.connectors.rabbitmq.option import read_broker
-from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq_streams.look import broker_options, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_place
 from isthmus.errors import EntityNotFoundError, IsthmusError

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from isthmus.connectors.rabbitmq.stream import EMPTY_SECONDS
+from isthmus.connectors.rabbitmq.port.stream import EMPTY_SECONDS
 
 __all__ = ["LastChunk"]
 

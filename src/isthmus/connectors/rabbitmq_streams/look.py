@@ -1,6 +1,7 @@
 """Looks at streams, for administration and driver.
 
-What it is: the last message of a stream, and how many stand behind an offset. Calls block. What it is not: the browsing (`isthmus.connectors.rabbitmq.stream`).
+What it is: the last message of a stream, and how many stand behind an offset. Calls block. What it is not: the browsing
+(`isthmus.connectors.rabbitmq.port.stream`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isthmus.connectors.rabbitmq.option import read_broker
-from isthmus.connectors.rabbitmq.stream import first_offset, last_record
+from isthmus.connectors.rabbitmq.port.stream import first_offset, last_record
 from isthmus.connectors.rabbitmq_streams.option import BROKER_NAMES
 from isthmus.connectors.rabbitmq_streams.record import digest_of
 

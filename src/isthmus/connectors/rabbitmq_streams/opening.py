@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.rabbitmq.protocol.error import INTERNAL_ERROR, ClosedByBrokerError
 from isthmus.errors import ConnectionLostError, IsthmusError
 

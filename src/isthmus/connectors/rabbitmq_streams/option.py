@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import GroupKey
+from isthmus.connectors.checkpoint.checkpoint import GroupKey
 from isthmus.connectors.rabbitmq.option import SHORT_BYTES, BrokerOptions
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault

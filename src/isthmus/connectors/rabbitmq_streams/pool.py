@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from isthmus.connectors.end_pool import EndPool
-from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 from isthmus.connectors.rabbitmq.protocol.connection import Connection
 
 __all__ = ["Owing", "StreamPool"]

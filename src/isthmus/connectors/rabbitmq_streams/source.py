@@ -30,18 +30,18 @@ from collections.abc import Callable, Sequence
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, GroupKey
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
-from isthmus.connectors.eventhubs.checkpoint.thread import CheckpointThread, Loaded
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, GroupKey
+from isthmus.connectors.checkpoint.folder_store import FolderStore
+from isthmus.connectors.checkpoint.thread import CheckpointThread, Loaded
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
-from isthmus.connectors.rabbitmq.end import CHANNEL, End
+from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
+from isthmus.connectors.rabbitmq.port.stream import PREFETCH
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
-from isthmus.connectors.rabbitmq.stream import PREFETCH
 from isthmus.connectors.rabbitmq_streams.last_chunk import LastChunk
 from isthmus.connectors.rabbitmq_streams.loss import Losses
 from isthmus.connectors.rabbitmq_streams.opening import Opening, explained, made_again, opening

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
-from isthmus.connectors.rabbitmq.probe import Probe
-from isthmus.connectors.rabbitmq.stream import StreamPeek
+from isthmus.connectors.checkpoint.folder_store import FolderStore
+from isthmus.connectors.rabbitmq.port.probe import Probe
+from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq_streams.look import broker_options, count_from, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_place
 from isthmus.connectors.system import Peek, Waits
@@ -58,7 +58,7 @@ class StreamSystem:
         last, _ = last_of(options, entity)
         if last < 0 < start:
             raise ConnectionLostError(f"stream '{entity}' gives nothing, though it was read up to offset {start - 1}")
-        return Waits(count_from(options, entity, start, last))
+        return Waits(count_from(options, entity, start, last), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """A stream, browsed; it has no partition that could be named."""

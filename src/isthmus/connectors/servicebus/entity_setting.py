@@ -55,6 +55,7 @@ _NUMBERS = {"max_delivery_count", "max_size_in_megabytes", "max_message_size_in_
 _TEXTS = {"forward_to", "forward_dead_lettered_messages_to", "user_metadata"}
 _STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_DIGITS = 20
 _ENDLESS = "P10675199DT2H48M5.4775807S"
 
 
@@ -88,7 +89,7 @@ def _parse(name: str, text: str) -> Any:
     if name in _DURATIONS:
         return _parse_duration(name, text)
     if name in _NUMBERS:
-        if not text.isdigit():
+        if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS):
             raise InvalidArgumentError(f"{name} is a number; {text!r} is none")
         return int(text)
     if name == "status":

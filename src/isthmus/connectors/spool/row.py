@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from isthmus.amqp import codec, section
-from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, UNREADABLE_BODY, decoded_batch
+from isthmus.connectors.servicebus.spark.row import DECODED_DDL, DECODED_SCHEMA, UNREADABLE_BODY, decoded_batch
 from isthmus.connectors.spool.block import Record
 
 __all__ = ["ARCHIVE_DDL", "ARCHIVE_SCHEMA", "MESSAGE_DDL", "MESSAGE_SCHEMA", "PARTITIONS", "batch_of", "restore"]

@@ -25,7 +25,7 @@ from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.row import restore
 from isthmus.errors import EntityNotFoundError
-from isthmus.replication.archive.folder import ArchiveFolder
+from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder
 from isthmus.replication.archive.query import archive_columns
 
 __all__ = ["ArchivePeek", "rows_of"]
@@ -84,7 +84,12 @@ class ArchivePeek:
         return [self._message(int(self._places[row]), int(self._at[row])) for row in range(start, stop)]
 
     def _message(self, place: int, at: int) -> bytes:
-        return self._messages[at] if place < 0 else restore(self._load(place)[at])
+        if place < 0:
+            return self._messages[at]
+        try:
+            return restore(self._load(place)[at])
+        except ValueError as error:  # its digest does not fit
+            raise ArchiveError(f"{self._files[place]}: {error}") from None
 
     def _look(self) -> None:
         """Find what exists: the watermark, then the spool, then the table. What is committed meanwhile is in both; it counts once."""
@@ -108,7 +113,7 @@ class ArchivePeek:
         self._load.cache_clear()
         self._files = self._folder.files()
         for index, file in enumerate(self._files):
-            table = pq.read_table(self._folder.moved(file), columns=_PLACE, partitioning=None)
+            table = _read(self._folder.moved(file), _PLACE)
             sequences = table.column("sequence_number").fill_null(-1).to_numpy()
             epochs = table.column("sequence_epoch").to_numpy()
             times = table.column("enqueued_time").cast(_MS, safe=False).cast(pa.int64()).fill_null(0).to_numpy()
@@ -138,7 +143,7 @@ class ArchivePeek:
 
     def _load_file(self, index: int) -> list[dict[str, Any]]:
         file = self._folder.moved(self._files[index])
-        rows: list[dict[str, Any]] = pq.read_table(file, columns=_RESTORED, partitioning=None).to_pylist()
+        rows: list[dict[str, Any]] = _read(file, _RESTORED).to_pylist()
         return rows
 
 
@@ -176,6 +181,9 @@ def rows_of(table: Path, after: datetime | None = None, before: datetime | None 
         table: its folder.
         after: leave out hours that end before this time.
         before: leave out hours that begin at this time or behind it.
+
+    Raises:
+        ArchiveError: a file of it cannot be read.
     """
     folder = ArchiveFolder(table, archive_columns())
     batches: dict[str, list[Path]] = {}
@@ -184,9 +192,16 @@ def rows_of(table: Path, after: datetime | None = None, before: datetime | None 
             batches.setdefault(file.name.partition("-")[0], []).append(file)
     for _, files in sorted(batches.items()):
         # Reading takes as long as whoever asks: a batch that was noted when it began is moved meanwhile.
-        read = pa.concat_tables([pq.read_table(folder.moved(file), partitioning=None) for file in files])
+        read = pa.concat_tables([_read(folder.moved(file)) for file in files])
         for batch in read.sort_by("spool_number").to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
+
+
+def _read(file: Path, columns: list[str] | None = None) -> pa.Table:
+    try:
+        return pq.read_table(file, columns=columns, partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        raise ArchiveError(f"{file} cannot be read: {error}") from None
 
 
 def _overlaps(file: Path, after: datetime | None, before: datetime | None) -> bool:

@@ -144,11 +144,13 @@ class SharedQuery:
             self.control.remove(name, why)
 
     def has_left(self, name: str) -> bool:
-        """Whether nothing of a removed route is under way."""
-        if self._failure is not None or not self.control.busy():
-            return True
-        report = self.control.reports().get(name)
-        return report is not None and report.state is RouteState.ENDED
+        """Whether nothing of a removed route is under way. Then the next look at the reports tells all that was settled."""
+        if self._failure is None and self.control.busy():
+            report = self.control.reports().get(name)
+            if report is None or report.state is not RouteState.ENDED:
+                return False
+        self._reports = (float("-inf"), self._reports[1])
+        return True
 
     def is_active(self) -> bool:
         """Whether it runs.
@@ -166,6 +168,7 @@ class SharedQuery:
                     ended = [text for text in self.control.ended_errors() if text]
                     told = cause_of(str(error)) if error is not None else ended[-1] if ended else ""
                     self._failure = WORKER_GONE if self._clock() < self._died_at + DEATH_SECONDS else told
+                    self._reports = (float("-inf"), self._reports[1])  # the next look tells all that was settled
                     return False
             self._active_until = now + LOOK_SECONDS
         return True

@@ -67,11 +67,19 @@ class Backlog:
     Attributes:
         waiting: messages there, those under way included; at most so many, since messages that are deferred, or were
             taken out of turn, are counted along.
-        oldest_enqueued_ms: wall time at which the first of them entered; 0 where none waits.
+        oldest_enqueued_ms: wall time at which the first of them entered; 0 where none waits, or it is not known.
+        are_ready: whether the route gets all of them now, as far as the system tells.
     """
 
     waiting: int = 0
     oldest_enqueued_ms: int = 0
+    are_ready: bool = True
+
+    def age_seconds(self, wall_ms: int) -> float | None:
+        """Age of the first of them; 0 where none waits, None where it is not known."""
+        if self.waiting and not self.oldest_enqueued_ms:
+            return None
+        return max(0, wall_ms - self.oldest_enqueued_ms) / 1000 if self.waiting else 0.0
 
 
 class Seldom:

@@ -18,15 +18,6 @@ import gc
 
 from pyspark.daemon import manager
 
-import isthmus.bridge.host.reader.reader
-import isthmus.bridge.host.sender.sender
-import isthmus.bridge.spark.inflow
-import isthmus.bridge.spark.outflow
-import isthmus.bridge.spark.source
-import isthmus.connectors.servicebus.port.connector
-import isthmus.connectors.servicebus.sink
-import isthmus.connectors.servicebus.source  # noqa: F401 - for those who are forked
-
 gc.collect()
 gc.freeze()
 

@@ -15,15 +15,23 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isthmus.connectors.ledger.file import OPEN
+from isthmus.errors import IsthmusError
 from isthmus.replication.ledger.table import rows_of
 
-__all__ = ["moved"]
+__all__ = ["LedgerUnreadableError", "moved"]
 
 _COLUMNS = ["route", "outcome", "moved_time", "source", "sequence_number", "origin", "origin_sequence_number"]
 _MOVED = "moved"
+
+
+class LedgerUnreadableError(IsthmusError):
+    """What a route has moved cannot be read."""
+
+    code = "ledger-unreadable"
 
 
 def moved(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
@@ -35,7 +43,7 @@ def moved(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
         origins: alias and entity of the origin, as provenance has it.
 
     Raises:
-        OSError: the folder cannot be read.
+        LedgerUnreadableError: a file of it cannot be read.
     """
     folded = {each.lower() for each in origins}
     found: dict[int, int] = {}
@@ -58,6 +66,12 @@ def _rows(ledger: Path) -> Iterator[dict[str, Any]]:
             data = path.read_bytes()
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise LedgerUnreadableError(f"{path} cannot be read: {error.strerror or error}") from None
         yield from rows_of(data, bodies=False)
     for path in sorted(ledger.glob("date=*/*.parquet")):
-        yield from pq.ParquetFile(path).read(columns=_COLUMNS).to_pylist()
+        try:
+            rows = pq.ParquetFile(path).read(columns=_COLUMNS).to_pylist()
+        except (pa.ArrowException, OSError) as error:
+            raise LedgerUnreadableError(f"{path} cannot be read: {error}") from None
+        yield from rows

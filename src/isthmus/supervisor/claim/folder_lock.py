@@ -14,10 +14,11 @@ import contextlib
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
-from isthmus.errors import IsthmusError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 
-__all__ = ["FolderInUseError", "held_folder"]
+__all__ = ["FolderInUseError", "held_folder", "usable_folder"]
 
 FILE = "run.lock"
 
@@ -37,6 +38,20 @@ class FolderInUseError(IsthmusError):
         )
 
 
+def usable_folder(folder: Path) -> TextIO:
+    """The file in a state folder that a run locks, open; both are created if absent.
+
+    Raises:
+        InvalidArgumentError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return (folder / FILE).open("w")
+    except OSError as error:
+        text = f"the state folder {folder} cannot be used: {error.strerror or error}; name another one with --state"
+        raise InvalidArgumentError(text) from None
+
+
 @contextlib.contextmanager
 def held_folder(folder: Path) -> Iterator[None]:
     """While it lasts, no other run uses the folder.
@@ -46,9 +61,9 @@ def held_folder(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderInUseError: another run uses it.
+        InvalidArgumentError: nothing can be written there.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / FILE).open("w") as lock:
+    with usable_folder(folder) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -65,9 +65,10 @@ def examine(federation: Federation) -> list[Finding]:
 
 def _examined(federation: Federation, namespace: NamespaceRef, needed: Rights | None) -> Iterator[Finding]:
     if needed is None:
-        yield Finding(
-            alias=namespace.alias, subject="tasks", verdict=Verdict.WARNING, text="no task uses it", hint="remove it"
-        )
+        paired = {alias for pair in federation.pairs.values() for alias in (pair.primary, pair.secondary)}
+        if namespace.alias not in paired:
+            text = "no task and no pair uses it"
+            yield Finding(alias=namespace.alias, subject="tasks", verdict=Verdict.WARNING, text=text, hint="remove it")
         needed = Rights(alias=namespace.alias, kind=namespace.kind, granted_by={})
     one = _Examination(namespace, needed)
     yield from one.service_bus() if namespace.is_service_bus else one.other()

@@ -6,7 +6,7 @@ is. What it is not: the sending (`isthmus.supervisor.watch.canary_watch`).
 Invariants:
     I1. The age is that of the newest canary that has arrived; what was only sent, or acknowledged, says nothing.
     I2. One canary is on its way at a time, so that a target that is away is not met by many of them; after `GIVEN_UP` intervals
-        another one is sent.
+        another one is sent, or once the last one has expired: it cannot arrive any more, and the route is late until one does.
     I3. A canary is late after `LATE_INTERVALS` intervals, and not before `LATE_SECONDS`.
 """
 
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["Canary"]
+__all__ = ["LIFE_SECONDS", "Canary"]
 
 LATE_INTERVALS = 2
 LATE_SECONDS = 15.0
 GIVEN_UP = 20
+LIFE_SECONDS = 600.0
 
 
 class Canary:
@@ -38,7 +39,9 @@ class Canary:
 
     def due_at(self) -> float:
         """When the next one is to be sent."""
-        wait = self._interval_seconds * (GIVEN_UP if self._under_way else 1)
+        wait = self._interval_seconds
+        if self._under_way:
+            wait = max(wait, min(GIVEN_UP * wait, LIFE_SECONDS))
         return self._last_sent_at + wait
 
     def send(self, now: float) -> int:

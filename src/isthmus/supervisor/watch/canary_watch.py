@@ -24,7 +24,7 @@ from isthmus.amqp import section
 from isthmus.errors import IsthmusError
 from isthmus.message.name import CANARY
 from isthmus.replication.reach import Reach
-from isthmus.supervisor.watch.canary import Canary
+from isthmus.supervisor.watch.canary import LIFE_SECONDS, Canary
 from isthmus.topology.canary import canary_subscription
 from isthmus.topology.model import Endpoint, Route
 from isthmus.transport import Client, Receiver, Sender
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 5.0
 SEND_SECONDS = 10.0
-_TTL_MS = 600_000
 _CREDIT = 50
 _SLICE_SECONDS = 0.2
 _NUMBER = "isthmus-canary-number"
@@ -166,7 +165,7 @@ class CanaryWatch:
         session = {"group_id": CANARY} if route.options.ordering == "session" else {}
         return section.encode_message(
             json.dumps(body).encode(),
-            header=section.Header(durable=True, ttl_ms=_TTL_MS),
+            header=section.Header(durable=True, ttl_ms=int(LIFE_SECONDS * 1000)),
             properties={
                 "message_id": f"{CANARY}-{self._run}-{route.name}-{number}",
                 "content_type": "application/json",

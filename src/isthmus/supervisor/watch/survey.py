@@ -23,7 +23,7 @@ from isthmus.topology.route import routes
 __all__ = ["survey"]
 
 # What stays true of a run that has ended.
-_KEPT = ("moved", "dead_lettered", "discarded", "resent", "restarts", "last_error")
+_KEPT = ("moved", "dead_lettered", "discarded", "dropped", "resent", "restarts", "last_error")
 
 
 def survey(federation: Federation, folder: Path) -> dict[str, Any]:
@@ -51,9 +51,9 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
                 condition.paused(paused[route.task])
             try:
                 found = BacklogLook(clock).look(reach, route)
-                age_ms = clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
-                condition.stands(now, found.waiting, max(0, age_ms) / 1000)
-            except IsthmusError as error:
+                if found is not None:
+                    condition.stands(now, found.waiting, found.age_seconds(clock.wall_ms()))
+            except (IsthmusError, OSError) as error:
                 alias = route.source.alias
                 condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
             before = counted.get(route.name, {})

@@ -63,8 +63,8 @@ class BacklogLook:
         self._tail = last_sequence(peek, max(self._tail, head.sequence))
         return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
 
-    def look(self, reach: Reach, route: Route) -> Backlog:
-        """Look once at the source of a route, of whatever kind it is.
+    def look(self, reach: Reach, route: Route) -> Backlog | None:
+        """Look once at the source of a route, of whatever kind it is; None where its system tells nobody.
 
         Raises:
             IsthmusError: the source cannot be read.
@@ -72,9 +72,10 @@ class BacklogLook:
         group, plain = route.options.log.group, route.options.plain
         if not group and not plain.reads:
             return self(reach.peek(route.source))
-        waiting, oldest_ms = reach.waiting(route.source, group or plain.subscription)
-        self._interval_seconds = BUSY_SECONDS if waiting else min(IDLE_SECONDS, self._interval_seconds * 2)
-        return Backlog(waiting, oldest_ms)
+        found = reach.waiting(route.source, group or plain.subscription)
+        is_busy = found is not None and found.messages > 0
+        self._interval_seconds = BUSY_SECONDS if is_busy else min(IDLE_SECONDS, self._interval_seconds * 2)
+        return None if found is None else Backlog(found.messages, found.oldest_ms, found.are_ready)
 
     @property
     def interval_seconds(self) -> float:
@@ -147,5 +148,6 @@ class BacklogWatch:
                 told.add(route.name)
                 log.warning("route %s: its backlog cannot be measured: %s: %s", route.name, type(error).__name__, error)
             return UNREACHABLE_SECONDS
-        self._found[route.name] = self._clock(), found
+        if found is not None:
+            self._found[route.name] = self._clock(), found
         return look.interval_seconds

@@ -513,6 +513,13 @@ async def test_bodies_over_the_limit(served: Served) -> None:
     assert detail.startswith("SubCode=41300. ")
 
 
+async def test_bodies_with_an_encoding_are_refused(served: Served) -> None:
+    headers = {"Content-Encoding": "gzip"}
+    status, detail = await refusal(await served.request("PUT", "/q", entry(queue()), headers=headers))
+    assert status == 400
+    assert "Content-Encoding 'gzip'" in detail
+
+
 async def test_other_verbs_and_places(served: Served) -> None:
     for method, path in (("POST", "/q"), ("PATCH", "/q"), ("DELETE", "/$Resources/queues"), ("DELETE", "/")):
         status, detail = await refusal(await served.request(method, path))

@@ -182,6 +182,13 @@ def test_forwarding_targets_travel_as_absolute_urls() -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["://a", "1://a", "sb://h/1://a", "a b://c", "sb://h/" + "a" * 2048])
+def test_a_forwarding_target_that_is_neither_path_nor_url_is_refused(text: str) -> None:
+    body = f'<QueueDescription xmlns="{NAMESPACE}"><ForwardTo>{text}</ForwardTo></QueueDescription>'
+    with pytest.raises(InvalidArgumentError, match="ForwardTo"):
+        parse(body, QueueDescription)
+
+
 def test_elements_that_an_api_version_does_not_know_are_left_out_and_kept() -> None:
     topic = TopicDescription(max_message_size_in_kilobytes=2048)
     old = children(write(topic, "2017-04"))

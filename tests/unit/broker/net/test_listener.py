@@ -125,3 +125,13 @@ async def test_an_http_head_that_is_not_finished_is_dropped_i1(serve, monkeypatc
     port = serve()
     assert await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n") == b""
     assert "said nothing" in caplog.text
+
+
+async def test_an_http_head_that_is_too_long_is_refused_i1(serve, caplog):
+    port = serve()
+    head = b"GET / HTTP/1.1\r\n" + b"X: %s\r\n" % (b"a" * 1000) * 40
+    assert len(head) > 32 << 10
+    assert (await ask(port, head)).startswith(b"HTTP/1.1 431 ")
+    assert "http head" in caplog.text
+    whole = head[: 30 << 10] + b"\r\n\r\n"
+    assert await ask(port, whole) == b"http:" + whole

@@ -17,14 +17,16 @@ def test_a_kind_has_so_many_lines_in_an_interval_i1_i2() -> None:
     assert sample.close(3 * SECONDS) == []
 
 
-def test_lines_that_clients_cause_are_sampled_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+def test_lines_that_clients_cause_are_sampled_and_counted(caplog: pytest.LogCaptureFixture, level: int) -> None:
     now = [0.0]
+    caplog.set_level(logging.INFO)
     sampled = LogSampleFilter(lambda: now[0])
     caplog.handler.addFilter(sampled)
     try:
         log = logging.getLogger("isthmus.broker.peer")
         for number in range(3 * LINES):
-            log.warning("attach refused: peer=%s", number)
+            log.log(level, "attach refused: peer=%s", number)
         log.error("a fault")
         logging.getLogger("isthmus.store").warning("attach refused: peer=%s", 0)
         now[0] = SECONDS

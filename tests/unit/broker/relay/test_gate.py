@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import random
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 from aiohttp.test_utils import make_mocked_request
+from yarl import URL
 
 from isthmus.broker.relay import gate as gate_module
 from isthmus.broker.relay import listener as listener_module
@@ -121,6 +124,26 @@ async def test_a_chunked_request_is_fetched_and_a_large_answer_upgrades(served):
     await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
     await meeting.send_bytes(b"x" * 300_000)
     assert (await asked)[1] == b"x" * 300_000
+
+
+async def test_a_body_with_an_encoding_passes_as_it_is(served):
+    listener = await served.listen()
+    small, large = gzip.compress(b"x" * 200_000), gzip.compress(random.Random(1).randbytes(200_000))
+    for body in (small, b"not what the header says", large):
+        asked = served.begin("stock", "POST", data=body, headers={"Content-Encoding": "gzip"})
+        request = (await listener.told())["request"]
+        if body is large:
+            meeting = await listener.meet(request["address"])
+            request = (await meeting.receive_json())["request"]
+            came = (await meeting.receive(timeout=10)).data
+        else:
+            came = await listener.body()
+        assert (request["requestHeaders"]["Content-Encoding"], came) == ("gzip", body)
+        if body is large:
+            await meeting.send_json({"response": {"requestId": request["id"], "statusCode": 200}})
+        else:
+            await listener.answer(request)
+        assert (await asked)[0] == 200
 
 
 async def test_an_answer_comes_as_it_is_made(served):
@@ -256,11 +279,18 @@ async def test_rights_and_tokens(served):
         ("stock", {"Authorization": served.token("sender", path="stock")}, 502, "no listeners"),
         ("stock/x", {"Authorization": served.token("sender", path="stock/x")}, 502, "no listeners"),
         ("stock", {"Authorization": served.token("sender", path="stock/x")}, 401, "does not cover"),
+        # What a service may read as another path than the token's is open to a token for all of them only.
+        ("stock/x/../y", {"Authorization": served.token("sender", path="stock/x")}, 401, "does not cover"),
+        ("stock/x/%2E%2e%2fy", {"Authorization": served.token("sender", path="stock/x")}, 401, "does not cover"),
+        ("stock/x/..;/y", {"Authorization": served.token("sender", path="stock/x")}, 401, "does not cover"),
+        ("stock/x%5C..%5Cy", {"Authorization": served.token("sender", path="stock/x")}, 401, "does not cover"),
+        ("stock/x/../y", {"Authorization": served.token("sender", path="stock")}, 502, "no listeners"),
+        ("stock/x/..y;z", {"Authorization": served.token("sender", path="stock/x")}, 502, "no listeners"),
         ("open", {}, 502, "no listeners"),
         ("shop/prices/today", {"ServiceBusAuthorization": served.token("sender")}, 502, "'shop/prices'"),
     ]
     for path, headers, status, told in cases:
-        async with served.http.get(f"http://{served.host}/{path}", headers=headers) as answer:
+        async with served.http.get(URL(f"http://{served.host}/{path}", encoded=True), headers=headers) as answer:
             assert (answer.status, told in await answer.text()) == (status, True), (path, headers, answer.reason)
             assert re.search(r"TrackingId:[0-9a-f]{16}", answer.reason)
     token = served.token("sender")
@@ -376,6 +406,35 @@ async def test_a_side_that_does_not_read_stops_the_other_i2(served):
     theirs._response.connection.transport.resume_reading()
     assert len((await theirs.receive(timeout=20)).data) == 16 << 20
     await sending
+
+
+async def test_sockets_of_a_listener_are_no_strangers(served):
+    """Who shows an address that only a listener was told of goes before no stranger."""
+    listener = await served.listen()
+    connecting = served.connect()
+    connected = await listener.meet((await listener.told())["accept"]["address"])
+    await connecting
+    asked = served.begin("stock", "PUT", data=bytes(100_000))
+    fetched = await listener.meet((await listener.told())["request"]["address"])
+    await fetched.receive_json()
+    assert served.namespace.admission.strangers == 0
+    assert served.namespace.admission.sockets == 5
+    await asyncio.gather(connected.close(), fetched.close())
+    assert (await asked)[0] == 504
+
+
+@pytest.mark.parametrize(
+    "query", ["statusCode=404&statusDescription=x", "sb%2Dhc-statusCode=404", "s%62-hc-rendezvous=x"]
+)
+async def test_a_query_of_the_requesters_rejects_nothing(served, query):
+    listener = await served.listen()
+    url = URL(served.address(f"stock?{query}", "connect"), encoded=True)
+    headers = {"ServiceBusAuthorization": served.token("sender")}
+    connecting = asyncio.create_task(served.http.ws_connect(url, headers=headers))
+    address = (await listener.told())["accept"]["address"]
+    assert ("statusCode" in address) is query.startswith("status")
+    meeting = await listener.meet(URL(address, encoded=True))
+    await asyncio.gather((await connecting).close(), meeting.close())
 
 
 async def test_a_listener_rejects_a_connection(served):

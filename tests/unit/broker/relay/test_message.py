@@ -22,6 +22,13 @@ def test_headers_of_a_request_i1() -> None:
     assert "Authorization" not in message.request_headers(HEADERS, "relay", strip_authorization=True)
 
 
+def test_bytes_that_are_no_text_reach_a_listener_as_text() -> None:
+    """JSON has no form for half of a surrogate pair that every reader takes."""
+    came = [("X-Name", b"caf\xe9 \xc3\xa9".decode(errors="surrogateescape")), ("X-Name", "\udcff")]
+    assert message.connect_headers(came, strip_authorization=True) == {"X-Name": "caf\xe9 \xe9, \xff"}
+    assert message.request_headers(came, "r", strip_authorization=True)["X-Name"] == "caf\xe9 \xe9, \xff"
+
+
 def test_headers_of_a_connection_are_all_but_the_token_i1() -> None:
     passed = message.connect_headers(HEADERS, strip_authorization=True)
     assert "ServiceBusAuthorization" not in passed
@@ -72,6 +79,7 @@ def test_addresses() -> None:
     assert find_name("/$hc/shop/else", names.__contains__) == "shop"
     assert find_name("/%24hc/sto%63k/", names.__contains__) == "stock"
     assert find_name("/stocks", names.__contains__) == ""
+    assert without_own("sb%2dhc-token=x&a%3d=1&%73B-hc-id") == "a%3d=1"
     assert without_own("a=1&sb-hc-token=x&b=%20&SB-HC-ID=2&&c") == "a=1&b=%20&c"
     assert (
         rendezvous_address("wss://h:1", "/stock/x%20y", "a=1", {"sb-hc-action": "request", "sb-hc-id": "a&b"})

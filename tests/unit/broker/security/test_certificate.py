@@ -6,12 +6,16 @@ import ssl
 import stat
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 
+from isthmus.broker.security import certificate
 from isthmus.broker.security.certificate import CertificateError, CertificateFiles, ensure_certificate, server_context
+from isthmus.whole_file import write_file
 
 NOW_MS = time.time_ns() // 1_000_000
 DAY_MS = 86_400_000
@@ -104,9 +108,38 @@ def test_i3_an_interrupted_start_is_made_good(tmp_path: Path) -> None:
         assert handshake(files, files.authority, "localhost")
 
 
+@pytest.mark.parametrize("lost", ["ca.pem", "ca-key.pem", "server.pem", "server-key.pem"])
+@pytest.mark.parametrize("writes", range(4))
+def test_i3_a_start_that_is_interrupted_between_two_files_is_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, writes: int
+) -> None:
+    files = ensure_certificate(tmp_path, now_ms=NOW_MS)
+    (tmp_path / lost).unlink()
+    left = list(range(writes))
+
+    def interrupted(run: Any) -> Any:
+        def either(*args: Any, **more: Any) -> Any:
+            if not left:
+                raise InterruptedError
+            if run is write_file:
+                left.pop()
+            return run(*args, **more)
+
+        return either
+
+    with monkeypatch.context() as patch, suppress(InterruptedError):
+        patch.setattr(certificate, "write_file", interrupted(write_file))
+        patch.setattr(certificate, "_make_server", interrupted(certificate._make_server))
+        ensure_certificate(tmp_path, now_ms=NOW_MS)
+    ensure_certificate(tmp_path, now_ms=NOW_MS)
+    assert handshake(files, files.authority, "localhost")
+    ensure_certificate(tmp_path, ["new.example"], now_ms=NOW_MS)
+    assert handshake(files, files.authority, "new.example")
+
+
 def test_names_are_what_was_asked_for(files: CertificateFiles) -> None:
-    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    shown = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    names = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "broker.example"]
     assert ipaddress.ip_address("10.1.2.3") in names.get_values_for_type(x509.IPAddress)
 

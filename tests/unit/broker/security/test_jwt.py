@@ -28,15 +28,15 @@ def b64(data):
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def number(value):
-    return b64(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+def number(value, size=0):
+    return b64(value.to_bytes(size or (value.bit_length() + 7) // 8, "big"))
 
 
 def jwk(key, kid):
     numbers = key.public_key().public_numbers()
     if isinstance(key, rsa.RSAPrivateKey):
         return {"kty": "RSA", "kid": kid, "use": "sig", "n": number(numbers.n), "e": number(numbers.e)}
-    return {"kty": "EC", "crv": "P-256", "kid": kid, "x": number(numbers.x), "y": number(numbers.y)}
+    return {"kty": "EC", "crv": "P-256", "kid": kid, "x": number(numbers.x, 32), "y": number(numbers.y, 32)}
 
 
 def pem(key):
@@ -95,6 +95,10 @@ BAD = {
     "no issuer": (make(iss=...), "InvalidIssuer"),
     "another audience": (make(aud="https://other"), "InvalidAudience"),
     "no audience": (make(aud=...), "InvalidAudience"),
+    "an audience that is no text": (make(aud={"a": 1}), "InvalidAudience"),
+    "audiences that are no texts": (make(aud=[["a"], {}]), "InvalidAudience"),
+    "a header of no text": ("\udcff.e30.", "MalformedToken"),
+    "a signature of no text": (make() + "\udcff", "MalformedToken"),
     "an expired one": (make(exp=NOW), "ExpiredToken"),
     "one without an end": (make(exp=...), "MalformedToken"),
     "one that ends as text": (make(exp=str(NOW + 5)), "MalformedToken"),

@@ -205,7 +205,15 @@ def test_i2_a_key_file_opened_to_others_is_closed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"version": 2, "rules": []}', '{"version": 1, "rules": [{"x": "PLANTED"}]}']
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 2, "rules": []}',
+        '{"version": 1, "rules": [{"x": "PLANTED"}]}',
+        '{"version": 1, "rules": [{"key_name": "a", "primary_key": 5, "secondary_key": "PLANTED", "rights": ["Send"]}]}',
+    ],
 )
 def test_i4_a_broken_key_file_is_refused_without_quoting_it(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys.json"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import threading
 import time
@@ -425,6 +426,39 @@ def test_a_forked_child_that_closes_what_it_never_used_takes_nothing_from_its_pa
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not folder.has_ended(writer.stream)
     assert drained(folder) == [b"a"]
+    writer.append([b"b"])
+    assert drained(folder) == [b"b"]
+
+
+def test_a_writer_whose_files_were_removed_writes_to_others(tmp_path: Path) -> None:
+    """E.g. by a program that removes old files: without its lock a stream seems to have ended, and its file goes once it is delivered."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"a"])
+    (tmp_path / f"{writer.stream}.lock").unlink()
+    assert drained(folder) == [b"a"]
+    for payload in (b"b", b"c"):
+        writer.append([payload])
+        assert drained(folder) == [payload]
+    assert not folder.has_ended(writer.stream)
+    writer.append([b"d"])
+    shutil.rmtree(tmp_path)
+    with pytest.raises(StoreError):
+        writer.append([b"e"])
+
+
+def test_a_file_that_is_removed_while_it_is_written_is_written_again(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"a"])
+    assert writer.segment is not None
+    path, sync = writer.segment.path, writer._sync
+
+    def removing(descriptor: int) -> None:
+        sync(descriptor)
+        path.unlink(missing_ok=True)
+
+    writer._sync = removing
     writer.append([b"b"])
     assert drained(folder) == [b"b"]
 

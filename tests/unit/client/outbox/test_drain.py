@@ -79,3 +79,28 @@ def test_no_error_of_a_source_ends_the_delivery(
     assert source.was_acquired.wait(10)
     drain.close()
     assert [record.levelname for record in caplog.records] == ["CRITICAL", "CRITICAL", "ERROR"]
+
+
+def test_a_message_that_is_refused_for_itself_shows_that_the_namespace_permits_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else nothing more would be accepted, and nothing be left to be tried by which the sender learned better."""
+    drain = Drain(FailingSource([]), cast("Lane", cast("Any", NoLane())))
+    monkeypatch.setattr(drain._closing, "wait", lambda seconds: False)
+    drain._follow(Batch([b"one"]), Attempt(PermissionError(), Failure.FORBIDDEN))
+    assert drain.failure is Failure.FORBIDDEN
+    drain._follow(Batch([b"one"]), Attempt(ValueError("no session"), Failure.REFUSED, was_sent=True))
+    assert drain.failure is None
+    assert drain.state().refused == 1
+
+
+def test_what_a_process_was_forbidden_is_forgotten_when_another_may_deliver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one empties the outbox, and this one would learn nothing more."""
+    monkeypatch.setattr(drain_module, "_AGAIN_SECONDS", 0.001)
+    source = FailingSource([OSError("disk")])
+    drain = Drain(source, cast("Lane", cast("Any", NoLane())))
+    drain._failure = Failure.FORBIDDEN
+    drain.start()
+    assert source.was_acquired.wait(10)
+    assert drain.failure is None
+    drain.close()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from isthmus.client.outbox import store
 from isthmus.client.outbox.folder import Folder
-from isthmus.client.outbox.store import FolderSource, Store, refused
+from isthmus.client.outbox.store import FolderSource, Store, claim, refused
+from isthmus.errors import InvalidArgumentError
 
 
 def opened(path: Path) -> FolderSource:
@@ -68,3 +74,28 @@ def test_a_message_that_cannot_be_set_aside_stays_in_the_outbox(tmp_path: Path) 
     assert again is not None
     assert again.payloads == [b"first", b"second"]
     source.release()
+
+
+def test_of_two_that_begin_an_outbox_for_two_entities_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one would deliver what the other has kept, to its own entity."""
+    both, write = threading.Barrier(2), store.write_file
+
+    def write_file(*args: Any, **options: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # in vain, where they do not come here at one time
+        write(*args, **options)
+
+    monkeypatch.setattr(store, "write_file", write_file)
+    folder = Folder(tmp_path)
+
+    def begin(entity: str) -> bool:
+        try:
+            claim(folder, entity)
+        except InvalidArgumentError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(begin, ("orders", "invoices"))) == [False, True]

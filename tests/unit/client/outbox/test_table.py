@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -65,4 +66,31 @@ def test_a_refused_message_that_is_to_be_sent_again_is_not_deleted_with_later_on
     assert again.payloads == first.payloads
     here.done(again)
     assert here.next_batch(1000, 10) is None
+    here.release()
+
+
+def test_one_database_under_two_names_is_delivered_by_one(tmp_path: Path, connection: sqlite3.Connection) -> None:
+    """SQLite follows links, and tells no upper case of tables."""
+    add(connection, "orders", b"order")
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.db"
+    link.symlink_to(tmp_path / "app.db")
+    here = source(tmp_path, "orders")
+    assert not _TableSource(link, "orders", "isthmus_outbox").acquire()
+    assert not _TableSource(tmp_path / "app.db", "orders", "Isthmus_Outbox").acquire()
+    here.release()
+
+
+def test_no_more_is_read_than_a_batch_takes(tmp_path: Path, connection: sqlite3.Connection) -> None:
+    """Else a table of large messages is read again whole for every few that are sent."""
+    add(connection, "orders", *[bytes(100_000)] * 200)
+    here = source(tmp_path, "orders")
+    tracemalloc.start()
+    batch = here.next_batch(250_000, 1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert batch is not None
+    assert len(batch.payloads) == 2
+    assert peak < 1_000_000
+    here.done(batch)  # no reading is left open
     here.release()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any, Self, cast
 
 import pytest
+from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import MessageLockLostError
 
+from isthmus.amqp import section
+from isthmus.amqp.types import Timestamp
 from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
@@ -177,3 +182,94 @@ def test_a_connection_of_which_nothing_is_received_is_kept_alive(monkeypatch: py
     for _ in range(3):
         stage.deliver()
     assert listened == [receiver]
+
+
+def test_what_is_asked_of_a_branch_that_has_ended_is_answered() -> None:
+    """Whoever asks has found it a moment before its end, and waits for the answer."""
+    stage = Stage()
+    stage.open()
+    stage.branch._finish()
+    future = stage.branch.call(lambda receiver: None)
+    with pytest.raises(ConnectionError, match="closed"):
+        future.result(0)
+
+
+@pytest.mark.parametrize("what", ["complete", "abandon", "dead-letter"])
+def test_a_lock_ends_by_the_clock_of_its_namespace(what: str) -> None:
+    """With a clock that is ahead the SDK would refuse every settlement, and each message would end in the dead-letter queue."""
+    stage = Stage()
+    receiver = stage.open()
+    annotations = {"x-opt-locked-until": Timestamp(1_767_225_600_000)}
+    message: Any = ServiceBusReceivedMessage.from_bytes(section.encode_message(b"m1", annotations=annotations))
+    until = message.locked_until_utc
+    assert message._lock_expired
+
+    def settle(message: Any, **_: object) -> None:
+        if message._lock_expired:
+            raise MessageLockLostError
+        receiver.settled.append(message)
+
+    for name in ("complete_message", "abandon_message", "dead_letter_message"):
+        setattr(receiver, name, settle)
+    receiver._await_settlement_outcome = True  # type: ignore[attr-defined]
+    stage.deliver(message)
+    if what == "dead-letter":
+        future = stage.branch.settle_by(message, "dead_letter_message", reason="bad")
+        stage.run()
+        future.result(0)
+    else:
+        stage.branch.settle(message, Action.COMPLETE if what == "complete" else Action.ABANDON)
+        stage.run()
+    assert receiver.settled == [message]
+    assert message.locked_until_utc == until
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_dead_letter_is_confirmed_by_its_namespace(is_old: bool) -> None:
+    """Before 7.15 the SDK has no answer on the link: what was lost with the connection would be taken for done, and completed."""
+    stage = Stage()
+    receiver = stage.open()
+    if not is_old:
+        receiver._await_settlement_outcome = True  # type: ignore[attr-defined]
+    ways: list[bool] = []
+    receiver.defer_message = lambda message: ways.append(message._is_deferred_message)  # type: ignore[attr-defined]
+    message = Message()
+    stage.deliver(message)
+    future = stage.branch.settle_by(cast("Any", message), "defer_message")
+    stage.run()
+    future.result(0)
+    assert ways == [is_old]  # by its lock token
+    assert not message._is_deferred_message
+
+
+class Hanging(Receiver):
+    """A receiver whose namespace answers nothing, and whose calls end when its socket is shut down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = threading.Event()
+        self.sock = self
+        self._handler = self._connection = self._transport = self
+
+    def shutdown(self, how: int) -> None:
+        self.is_cut.set()
+
+    def close(self) -> None:
+        assert self.is_cut.wait(10)
+
+
+def test_a_branch_that_is_left_ends_though_its_namespace_hangs() -> None:
+    """B3: its thread and its connection would stay for as long as TCP has hope."""
+    stage = Stage()
+    stage.open()
+    receiver = Hanging()
+    stage.branch._receiver = cast("Any", receiver)
+    stage.branch.stop(0.0)
+    stage.branch._thread = threading.Thread(target=stage.branch._finish, daemon=True)
+    stage.branch._thread.start()
+    stage.branch.check(time.monotonic())
+    assert not receiver.is_cut.is_set()
+    assert not stage.branch.is_ended
+    stage.branch.check(time.monotonic() + 60.0)
+    stage.branch._thread.join(10)
+    assert stage.branch.is_ended

@@ -16,7 +16,7 @@ def tick(machine: Failover, now: float, unsettled: int = 0, is_caught_up: bool =
 
 def test_it_begins_where_it_left_off() -> None:
     assert Failover().start(0) == [Read(A)]
-    assert Failover(SECONDARY).start(0) == [Read(B)]
+    assert Failover(SECONDARY).start(0) == [Read(B), TellPublishers(B)]
     assert Failover(PUBLISHERS).start(0) == [Read(B), TellPublishers(A)]
     assert Failover(DRAINING).start(0) == [Read(B)]
 

@@ -136,6 +136,7 @@ def test_a_message_that_is_with_the_application_when_its_namespace_is_lost_is_ha
     merge.received(delivery(1, A, "m"), NEW, 0)
     merge.take(1, 0)
     merge.lost(A, 0)
+    merge.opened(A)
     merge.received(delivery(2, A, "m"), MINE, 5)
     assert merge.take(1, 5) == []
     assert merge.handled(1) == [Settle(2, A, Action.COMPLETE)]
@@ -163,6 +164,26 @@ def test_a_closed_namespace_gets_back_what_is_not_with_the_application(merge: Me
     ]
     assert merge.handled(1) == []
     assert merge.take(10, 0) == [4]
+
+
+@pytest.mark.parametrize("verdict", [NEW, MINE, OTHERS, HANDLED, None])
+def test_what_arrives_from_a_namespace_that_was_closed_meanwhile_is_not_handed_over(
+    merge: Merge, verdict: Verdict | None
+) -> None:
+    """Those before it have gone back: in a session it would overtake them."""
+    merge.received(delivery(1, A, "1"), NEW, 0)
+    merge.closed(A, 0)
+    effects = merge.received(delivery(2, A, "2"), verdict, 0)
+    assert effects == ([Release(key("2"))] if verdict in (NEW, MINE) else [])
+    assert merge.take(10, 0) == []
+    assert len(merge) == 0
+
+
+def test_what_arrives_from_a_closed_namespace_leaves_the_claim_of_its_copy(merge: Merge) -> None:
+    merge.received(delivery(1, B, "1"), NEW, 0)
+    merge.closed(A, 0)
+    assert merge.received(delivery(2, A, "1"), MINE, 0) == []
+    assert merge.take(10, 0) == [1]
 
 
 def test_locks_are_renewed_while_a_message_waits_or_is_handled(merge: Merge) -> None:
@@ -281,6 +302,47 @@ class TestOrder:
         merge.tick(100)
         assert merge.take(10, 100) == [1, 2, 3, 4]
 
+    def test_what_comes_in_the_turn_that_ends_the_waiting_does_not_overtake_either(self, merge: Merge) -> None:
+        merge.received(delivery(1, A, "1"), OTHERS, 0)
+        for number in (2, 3):
+            merge.received(delivery(number, A, str(number)), NEW, 0)
+        [ask] = merge.tick(100)
+        assert isinstance(ask, Ask)
+        merge.answered(ask, NEW, 100)
+        merge.received(delivery(4, A, "4"), NEW, 100)
+        merge.tick(100)
+        assert merge.take(10, 100) == [1, 2, 3, 4]
+
+    def test_what_came_again_keeps_its_place_when_it_is_doubted(self, merge: Merge) -> None:
+        """Its delivery has a later number than that of the message behind it, which is yet to come again."""
+        merge.received(Delivery(1, A, key("1"), sequence=1), NEW, 0)
+        merge.received(Delivery(2, A, key("2"), sequence=2), NEW, 0)
+        merge.lost(A, 1)
+        merge.opened(A)
+        merge.received(Delivery(3, A, key("1"), sequence=1), MINE, 2)
+        merge.doubted(60)
+        for ask in merge.tick(60):
+            assert isinstance(ask, Ask)
+            merge.answered(ask, MINE, 60)
+        merge.tick(60)
+        assert merge.take(10, 60) == [3, 2]
+
+    def test_what_was_doubted_keeps_its_order_over_both_namespaces(self, merge: Merge) -> None:
+        """One message is left of a lost connection to one of them, and the one before it is with the other."""
+        merge.received(Delivery(1, A, key("1"), sequence=1), NEW, 0)
+        merge.received(Delivery(2, A, key("2"), sequence=2), NEW, 0)
+        merge.received(Delivery(3, B, key("1"), sequence=1), MINE, 0)
+        merge.lost(A, 1)
+        for _ in range(2):
+            merge.doubted(60)
+            for ask in merge.tick(60):
+                assert isinstance(ask, Ask)
+                merge.answered(ask, MINE, 60)
+            merge.tick(60)
+        assert merge.ready == 1
+        merge.tick(61)
+        assert merge.take(10, 61) == [3, 2]
+
     def test_what_was_doubted_keeps_its_order(self, merge: Merge) -> None:
         for number in range(1, 5):
             merge.received(delivery(number, A, str(number)), NEW, 0)
@@ -300,6 +362,48 @@ class TestOrder:
         merge.received(delivery(3, B, "3"), NEW, 0)
         assert merge.take(10, 0) == [3]
         assert merge.counts.out_of_order == 0
+
+    def test_what_waits_behind_a_slow_application_is_not_overtaken(self, merge: Merge) -> None:
+        """M7: a session's messages come back behind later ones if they are given back one by one."""
+        for number in (1, 2, 3):
+            merge.received(delivery(number, A, str(number)), NEW, 0)
+        merge.received(delivery(4, A, "4"), NEW, 100)
+        assert merge.take(1, 0) == [1]
+        merge.handled(1)
+        assert merge.take(1, 150) == [2]
+        merge.handled(2)
+        assert merge.tick(310) == []
+        assert merge.take(10, 310) == [3, 4]
+
+    def test_an_application_that_hangs_gives_all_back_in_order(self, merge: Merge) -> None:
+        """M4, M7."""
+        merge.received(delivery(1, A, "1"), NEW, 0)
+        merge.received(delivery(2, A, "2"), NEW, 100)
+        merge.received(delivery(3, B, "3"), NEW, 299.5)
+        gone = [("1", 1, A), ("2", 2, A), ("3", 3, B)]
+        assert merge.tick(300) == [
+            each for name, number, side in gone for each in (Release(key(name)), Settle(number, side, Action.GIVE_BACK))
+        ]
+        assert merge.take(10, 300) == []
+        assert len(merge) == 0
+
+    @pytest.mark.parametrize("is_handled", [True, False])
+    def test_a_message_of_a_session_is_settled_however_long_its_handler_takes(
+        self, merge: Merge, is_handled: bool
+    ) -> None:
+        """M4: its lock is the session's, which is renewed: nothing but a settlement lets it be delivered again."""
+        merge.received(delivery(1, A, "1"), NEW, 0)
+        merge.take(1, 0)
+        assert merge.tick(300) == [Release(key("1"))]
+        assert [each.number for each in merge.deliveries_of(1)] == [1]
+        merge.received(delivery(2, A, "2"), NEW, 301)
+        assert merge.take(1, 301) == [2]
+        assert (merge.asking, merge.demand(A)) == (0, 20)
+        if is_handled:
+            assert merge.handled(1, keys=key("1")) == [Settle(1, A, Action.COMPLETE)]
+        else:
+            assert merge.failed(1, 302) == [Settle(1, A, Action.ABANDON)]
+        assert 1 not in merge
 
 
 class _Namespace:
@@ -486,3 +590,79 @@ def test_whatever_happens_each_message_is_handled_once_and_nothing_is_left(
             break
     assert set(run.handled.values()) == {1}, {name: count for name, count in run.handled.items() if count != 1}
     assert [list(each.available_at) for each in run.sides.values()] == [[], []]
+
+
+class _Session:
+    """One receiver of one session, whose lock is the link's, and an application that handles one message after another, at times slowly."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.merge = Merge((A, B), prefetch=self.chance.choice([1, 3, 8]), keeps_order=True, max_renewal_seconds=3.0)
+        self.window = Window(Bounds())
+        self.available = set(range(60))
+        self.delivered: dict[int, int] = {}
+        self.names: dict[int, int] = {}
+        self.handled: list[int] = []
+        self.in_hand: int | None = None
+        self.is_open = False
+        self.now = 0.0
+
+    def claim(self, keys: tuple[bytes, ...], told: Callable[..., list[Effect]]) -> None:
+        question = self.merge.asks()
+        [verdict] = self.window.claim([keys], "me", round(self.now * 1000))
+        effects = told(verdict, self.now, question)
+        self.merge.asked(question)
+        self.carry_out(effects)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Release):
+                self.window.release([effect.keys], "me")
+                self.merge.released(effect.keys)
+            elif isinstance(effect, Ask):
+                self.claim(effect.keys, partial(self.merge.answered, effect))
+            elif isinstance(effect, Settle):
+                sequence = self.delivered.pop(effect.number, None)
+                if sequence is not None and effect.action is not Action.COMPLETE:
+                    self.available.add(sequence)
+
+    def step(self) -> None:
+        what = self.chance.random()
+        self.now += self.chance.random() * (6.0 if what > 0.99 else 0.1)
+        self.window.renew("me", round(self.now * 1000))
+        if not self.is_open:
+            self.is_open = True
+            self.merge.opened(A)
+        elif what < 0.01:
+            self.is_open = False
+            self.available.update(self.delivered.values())
+            self.delivered.clear()
+            self.carry_out(self.merge.lost(A, self.now))
+        elif what < 0.02:
+            self.merge.doubted(self.now)
+        elif what < 0.4 and self.merge.demand(A) > 0 and self.available:
+            number, sequence = len(self.names) + 1, min(self.available)
+            self.available.discard(sequence)
+            self.delivered[number] = self.names[number] = sequence
+            came = Delivery(number, A, key(str(sequence)), sequence=sequence)
+            self.claim(came.keys, partial(self.merge.received, came))
+        elif what < 0.6 and self.in_hand is None:
+            self.in_hand = next(iter(self.merge.take(1, self.now)), None)
+        elif self.in_hand is not None and what < 0.8:
+            number, self.in_hand = self.in_hand, None
+            keys = key(str(self.names[number]))
+            self.window.handle([keys], round(self.now * 1000))
+            self.handled.append(self.names[number])
+            self.carry_out(self.merge.handled(number, keys=keys))
+        self.carry_out(self.merge.tick(self.now))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_a_session_keeps_its_order(seed: int) -> None:
+    """M7, with lost connections, doubted claims, and an application that hangs for longer than locks are renewed."""
+    run = _Session(seed)
+    for _ in range(10_000):
+        run.step()
+        if not run.available and not run.delivered:
+            break
+    assert run.handled == list(range(60))

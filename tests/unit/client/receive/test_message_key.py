@@ -6,7 +6,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
-from isthmus.client.receive.message_key import Arrived, arrived, entered_ms, is_proven_copy, keys_of
+from isthmus.client.receive.message_key import Arrived, arrived, is_proven_copy, keys_of, was_enqueued_ms
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 
 NOW = 1_767_225_600_123
@@ -38,7 +38,7 @@ def test_a_message_and_its_copy_share_a_key_whatever_the_file_calls_the_namespac
         copy = told(copy_of(original, alias=alias))
         assert is_proven_copy(copy)
         assert set(keys_of(told(original), "NS-A", "orders")) & set(keys_of(copy, "NS-B", "orders"))
-        assert entered_ms(copy) == NOW
+        assert was_enqueued_ms(copy, "ns-a", "Orders") == NOW
 
 
 def test_names_of_entities_are_compared_as_the_service_does() -> None:
@@ -103,3 +103,21 @@ def test_what_was_handled_in_one_subscription_or_before_it_was_dead_lettered_is_
     for payload in (encoded(), copy_of(encoded()), encoded(message_id="")):
         keys = [set(keys_of(told(payload), "NS-A", "orders", scope)) for scope in scopes]
         assert len(set().union(*keys)) == sum(map(len, keys))
+
+
+def test_a_copy_tells_when_its_original_was_enqueued_in_an_entity() -> None:
+    """Of several the last time, and of none nothing."""
+    entered = encoded()
+    passed = section.encode_message(
+        b"body",
+        properties={"message_id": "1"},
+        annotations={"x-opt-sequence-number": Long(8), "x-opt-enqueued-time": Timestamp(NOW + 60_000)},
+        application_properties=dict(told(copy_of(entered, namespace="NS-X")).properties),
+    )
+    copy = told(copy_of(passed, namespace="NS-A"))
+    assert was_enqueued_ms(copy, "NS-X", "orders") == NOW
+    assert was_enqueued_ms(copy, "NS-A", "orders") == NOW + 60_000
+    assert was_enqueued_ms(copy, "", "orders") == NOW + 60_000
+    assert was_enqueued_ms(copy, "NS-B", "orders") is None
+    assert was_enqueued_ms(copy, "NS-A", "returns") is None
+    assert was_enqueued_ms(told(entered), "", "orders") is None

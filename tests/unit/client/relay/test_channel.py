@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,3 +125,34 @@ async def test_a_handler_that_gives_no_answer_leaves_nobody_waiting_and_the_chan
     head, body = sent
     assert (head["statusCode"], head["body"], body) == (500, True, b"The service failed.\n")
     assert channel.state.failed == 1
+
+
+async def test_a_listener_that_is_closed_as_its_channel_ends_is_closed() -> None:
+    """Its end is waited for."""
+
+    class Control:
+        close_code = 1000
+
+        async def __aenter__(self) -> Any:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            await asyncio.sleep(0)
+            raise StopAsyncIteration
+
+    nothing: Any = None
+    session: Any = SimpleNamespace(ws_connect=lambda *args, **options: Control())
+    channel = Channel(
+        "primary", RelayAddress(f"Endpoint=sb://127.0.0.1:1/;{KEY};UseDevelopmentEmulator=true", "orders"), Handlers(nothing, nothing),
+        session, asyncio.Semaphore(), heartbeat=1.0, max_body_bytes=1,
+        on_change=lambda: None if channel.state.is_listening else bool(listening.cancel()),
+    )  # fmt: skip
+    listening = asyncio.create_task(channel._listen())
+    with pytest.raises(asyncio.CancelledError):
+        await listening

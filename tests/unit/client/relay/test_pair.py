@@ -46,7 +46,7 @@ def test_roles_are_swapped_by_an_answer_of_the_other_only_i1() -> None:
         (401, [], Outcome.REFUSED),
         (403, [], Outcome.REFUSED),
         (431, [], Outcome.REFUSED),
-        (500, [], Outcome.REFUSED),
+        (500, [], Outcome.UNKNOWN),
     ],
 )
 def test_what_an_answer_says(status: int, via: list[str], expected: Outcome) -> None:

@@ -158,3 +158,23 @@ def test_a_commit_that_is_interrupted_is_told_to_all_that_share_it(tmp_path: Pat
     assert other.error is not None
     assert seen.handle([(b"own",), (b"other",)], "o") == [True, True]
     seen.close()
+
+
+def test_a_lease_begins_when_it_is_written(tmp_path: Path) -> None:
+    """Not when the call began to wait for others: a later one may be written before, and would be shortened."""
+    clock = ManualClock()
+    store = SqliteSeen(tmp_path / "seen.db", Bounds(lease=timedelta(seconds=30)), clock)
+    asked: list[bool] = []
+    wall_ms = clock.wall_ms
+
+    def read() -> int:
+        asked.append(store._quick.in_transaction or store._durable.in_transaction)
+        return wall_ms()
+
+    clock.wall_ms = read  # type: ignore[method-assign]
+    store.claim([(b"one",)], "me")
+    store.renew("me")
+    store.handle([(b"one",)], "me")
+    store.sweep()
+    assert asked == [True] * 4
+    store.close()

@@ -29,6 +29,7 @@ class Script:
         self.asked: list[Any] = []
         self.behind: set[Side] = set()
         self.disk_is_full = False
+        self.disk_is_unsure = False
 
     def send(self, **answers: Attempt | list[Attempt]) -> SendResult:
         left = {Side(name): list(each) if isinstance(each, list) else [each] for name, each in answers.items()}
@@ -44,7 +45,7 @@ class Script:
             self.asked.append(effect)
             answer = {side: left[side].pop(0) for side in effect.sides} if isinstance(effect, Try) else None
             if isinstance(effect, Keep) and self.disk_is_full:
-                answer = {effect.side: Attempt(OSError("full"), Failure.FULL)}
+                answer = {effect.side: Attempt(OSError("full"), Failure.FULL, is_definite=not self.disk_is_unsure)}
 
 
 def passive(**options: Any) -> Script:
@@ -191,6 +192,22 @@ def test_an_outbox_that_is_full_does_not_fail_a_send_that_one_side_took() -> Non
     assert result.pending == ()
 
 
+def test_an_outbox_whose_disk_failed_while_it_synced_may_deliver_the_message_all_the_same() -> None:
+    """I3."""
+    script = active(has_outbox=True)
+    script.disk_is_full = script.disk_is_unsure = True
+    result = script.send(primary=OK, secondary=GONE)
+    assert (result.missed, result.unknown) == (("secondary",), ("secondary",))
+
+
+@pytest.mark.parametrize(("script", "error"), [(passive(), FORBIDDEN), (passive(), LARGE), (active(), LARGE)])
+def test_an_error_that_is_raised_as_it_is_says_who_may_have_the_message(script: Script, error: Attempt) -> None:
+    """I3: of a send that another side gave no answer to."""
+    with pytest.raises(ServiceBusError) as raised:
+        script.send(primary=SILENT, secondary=error)
+    assert raised.value.__notes__[-1] == "primary may have the message: send it again with the same MessageId"
+
+
 def test_while_an_outbox_is_not_empty_messages_go_behind_it() -> None:
     """The order at that side is kept."""
     script = active(has_outbox=True)
@@ -210,6 +227,22 @@ def test_with_nothing_else_a_side_that_is_behind_is_tried_at_once() -> None:
 def test_what_one_side_refuses_for_itself_is_not_kept_for_it() -> None:
     result = active(has_outbox=True).send(primary=OK, secondary=LARGE)
     assert result.missed == ("secondary",)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Attempt(ValueError("the file of the endpoint cannot be read"), Failure.MISUSE),
+        Attempt(ValueError("link"), Failure.REFUSED),
+    ],
+)
+def test_what_is_wrong_with_a_side_is_not_wrong_with_the_message(failure: Attempt) -> None:
+    """I2: it was not sent, and is kept for the side."""
+    script = active(has_outbox=True)
+    result = script.send(primary=OK, secondary=failure)
+    assert (result.pending, result.missed) == (("secondary",), ())
+    script.behind = {SECONDARY}
+    assert script.send(primary=failure, secondary=OK).taken == ("secondary",)
 
 
 def test_active_fails_if_no_side_took_it() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,15 @@ def test_a_file_that_cannot_be_understood_is_logged(
 def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         RoleState(tmp_path / "none" / "roles").save(Side.SECONDARY)
+
+
+def test_threads_that_swap_at_the_same_time_do_not_take_each_others_file(tmp_path: Path) -> None:
+    states = [RoleState(tmp_path / "roles") for _ in range(2)]
+
+    def save(number: int) -> None:
+        states[number % 2].save(Side.SECONDARY)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(save, range(200)))
+    assert states[0].load() is Side.SECONDARY
+    assert [path.name for path in tmp_path.iterdir()] == ["roles"]

@@ -10,8 +10,8 @@ import pytest
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Exhausted, SourceLost
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs import source as source_module
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.option import read_source
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource

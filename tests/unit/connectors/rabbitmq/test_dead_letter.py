@@ -9,10 +9,10 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.rabbitmq.dead_letter import DESCRIPTION_HEADER, REASON_HEADER, SOURCE_HEADER, DeadLetters
-from isthmus.connectors.rabbitmq.delivered import Entry
 from isthmus.connectors.rabbitmq.mapping.fingerprint import traits_of
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.option import read_source
+from isthmus.connectors.rabbitmq.port.delivered import Entry
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table, wire
 from isthmus.connectors.rabbitmq.protocol.property import Properties, Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from isthmus.connectors.rabbitmq.stream import EMPTY_SECONDS
+from isthmus.connectors.rabbitmq.port.stream import EMPTY_SECONDS
 from isthmus.connectors.rabbitmq_streams.last_chunk import LastChunk
 
 

@@ -18,8 +18,8 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import CheckpointError
-from isthmus.connectors.rabbitmq.end import CHANNEL
+from isthmus.connectors.checkpoint.checkpoint import CheckpointError
+from isthmus.connectors.rabbitmq.port.end import CHANNEL
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.rabbitmq_streams import source, waiting
 from rabbitmq_stream_broker import CLOCKS, Clock, Reader, Stream, Thread

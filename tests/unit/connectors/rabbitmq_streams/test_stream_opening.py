@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError
 from isthmus.connectors.rabbitmq_streams.opening import Opening, StreamMadeAgainError, explained, opening
 from isthmus.errors import ConnectionLostError

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from isthmus.bridge import registry
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
-from isthmus.connectors.eventhubs.checkpoint.folder_store import FolderStore
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.rabbitmq_streams.connector import dispositions_of
 from isthmus.connectors.rabbitmq_streams.option import read_place, read_source
 from isthmus.errors import ConfigError, InvalidArgumentError

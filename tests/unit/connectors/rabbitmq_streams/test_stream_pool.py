@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from isthmus.connectors.rabbitmq import pool as broker_pool
-from isthmus.connectors.rabbitmq.pool import CLOSE_SECONDS
+from isthmus.connectors.rabbitmq.port import pool as broker_pool
+from isthmus.connectors.rabbitmq.port.pool import CLOSE_SECONDS
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection
 from isthmus.connectors.rabbitmq.protocol.wire import M

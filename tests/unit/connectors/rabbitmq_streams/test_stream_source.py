@@ -9,13 +9,13 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint, CheckpointError
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
-from isthmus.connectors.rabbitmq.end import STEP_SECONDS
+from isthmus.connectors.rabbitmq.port.end import STEP_SECONDS
+from isthmus.connectors.rabbitmq.port.stream import EMPTY_SECONDS
 from isthmus.connectors.rabbitmq.protocol.connection import Content
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError
 from isthmus.connectors.rabbitmq.protocol.wire import M
-from isthmus.connectors.rabbitmq.stream import EMPTY_SECONDS
 from isthmus.connectors.rabbitmq_streams import waiting
 from isthmus.connectors.rabbitmq_streams.record import digest_of
 from isthmus.errors import ConnectionLostError

@@ -42,6 +42,8 @@ def test_each_kind_of_value() -> None:
         ("topic", "lock_duration=1m", "a topic has no setting 'lock_duration'"),
         ("queue", "lock_duration=soon", "lock_duration is a duration, e.g. 30s, 10m, 1h30m, infinite; 'soon' is none"),
         ("queue", "max_delivery_count=-1", "max_delivery_count is a number; '-1' is none"),
+        ("queue", "max_delivery_count=\N{SUPERSCRIPT TWO}", "max_delivery_count is a number"),
+        ("queue", "max_delivery_count=" + "1" * 5000, "max_delivery_count is a number"),
         ("queue", "requires_session=maybe", "requires_session is true or false; 'maybe' is neither"),
         ("queue", "status=Off", "status is Active, Disabled, SendDisabled, ReceiveDisabled; 'Off' is none of them"),
         ("queue", "lock_duration", "'lock_duration' is no setting; write NAME=VALUE, e.g. max_delivery_count=5"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from archive_filling import move, receive
@@ -11,7 +13,7 @@ from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.block import Record
 from isthmus.errors import EntityNotFoundError
-from isthmus.replication.archive.folder import ArchiveFolder
+from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder
 from isthmus.replication.archive.peek import ArchivePeek, rows_of
 from isthmus.replication.archive.query import archive_columns
 from isthmus.replication.verification.identity import identify
@@ -126,3 +128,21 @@ def test_a_batch_that_is_moved_while_rows_are_read_is_read(
     assert next(rows)["sequence_number"] == 1
     ArchiveFolder(table, archive_columns()).open().close()
     assert [row["sequence_number"] for row in rows] == [2]
+
+
+def test_damage_is_told_with_its_file(table: Path, spool: Path) -> None:
+    """`isthmus verify` then cannot tell, and does not end in a traceback."""
+    receive(spool, [record(number) for number in range(1, 6)])
+    move(spool, table)
+    (file,) = table.rglob("*.parquet")
+    whole = file.read_bytes()
+    rows = pq.read_table(file, partitioning=None)
+    at = rows.column_names.index("digest")
+    altered = pa.array([b"wrong"] * rows.num_rows, rows.schema.field(at).type)
+    pq.write_table(rows.set_column(at, rows.schema.field(at), altered), file)
+    with pytest.raises(ArchiveError, match="digest does not fit"):
+        ArchivePeek(table, spool)(0, 10)
+    file.write_bytes(whole[:-7])
+    for look in (lambda: ArchivePeek(table, spool)(0, 10), lambda: list(rows_of(table))):
+        with pytest.raises(ArchiveError, match="parquet cannot be read"):
+            look()

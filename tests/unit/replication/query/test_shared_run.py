@@ -185,6 +185,24 @@ def test_counts_are_those_since_the_start_of_the_route(bench: Bench) -> None:
     assert again.sighting().counts == Counts(3, 3, 0, 0, 0)
 
 
+@pytest.mark.parametrize("ends", ["it leaves", "its query dies"])
+def test_what_is_settled_last_is_counted(bench: Bench, ends: str) -> None:
+    """The look that finds a route gone is newer than the last look at its counts."""
+    route = bench.run.start(spec("a"))
+    control = bench.controls["routes-1"]
+    control.report("a", moved=5, settled=5)
+    assert route.sighting().counts == Counts(settled=5, moved=5)
+    control.report("a", moved=8, settled=8)
+    if ends == "it leaves":
+        route.drain()
+        assert route.drained()
+    else:
+        bench.queries["routes-1"].isActive = control.leases = False
+        assert not route.is_active()
+        route.stop()
+    assert route.sighting().counts == Counts(settled=8, moved=8)
+
+
 def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None:
     route = bench.run.start(spec("a"), lambda text: text.replace("10.0.0.7:5671", "jfk (10.0.0.7:5671)"))
     assert not route.sighting().ready

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from isthmus.amqp import section, types
 from isthmus.connectors.ledger.file import OPEN
 from isthmus.connectors.spool.block import Record, encode
 from isthmus.replication.ledger.table import LEDGER_SCHEMA
-from isthmus.replication.verification.ledger_reading import moved
+from isthmus.replication.verification.ledger_reading import LedgerUnreadableError, moved
 
 
 def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tmp_path: Path) -> None:
@@ -32,6 +33,18 @@ def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tm
     (tmp_path / OPEN / "b.log").write_bytes(encode([Record("t.ewr.jfk\nmoved", 6, 0, message)], 0, 1))
     at_ms = 1_795_392_000_000
     assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {1: at_ms, 5: at_ms, 6: 1}
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "date=2026-11-23"
+    folder.mkdir()
+    (folder / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(LedgerUnreadableError, match=r"a\.parquet cannot be read"):
+        moved(tmp_path, "t.ewr.jfk", ["ewr/orders"])
+    (folder / "a.parquet").unlink()
+    (tmp_path / OPEN / "b.log").mkdir(parents=True)
+    with pytest.raises(LedgerUnreadableError, match=r"b\.log cannot be read"):
+        moved(tmp_path, "t.ewr.jfk", ["ewr/orders"])
 
 
 def test_a_ledger_without_rows_tells_nothing(tmp_path: Path) -> None:

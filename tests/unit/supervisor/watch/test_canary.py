@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from isthmus.supervisor.watch.canary import GIVEN_UP, LATE_SECONDS, Canary
 
 
@@ -30,6 +32,16 @@ def test_i2_one_is_on_its_way_at_a_time() -> None:
     assert canary.due_at() == 105.0
     canary.arrived(lost, 102.0)  # the newer counts
     assert canary.age_seconds(102.0) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("interval", "seconds"), [(5.0, 100.0), (30.0, 600.0), (60.0, 600.0), (300.0, 600.0), (3600.0, 3600.0)]
+)
+def test_i2_one_that_has_expired_on_its_way_is_followed_by_another(interval: float, seconds: float) -> None:
+    """Else a route that was paused or cut off for longer than a canary lives is told as stalled for 20 intervals."""
+    canary = Canary(interval)
+    canary.send(0.0)
+    assert canary.due_at() == seconds
 
 
 def test_i3_lateness_counts_from_the_oldest_under_way() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -69,18 +70,31 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
     condition.stopped()
     file = StatusFile(tmp_path)
     file._head["process_started"] = 1.0  # of another process, which is gone
-    file.write(state, [describe(route, condition, 2) for route in routes(FEDERATION)], Footprint())
+    file.write(state, [describe(route, condition, 2) | {"dropped": 7} for route in routes(FEDERATION)], Footprint())
     found = survey(FEDERATION, tmp_path)
     assert (found["alive"], found["state"]) == (False, told)
     here, there = found["routes"]
     assert (here["phase"], here["moved"], here["dead_lettered"], here["discarded"]) == ("stopped", 1000, 3, 2)
-    assert here["waiting"] == 1
+    assert (here["dropped"], here["waiting"]) == (7, 1)
     assert (found["fill"][0]["percent"], found["fill"][0]["hours_until_full"]) == (50.0, 2.5)
     assert here["oldest_since"].startswith("1970-01-01")
     assert there["away"] == {
         "namespace": "jfk",
         "reason": "jfk cannot be read: jfk (jfk.example.com): Connection refused",
     }
+
+
+def test_a_source_that_fails_in_another_way_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Reach):
+        def peek(self, endpoint: Endpoint) -> Any:
+            if endpoint.alias == "jfk":
+                raise OSError(errno.ENETUNREACH, "Network is unreachable")
+            return super().peek(endpoint)
+
+    monkeypatch.setattr(survey_module, "Reach", Failing)
+    monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
+    here, there = survey(FEDERATION, tmp_path)["routes"]
+    assert (here["waiting"], there["waiting"], there["away"]["namespace"]) == (1, None, "jfk")
 
 
 def test_without_any_run_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Self
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
+from isthmus.connectors.system import Waits
 from isthmus.replication.query.sighting import Backlog
 from isthmus.supervisor.watch import watch
 from isthmus.supervisor.watch.watch import BUSY_SECONDS, IDLE_SECONDS, STALE_SECONDS, BacklogLook, BacklogWatch
@@ -59,6 +62,34 @@ def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
     assert intervals[-1] == IDLE_SECONDS
     assert look(busy.peek).waiting == 1
     assert look.interval_seconds == BUSY_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("told", "found", "seconds"),
+    [
+        (Waits(3, 7, are_ready=True), Backlog(3, 7, are_ready=True), BUSY_SECONDS),
+        (Waits(3), Backlog(3, 0, are_ready=False), BUSY_SECONDS),
+        (Waits(), Backlog(are_ready=False), 2 * BUSY_SECONDS),
+        (None, None, 2 * BUSY_SECONDS),
+    ],
+)
+def test_what_another_system_tells_counts_and_what_it_tells_nobody_is_unknown(
+    told: Waits | None, found: Backlog | None, seconds: float
+) -> None:
+    look = BacklogLook(ManualClock())
+    reach: Any = SimpleNamespace(waiting=lambda endpoint, group: told)
+    route = replace(ROUTE, options=replace(ROUTE.options, log=replace(ROUTE.options.log, group="g")))
+    assert look.look(reach, route) == found
+    assert look.interval_seconds == seconds
+
+
+def test_the_age_of_what_waits_is_unknown_where_no_time_is_told() -> None:
+    assert [each.age_seconds(5000) for each in (Backlog(), Backlog(1), Backlog(1, 2000), Backlog(1, 9000))] == [
+        0.0,
+        None,
+        3.0,
+        0.0,
+    ]
 
 
 ROUTE = Route(name="t.a.b", task="t", pattern="copy", source=Endpoint("a", "q"), targets=(Endpoint("b", "q"),))

@@ -35,6 +35,7 @@ class Losses:
         self._mark = mark
         self._told: set[tuple[int, int]] = set()  # partition, and last sequence number; -1: it was made again
         self._look: HubLook | None = None
+        self._looked_at: dict[int, list[tuple[int, int]]] = {}  # gaps that there were when it began
 
     def knows_of_remake(self, number: int) -> None:
         """That a partition was made again has been told."""
@@ -68,7 +69,8 @@ class Losses:
         look = self._look
         if look is None:
             if self._reading.gaps:
-                self._look = HubLook(client, self._path, self._mark, set(self._reading.gaps))
+                self._looked_at = {number: list(gaps) for number, gaps in self._reading.gaps.items()}
+                self._look = HubLook(client, self._path, self._mark, set(self._looked_at))
             return
         look.advance()
         if not look.is_done:
@@ -76,7 +78,7 @@ class Losses:
         self.close()
         lost = []
         for number, view in look.views.items():
-            for first, stop in self._reading.gaps.pop(number, ()):
+            for first, stop in self._taken(number):
                 last = min(stop, view.begin) - 1
                 if first <= last and self._is_news(number, last):
                     lost.append(_text(number, first, last))
@@ -90,6 +92,14 @@ class Losses:
         if self._look is not None:
             self._look.close()
             self._look = None
+
+    def _taken(self, number: int) -> list[tuple[int, int]]:
+        """The gaps that a look has seen. Those that came since it began stay for the next one: its answer may be from before them."""
+        seen = self._looked_at.pop(number, [])
+        later = [each for each in self._reading.gaps.pop(number, []) if each not in seen]
+        if later:
+            self._reading.gaps[number] = later
+        return seen
 
     def _is_news(self, number: int, last: int) -> bool:
         known = (number, last) in self._told

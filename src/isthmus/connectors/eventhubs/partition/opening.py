@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 

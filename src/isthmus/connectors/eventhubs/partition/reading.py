@@ -22,18 +22,18 @@ from typing import Any, Protocol
 
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
 
-__all__ = ["LARGEST_SHARE", "PayloadReader", "ReadEvent", "Reading"]
+__all__ = ["LARGEST_SHARE", "MOST_GAPS", "PayloadReader", "ReadEvent", "Reading"]
 
 LARGEST_SHARE = 2000
 """Events that one link may have on its way, whatever the owner's credit is."""
-# Ranges that are told apart before they are looked at; a compacted log has very many.
-_GAPS = 256
+MOST_GAPS = 100
+"""Gaps of a partition that are kept between two looks."""
 
 
 class ReadEvent(Protocol):
@@ -74,8 +74,8 @@ class Reading:
         present: what was at the first opening; None: everything is given.
         rewind: partitions of which something is to be read again.
         begun_again: partitions whose sequence numbers begin again, with the first of them.
-        gaps: by partition, sequence numbers that did not come, ascending: the first of each range, and the one that came instead. Where there
-            are very many, the last one is the end of the last range.
+        gaps: by partition, sequence numbers that did not come, ascending: the first of each range, and the one that came instead; at most
+            `MOST_GAPS` each, since compaction leaves gaps all the time: those behind them are one range with the last.
         kept: messages by position, where they may have to be set aside.
     """
 
@@ -200,7 +200,7 @@ class Reading:
             return False
         for start, stop in found.missing_before(sequence):
             gaps = self.gaps.setdefault(partition, [])
-            gaps.append((start if len(gaps) < _GAPS else gaps.pop()[0], stop))
+            gaps.append((start if len(gaps) < MOST_GAPS else gaps.pop()[0], stop))
         returned = found.returned.count
         is_new = found.is_new(sequence)
         if found.returned.count < returned:

@@ -29,12 +29,12 @@ from isthmus.connectors.servicebus.batch.collection import BatchLimits, Collecti
 from isthmus.connectors.servicebus.batch.consumption import Consumption
 from isthmus.connectors.servicebus.batch.error import BatchFolderError, BatchOverError
 from isthmus.connectors.servicebus.batch.store import BatchStore, Index, Writer
-from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import first_hole, first_waiting
 from isthmus.connectors.servicebus.message.sequence import annotations_of, enqueued_ms_of, sequences_of
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.row import RAW_SCHEMA
+from isthmus.connectors.servicebus.spark.block import Block, batch_of
+from isthmus.connectors.servicebus.spark.row import RAW_SCHEMA
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management, Receiver
 

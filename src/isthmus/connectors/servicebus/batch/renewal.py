@@ -16,8 +16,8 @@ import time
 
 from isthmus.connectors.servicebus.batch.node import Node
 from isthmus.connectors.servicebus.batch.store import BatchStore
-from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
 from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.spark.disposition import TOKEN_CHUNK
 from isthmus.errors import IsthmusError
 
 __all__ = ["BatchRenewal"]

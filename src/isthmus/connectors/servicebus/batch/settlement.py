@@ -23,10 +23,10 @@ import numpy as np
 from isthmus.connectors.servicebus.batch.error import BatchReadInPartError
 from isthmus.connectors.servicebus.batch.node import Node
 from isthmus.connectors.servicebus.batch.store import BatchStore, Index
-from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE, enqueued_ms_of
 from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.spark.disposition import TOKEN_CHUNK
 from isthmus.errors import LockLostError
 from isthmus.transport import Management
 

@@ -1,7 +1,7 @@
 """Application properties as structs of one column, which keep their AMQP types.
 
 What it is: a value to its struct and back; the struct names the type, so that what is read can be written again as it was. What it is
-not: a message, or a row (`isthmus.connectors.servicebus.row`).
+not: a message, or a row (`isthmus.connectors.servicebus.spark.row`).
 
 Invariants:
     I1. `describe` then `restore` gives an equal value of the same type.

@@ -23,7 +23,6 @@ from typing import Any
 from isthmus.amqp.performative import Released
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.servicebus.disposition import outcome_of
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
@@ -37,6 +36,7 @@ from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.token_map import TokenMap
 from isthmus.connectors.servicebus.port.token_request import TokenRequests
 from isthmus.connectors.servicebus.refusal import may_pass
+from isthmus.connectors.servicebus.spark.disposition import outcome_of
 from isthmus.errors import IsthmusError, ProtocolError
 from isthmus.transport import Client
 

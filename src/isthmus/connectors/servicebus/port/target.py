@@ -19,13 +19,13 @@ from isthmus.amqp import BATCH_FORMAT
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.servicebus.error import TargetChangedError
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.option import SinkOptions
 from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
+from isthmus.connectors.servicebus.spark.error import TargetChangedError
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isthmus.connectors.servicebus.ledger import Ledger, Span, runs_of
+from isthmus.connectors.servicebus.spark.ledger import Ledger, Span, runs_of
 
 __all__ = ["Taken", "TokenMap"]
 

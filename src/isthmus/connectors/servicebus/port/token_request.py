@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK, start_settling
+from isthmus.connectors.servicebus.spark.disposition import TOKEN_CHUNK, start_settling
 from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, OperationTimeoutError
 from isthmus.transport import Management, Reply
 

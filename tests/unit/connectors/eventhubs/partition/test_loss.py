@@ -34,26 +34,66 @@ def test_i1_a_partition_that_is_known_to_be_made_again_fails_no_opening() -> Non
     made.check_openings({1: Opening(Begin(), begins_again=True)})
 
 
-def test_i1_a_gap_is_told_once_where_the_retention_has_removed_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Look:
-        is_done, error = True, None
+class Look:
+    """A look whose answers a test gives."""
 
-        def __init__(self, *_: object) -> None:
-            self.views = {0: SimpleNamespace(begin=8), 1: SimpleNamespace(begin=0)}
+    def __init__(self, begins: dict[int, int]) -> None:
+        self.begins = begins
+        self.is_done, self.error = True, None
 
-        def advance(self) -> None:
-            pass
+    def __call__(self, _client: object, _path: str, _mark: object, wanted: set[int]) -> Look:
+        self.views = {each: SimpleNamespace(begin=self.begins[each]) for each in wanted}
+        return self
 
-        close = advance
+    def advance(self) -> None:
+        pass
 
-    monkeypatch.setattr(loss, "HubLook", Look)
+    close = advance
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> Look:
+    made = Look({0: 8, 1: 0})
+    monkeypatch.setattr(loss, "HubLook", made)
+    return made
+
+
+CLIENT = cast("Any", None)
+
+
+@pytest.mark.usefixtures("look")
+def test_i1_a_gap_is_told_once_where_the_retention_has_removed_it() -> None:
     gaps = {0: [(3, 10)], 1: [(5, 6)]}
     made = losses(gaps)
-    client = cast("Any", None)
-    made.look(client)
+    made.look(CLIENT)
     with pytest.raises(ConnectionLostError, match="partition 0: events 3 to 7 were removed by the retention"):
-        made.look(client)
+        made.look(CLIENT)
     gaps[0] = [(3, 10)]  # the same gap, after the connection was made again
-    made.look(client)
-    made.look(client)
+    made.look(CLIENT)
+    made.look(CLIENT)
     assert gaps == {}
+
+
+def test_i1_a_gap_that_comes_during_a_look_is_looked_at_by_the_next(look: Look) -> None:
+    gaps = {0: [(3, 10)]}
+    made = losses(gaps)
+    look.is_done = False
+    made.look(CLIENT)
+    gaps[0].append((20, 31))  # behind what the answer under way knows of
+    look.is_done = True
+    with pytest.raises(ConnectionLostError, match="events 3 to 7"):
+        made.look(CLIENT)
+    assert gaps == {0: [(20, 31)]}
+    look.begins[0] = 31
+    made.look(CLIENT)
+    with pytest.raises(ConnectionLostError, match="events 20 to 30"):
+        made.look(CLIENT)
+    assert gaps == {}
+
+
+@pytest.mark.usefixtures("look")
+def test_i1_all_gaps_of_a_partition_are_told() -> None:
+    made = losses({0: [(1, 3), (5, 9)]})
+    made.look(CLIENT)
+    with pytest.raises(ConnectionLostError, match=r"events 1 to 2 .*; partition 0: events 5 to 7"):
+        made.look(CLIENT)

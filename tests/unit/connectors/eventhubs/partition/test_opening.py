@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.partition.opening import Opening, opening

@@ -9,10 +9,10 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.eventhubs.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.flight import Flight
 from isthmus.connectors.eventhubs.mapping import EventReader
-from isthmus.connectors.eventhubs.partition.reading import Reading
+from isthmus.connectors.eventhubs.partition.reading import MOST_GAPS, Reading
 from isthmus.entities.hub.event import EventReader as Broker
 from isthmus.entities.hub.event import write_events
 
@@ -117,6 +117,16 @@ def test_holes_are_noted() -> None:
     reading.put(0, events(0, 2))
     reading.put(0, events(7, 8))
     assert reading.gaps == {0: [(2, 7)]}
+    reading.put(0, events(9, 10))
+    assert reading.gaps == {0: [(2, 7), (8, 9)]}
+
+
+def test_a_partition_full_of_holes_notes_a_bounded_number() -> None:
+    reading = made()
+    for number in range(0, 1_000, 2):
+        reading.put(0, events(number, number + 1))
+    assert len(reading.gaps[0]) == MOST_GAPS
+    assert reading.gaps[0][0] == (1, 2)
 
 
 def test_what_was_given_back_and_does_not_come_again_is_a_gap() -> None:

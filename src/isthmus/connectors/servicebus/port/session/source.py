@@ -28,7 +28,6 @@ from typing import Any
 from isthmus.amqp.performative import Released
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.servicebus.disposition import outcome_of
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
 from isthmus.connectors.servicebus.port.connection import peer_of
@@ -42,6 +41,7 @@ from isthmus.connectors.servicebus.port.session.account import SessionAccount, S
 from isthmus.connectors.servicebus.port.session.link import SessionLink
 from isthmus.connectors.servicebus.port.session.turn import QUIET_SECONDS, HeldSession, SessionTurns, shares
 from isthmus.connectors.servicebus.refusal import may_pass
+from isthmus.connectors.servicebus.spark.disposition import outcome_of
 from isthmus.errors import (
     ConnectionLostError,
     IsthmusError,

@@ -1,0 +1,164 @@
+"""Checkpoints in a container of Azure Blob Storage, as the vendor's SDKs keep them.
+
+What it is: for each partition an empty blob `namespace/hub/group/checkpoint/partition`, in lower case, whose metadata are `offset` and
+`sequencenumber`. What it is not: ownership; our readers shut others out by their owner level, and claim no partition in the container.
+Specification: azure-eventhub-checkpointstoreblob, `BlobCheckpointStore`; Microsoft Learn, "Balance partition load across multiple
+instances of your application", Checkpointing.
+
+Invariants:
+    I1. Of two writers neither replaces what it has not seen: a blob is changed only as it was read (`If-Match`).
+    I2. No error holds a key of the account.
+    I3. A checkpoint that was read is not replaced by an earlier one either, though nobody has changed the blob since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
+from isthmus.connectors.identity import shared_credential
+from isthmus.connectors.secret import resolve, scrub
+from isthmus.connectors.servicebus.plain_host import check_plain
+from isthmus.extra import require
+
+__all__ = ["BlobStore"]
+
+_ATTEMPTS = 5
+_TIMEOUT_SECONDS = 20
+# The version that emulators of the storage know as well, and the vendor's store asks for.
+_API_VERSION = "2019-07-07"
+
+
+class BlobStore:
+    """The store.
+
+    Args:
+        account: address of the account.
+        container: its name.
+        connection: reference to the account's connection string; empty: the identity.
+        identity: as the option of this name has it.
+
+    Raises:
+        SecretError: the reference leads nowhere.
+        MissingExtraError: azure-storage-blob is not installed.
+        PlainConnectionError: it would go in the clear to another machine.
+        CheckpointError: the connection string is none.
+    """
+
+    def __init__(self, account: str, container: str, connection: str, identity: str = "default") -> None:
+        require("blob", "a container of checkpoints")
+        from azure.core.exceptions import AzureError
+        from azure.storage.blob import ContainerClient
+
+        logging.getLogger("azure.core.pipeline.policies.http_logging_policy").setLevel(logging.WARNING)
+        parts = urlsplit(account)
+        if parts.scheme == "http":
+            check_plain(parts.hostname or "")
+        self._place = f"{account}/{container}"
+        self._error: type[Exception] = AzureError
+        self._known: dict[str, tuple[str, int]] = {}  # by blob: its ETag, and the sequence number that it holds
+        settings: dict[str, Any] = {
+            "api_version": _API_VERSION,
+            "connection_timeout": _TIMEOUT_SECONDS,
+            "read_timeout": _TIMEOUT_SECONDS,
+            "retry_total": 2,
+        }
+        # The emulator has the account's name in the path: account/container.
+        name = container.rpartition("/")[2]
+        try:
+            if connection:
+                text = resolve(connection).reveal()
+                self._client = ContainerClient.from_connection_string(text, name, **settings)
+            else:
+                self._client = ContainerClient(account, name, credential=shared_credential(identity), **settings)
+        except ValueError:
+            raise CheckpointError(
+                f"{self._place}: what checkpoint_connection leads to is no connection string of a storage account"
+            ) from None
+
+    def load(self, key: GroupKey) -> dict[int, Checkpoint]:
+        """The checkpoints of a group by partition.
+
+        Raises:
+            CheckpointError: no answer, or a refusal.
+        """
+        found: dict[int, Checkpoint] = {}
+        with self._errors_of():
+            for blob in self._client.list_blobs(name_starts_with=f"{_folder(key)}/", include=["metadata"]):
+                number = str(blob.name).rpartition("/")[2]
+                checkpoint = _read(blob.metadata)
+                if number.isdecimal() and checkpoint is not None:
+                    found[int(number)] = checkpoint
+                    self._known[str(blob.name)] = str(blob.etag), checkpoint.sequence
+        return found
+
+    def write(self, key: GroupKey, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Replaces checkpoints, by partition.
+
+        Raises:
+            CheckpointError: no answer, or a refusal.
+        """
+        with self._errors_of():
+            for partition, checkpoint in checkpoints.items():
+                self._write(f"{_folder(key)}/{partition}", checkpoint)
+
+    def close(self) -> None:
+        """Closes connections."""
+        with contextlib.suppress(Exception):
+            self._client.close()
+
+    def _write(self, name: str, checkpoint: Checkpoint) -> None:
+        from azure.core import MatchConditions
+        from azure.core.exceptions import ResourceExistsError, ResourceModifiedError, ResourceNotFoundError
+
+        metadata = {"offset": checkpoint.offset, "sequencenumber": str(checkpoint.sequence)}
+        blob = self._client.get_blob_client(name)
+        for _ in range(_ATTEMPTS):
+            etag, before = self._known.get(name, (None, -1))
+            if before > checkpoint.sequence and not checkpoint.begins_again:
+                return
+            try:
+                if etag is None:
+                    # Metadata have to be there with the blob: `set_blob_metadata` cannot make one.
+                    told = blob.upload_blob(b"", metadata=metadata, if_none_match="*")
+                else:
+                    told = blob.set_blob_metadata(metadata, etag=etag, match_condition=MatchConditions.IfNotModified)
+            except (ResourceExistsError, ResourceModifiedError):
+                properties = blob.get_blob_properties()
+                found = _read(properties.metadata)
+                self._known[name] = str(properties.etag), found.sequence if found is not None else -1
+            except ResourceNotFoundError as error:
+                if getattr(error, "error_code", "") == "ContainerNotFound":
+                    raise
+                self._known.pop(name, None)
+            else:
+                self._known[name] = str(told["etag"]), checkpoint.sequence
+                return
+        raise CheckpointError(f"{self._place}: others write {name} all the time; look for readers with the same group")
+
+    @contextlib.contextmanager
+    def _errors_of(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            message = (str(getattr(error, "message", "") or error).splitlines() or [""])[0]
+            raise CheckpointError(f"checkpoints at {self._place}: {scrub(message)}") from None
+
+
+def _folder(key: GroupKey) -> str:
+    return f"{key.host}/{key.hub}/{key.group}/checkpoint".lower()
+
+
+def _read(metadata: Mapping[str, Any] | None) -> Checkpoint | None:
+    """A checkpoint of any of the vendor's SDKs, some of which tell no sequence number, or no offset."""
+    told = {name.lower(): str(value or "") for name, value in (metadata or {}).items()}
+    try:
+        sequence = int(told.get("sequencenumber") or -1)
+    except ValueError:
+        return None
+    offset = told.get("offset", "")
+    return Checkpoint(sequence, offset) if sequence >= 0 or offset else None

@@ -1,0 +1,98 @@
+"""How far a route has read each partition, as it is kept: the checkpoint, and what a store of checkpoints does.
+
+What it is: the record, the protocol of stores, and the choice of one. Calls of a store block. What it is not: when a checkpoint is written
+(`isthmus.connectors.kafka.consumer.commit`).
+
+A checkpoint names the last event that is done with; reading goes on behind it. That is how the vendor's SDKs have it, so that any of them
+can go on from ours, and we from theirs.
+
+Invariants:
+    I1. A store never replaces a checkpoint by one of a lower sequence number, but where it `begins_again`: a reader that was shut out,
+        and writes late, takes nothing back.
+    I2. A checkpoint that was written is there after a power cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from isthmus.connectors.eventhubs.option import HubOptions
+from isthmus.errors import IsthmusError
+
+__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "GroupKey", "open_store"]
+
+
+class Checkpoint(NamedTuple):
+    """The last event that is done with.
+
+    Attributes:
+        sequence: its sequence number.
+        offset: its offset, as it was told; empty: not known.
+        begins_again: the partition was made again since the checkpoint that exists: it is replaced whatever it says.
+    """
+
+    sequence: int
+    offset: str = ""
+    begins_again: bool = False
+
+
+class GroupKey(NamedTuple):
+    """Whose checkpoints: `identity` tells the namespace from all others, `host` is its name."""
+
+    identity: str
+    host: str
+    hub: str
+    group: str
+
+
+class CheckpointError(IsthmusError):
+    """A store of checkpoints cannot be read or written."""
+
+    code = "checkpoint-store"
+    retryable = True
+
+
+class CheckpointStore(Protocol):
+    """Keeps checkpoints of consumer groups."""
+
+    def load(self, key: GroupKey) -> dict[int, Checkpoint]:
+        """The checkpoints of a group by partition.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        ...
+
+    def write(self, key: GroupKey, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Replaces checkpoints, by partition.
+
+        Raises:
+            CheckpointError: not all of them could be written.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes connections."""
+        ...
+
+
+def open_store(options: HubOptions) -> CheckpointStore:
+    """The store that options name; blocks.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+        MissingExtraError: azure-storage-blob is not installed.
+        IsthmusError: it cannot be used.
+    """
+    if options.checkpoint_container:
+        from isthmus.connectors.checkpoint.blob_store import BlobStore
+
+        parts = urlsplit(options.checkpoint_container)
+        return BlobStore(
+            f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"), options.checkpoint_connection, options.identity
+        )
+    from isthmus.connectors.checkpoint.folder_store import FolderStore
+
+    return FolderStore(options.checkpoints)

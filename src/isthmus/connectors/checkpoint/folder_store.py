@@ -1,0 +1,121 @@
+"""Checkpoints in a folder.
+
+What it is: one small file for each partition, `namespace/hub/group/partition.json`, replaced whole and synced. A lock file for each group
+keeps two processes of one machine from overtaking each other. What it is not: for readers on several machines, but where they share the
+folder over a file system whose locks hold between them.
+
+Invariants: I1 and I2 of `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
+from isthmus.whole_file import sync_folder, write_file
+
+__all__ = ["FolderStore"]
+
+_SUFFIX = ".json"
+
+
+class FolderStore:
+    """The store; `folder` is made when it is needed."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def load(self, key: GroupKey) -> dict[int, Checkpoint]:
+        """The checkpoints of a group by partition.
+
+        Raises:
+            CheckpointError: a file cannot be read, or holds something else.
+        """
+        folder = self._of(key)
+        found: dict[int, Checkpoint] = {}
+        with _errors_of(folder):
+            names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+            for name in names:
+                number = name.removesuffix(_SUFFIX)
+                if name.endswith(_SUFFIX) and number.isdecimal():
+                    checkpoint = _read(folder / name)
+                    if checkpoint is not None:
+                        found[int(number)] = checkpoint
+        return found
+
+    def write(self, key: GroupKey, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Replaces checkpoints, by partition.
+
+        Raises:
+            CheckpointError: a file cannot be written.
+        """
+        folder = self._of(key)
+        with _errors_of(folder):
+            self._make(folder)
+            with _locked(folder):
+                for partition, checkpoint in checkpoints.items():
+                    path = folder / f"{partition}{_SUFFIX}"
+                    before = _read(path)
+                    if before is not None and before.sequence > checkpoint.sequence and not checkpoint.begins_again:
+                        continue
+                    told = {"sequence_number": checkpoint.sequence, "offset": checkpoint.offset}
+                    write_file(path, json.dumps(told).encode())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _of(self, key: GroupKey) -> Path:
+        return self._folder.joinpath(*(_name(each) for each in (key.identity, key.hub.lower(), key.group.lower())))
+
+    def _make(self, folder: Path) -> None:
+        """Makes a folder, whose name is on disk then, as are those above it that were missing."""
+        missing = []
+        at = folder
+        while not at.is_dir() and at != at.parent:
+            missing.append(at)
+            at = at.parent
+        for each in reversed(missing):
+            each.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(each.parent)
+
+
+def _name(text: str) -> str:
+    """A name of a file for any text; `.` and `..` are none."""
+    return quote(text, safe="$ ").replace(".", "%2E") if text.strip(".") == "" else quote(text, safe="$ ")
+
+
+def _read(path: Path) -> Checkpoint | None:
+    try:
+        told = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise CheckpointError(f"{path}: is no checkpoint; remove it to begin where `start` says") from None
+    sequence, offset = (told.get(each) for each in ("sequence_number", "offset")) if isinstance(told, dict) else (0, 0)
+    if type(sequence) is not int or not isinstance(offset, str):
+        raise CheckpointError(f"{path}: is no checkpoint; remove it to begin where `start` says")
+    return Checkpoint(sequence, offset)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _errors_of(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"checkpoints in {folder}: {error.strerror or error}") from None

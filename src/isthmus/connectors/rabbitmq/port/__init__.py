@@ -1,0 +1,1 @@
+"""Queues, streams and exchanges behind the ports of the bridge."""

@@ -1,0 +1,173 @@
+"""The connections of one process to RabbitMQ.
+
+What it is: the part of a pool that sources and targets have in common: connections are made in threads, and served in the process's
+loop; and the account of the ends that have something to tell. What it is not: sources or targets.
+
+Invariants:
+    I1. Each end has a connection of its own (`connection` says why).
+    I2. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from isthmus.connectors.rabbitmq.option import BrokerOptions
+from isthmus.connectors.rabbitmq.port.handshake import dial
+from isthmus.connectors.rabbitmq.protocol.connection import Connection
+from isthmus.connectors.servicebus.port.dialer import Dialer
+from isthmus.errors import IsthmusError
+
+__all__ = ["BrokerPool", "Dialing"]
+
+CLOSE_SECONDS = 5.0
+
+
+class Dialing(Protocol):
+    """An end that waits for its connection."""
+
+    def on_connected(self, connection: Connection) -> None:
+        """The connection is open; it is the end's now."""
+        ...
+
+    def on_closed(self, error: IsthmusError) -> None:
+        """There is none."""
+        ...
+
+
+class _Request:
+    """One opening of an end; what comes of it after the end was closed is thrown away."""
+
+    def __init__(self, end: Dialing) -> None:
+        self.end: Dialing | None = end
+
+
+class BrokerPool:
+    """What `SourcePool` and `TargetPool` have in common."""
+
+    def __init__(self) -> None:
+        self._dialer: Dialer[_Request, Connection] = Dialer()
+        self._connections: dict[Connection, None] = {}
+        self._leaving: dict[Connection, float] = {}
+        self._marked: dict[int, None] = {}
+
+    # ---- for ends
+
+    def connect(self, end: Dialing, options: BrokerOptions) -> _Request:
+        """Begins to connect."""
+        request = _Request(end)
+        self._dialer.dial(request, partial(dial, options))
+        return request
+
+    def drop(self, connection: Connection) -> None:
+        """An end has done with its connection."""
+        self._connections.pop(connection, None)
+        connection.user = None
+        connection.abandon()
+
+    def leave(self, connection: Connection, now: float) -> None:
+        """The same; what was written before goes out first, and the broker confirms the end."""
+        self._connections.pop(connection, None)
+        if connection.error is not None:
+            connection.abandon()
+            return
+        self._leaving[connection] = now + CLOSE_SECONDS
+
+    def has_left(self, connection: Connection) -> bool:
+        """Whether the broker has seen the end of a connection."""
+        return connection not in self._leaving
+
+    def mark(self, key: int) -> None:
+        """An end has something to tell."""
+        self._marked[key] = None
+
+    def unmark(self, key: int) -> None:
+        """An end has nothing to tell any more."""
+        self._marked.pop(key, None)
+
+    # ---- the port
+
+    def descriptors(self) -> Sequence[tuple[int, int]]:
+        """What to poll."""
+        found = [(self._dialer.fileno(), select.POLLIN)]
+        for connection in (*self._connections, *self._leaving):
+            interest = connection.interest()
+            if connection.error is None and interest:
+                found.append((connection.fileno(), interest))
+        return found
+
+    def deadline(self, now: float) -> float:
+        """When `service` has something to do though no descriptor is ready."""
+        if self._marked:
+            return now
+        due = min(self._leaving.values(), default=math.inf)
+        for connection in self._connections:
+            if connection.error is None:
+                due = min(due, connection.deadline())
+        return due
+
+    def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
+        """Reads and writes; the keys of the ends that have something to tell."""
+        if self._dialer.fileno() in ready:
+            for request, connection, error in self._dialer.take():
+                self._dialed(request, connection, error)
+        for connection in list(self._connections):
+            is_ready = connection.fileno() in ready
+            if is_ready or now >= connection.deadline():
+                connection.service(now, is_ready=is_ready)
+        if self._leaving:
+            self._leave(now)
+        marked = list(self._marked)
+        self._marked.clear()
+        return marked
+
+    def flush(self) -> None:
+        """Writes what is queued, as far as the sockets take it."""
+        for connection in (*self._connections, *self._leaving):
+            connection.flush()
+
+    def close(self) -> None:
+        """Closes everything; waits until the brokers have taken in what was sent before, for `CLOSE_SECONDS` at most."""
+        self._dialer.close()
+        limit = time.monotonic() + CLOSE_SECONDS
+        while self._leaving and time.monotonic() < limit:
+            poll = select.poll()
+            for connection in self._leaving:
+                connection.flush()
+                if connection.error is None:
+                    poll.register(connection.fileno(), connection.interest())
+            poll.poll(100)
+            self._leave(time.monotonic())
+        for connection in (*self._connections, *self._leaving):
+            connection.user = None
+            connection.abandon()
+        self._connections.clear()
+        self._leaving.clear()
+        self._marked.clear()
+
+    def _dialed(self, request: _Request, connection: Connection | None, error: IsthmusError | None) -> None:
+        end = request.end
+        if end is None:
+            if connection is not None:
+                connection.abandon()
+        elif connection is not None:
+            self._connections[connection] = None
+            end.on_connected(connection)
+        elif error is not None:
+            end.on_closed(error)
+
+    def _leave(self, now: float) -> None:
+        """A connection has left when the broker has answered its close, or broken it."""
+        for connection in list(self._leaving):
+            connection.is_paused = False
+            connection.flush()
+            connection.service(now)
+            if connection.error is not None or now >= self._leaving[connection]:
+                del self._leaving[connection]
+                connection.user = None
+                connection.abandon()

@@ -1,0 +1,397 @@
+"""A queue as a source on the port.
+
+What it is: the consumer of one queue: what RabbitMQ gives within the prefetch, as events within the credit; and what the owner settles, as
+acknowledgements. What it is not: the mapping of messages (`mapping`), or the account of what was told (`delivered`).
+docs/how-to/use-rabbitmq.md.
+
+Credit. Quorum queues take no change of a consumer's prefetch, so that the prefetch stays, and what comes beyond the credit is kept here
+until there is credit again, or goes back with the connection. Where it is more than `KEPT_BYTES`, nothing more is read.
+
+Order. What is given back is delivered again: by a classic queue at its former position, by a quorum queue in the order in which it comes back. An
+ordered source therefore gives back everything at once, by the end of its channel; what it is not to give back is recognised when it comes
+again (`delivered`), and told to nobody.
+
+Invariants:
+    I1. Nothing is given beyond the credit.
+    I2. Nothing is acknowledged but what the owner has settled; of what is set aside, after the broker has confirmed its copy.
+    I3. After `close` it tells nothing more.
+    I4. No message is rejected where nothing says that the queue has a dead-letter exchange: RabbitMQ would drop it.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
+from isthmus.connectors.rabbitmq.mapping.fingerprint import traits_of
+from isthmus.connectors.rabbitmq.mapping.mapping import to_message
+from isthmus.connectors.rabbitmq.option import SourceOptions
+from isthmus.connectors.rabbitmq.port.delivered import Delivered, Entry
+from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
+from isthmus.connectors.rabbitmq.port.present import Present
+from isthmus.connectors.rabbitmq.port.ready import Ready
+from isthmus.connectors.rabbitmq.port.refused import NO_PLACE, Refused
+from isthmus.connectors.rabbitmq.port.unacked import Unacked
+from isthmus.connectors.rabbitmq.protocol import wire
+from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
+from isthmus.connectors.rabbitmq.protocol.error import may_pass
+from isthmus.connectors.rabbitmq.protocol.property import Record
+from isthmus.connectors.rabbitmq.protocol.wire import M
+from isthmus.errors import ConnectionLostError, IsthmusError
+
+__all__ = ["RabbitSource"]
+
+KEPT_BYTES = 4 << 20
+CONSUMER = "isthmus"
+_EPOCH_MS = 1_700_000_000_000
+_TAG = struct.Struct(">Q?").unpack_from
+_COUNT = struct.Struct(">I").unpack_from
+_TAG_AT = 1 + len(CONSUMER)
+_MESSAGE_ID_FLAG = 0x80
+
+
+class RabbitSource(End):
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        ordered: whether the queue's order is kept.
+        only_present: give only what exists when it is opened first.
+    """
+
+    def __init__(
+        self, pool: BrokerPool, key: int, options: SourceOptions, *, ordered: bool, only_present: bool
+    ) -> None:
+        super().__init__(pool, key, options, options.queue)
+        self.options = options
+        self._is_ordered = ordered
+        self._is_exclusive = options.consumer == "exclusive" or (options.consumer == "auto" and ordered)
+        self._delivered = Delivered()
+        # Positions of a later source of the same queue are higher: no message is taken for one of another process.
+        self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
+        self._dead = DeadLetters(options)
+        self._refused = Refused()
+        self._present = Present() if only_present else None
+        self._last: Connection | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        """What belongs to one channel."""
+        self._unacked = Unacked()
+        self._ready = Ready()
+        self._credit = 0
+        self._is_draining = False
+        self._is_consuming = self._is_cancelling = self._is_recalling = False
+        self._was_told = False
+        if self._present is not None:
+            self._present.channel_begins()
+
+    # ---- the port
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """RabbitMQ tells no time: this machine's."""
+        return round((time.time() - time.monotonic()) * 1000)
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call."""
+        if self.is_closed:
+            return ()
+        self.check_time(now)
+        events: list[SourceEvent] = []
+        if self.is_open and self.fault is None:
+            if not self._was_told:
+                self._was_told = True
+                events.append(SourceOpened())
+            self._hand_on(events)
+            self._look_for_end(events, now)
+            if self._refused.is_due(now, len(self._delivered)):
+                self._lost(SourceLost(self._refused.text, is_fatal=True), events, now)
+                self._refused = Refused()
+        if self._is_draining:
+            self._is_draining = False
+            events.append(Drained())
+        if self.fault is not None:
+            self._lost(SourceLost(str(self.fault), not may_pass(self.fault)), events, now)
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the socket is silent."""
+        due = min(self.step_deadline(now), self._refused.due)
+        return due if self._present is None else min(due, self._present.quiet_at)
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._is_draining = False
+        self._credit = 0 if self._refused.text else credit
+        if self._present is not None:
+            self._present.moved(time.monotonic())
+        self._consume()
+        self.mark()  # something may have come already
+
+    def drain(self) -> None:
+        """Takes the credit back."""
+        self._credit = 0
+        self._is_draining = True
+        self.mark()
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        if disposition is None or disposition.kind == "complete":
+            self._dead.forget(first, last)
+            self._ack(self._delivered.settle(first, last))
+            if self._refused.text:
+                self.mark()
+        elif disposition.kind == "abandon":
+            self.release(first, last)
+        elif disposition.kind != "dead-letter":
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ has not")
+        elif self.options.dead_letters:
+            self._set_aside(first, last, disposition)
+        elif self.options.dead_letter_exchange:
+            for entry in self._delivered.take(first, last):
+                if entry.tag and self.connection is not None and not self._is_recalling:
+                    self.connection.write(wire.reject(CHANNEL, entry.tag, requeue=False))
+                    self._unacked.remove(entry.tag)
+        else:
+            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
+            self._refuse(first, last, f"be set aside ({reason}); {NO_PLACE}")
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back."""
+        self._dead.forget(first, last)
+        self._give_back([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
+
+    def close(self) -> None:
+        """Ends it; what is not settled goes back with the connection."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.pool.unmark(self.key)
+        now = time.monotonic()
+        self._last = connection = self.connection
+        if connection is not None and self._is_owed and connection.error is None:
+            connection.is_paused = False
+            self._consume()
+            self.pool.leave(connection, now)  # what comes ends it
+            return
+        self.disconnect(now, politely=True)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the broker has seen the end: then what was not settled is in the queue again."""
+        return self._last is None or self.pool.has_left(self._last)
+
+    @property
+    def _is_owed(self) -> bool:
+        """Whether settled messages cannot be acknowledged yet: their copy has no confirm, or they have to come again before."""
+        return self._dead.is_waiting or self._delivered.is_owed
+
+    # ---- the channel
+
+    def mark(self) -> None:
+        """It has something to tell."""
+        if not self.is_closed:
+            super().mark()
+
+    def begin(self, connection: Connection) -> None:
+        """Asks for the queue."""
+        self._reset()
+        connection.write(wire.declare_passive(CHANNEL, self.options.queue))
+        connection.write(wire.qos(CHANNEL, self.options.prefetch))
+        self._dead.begin(connection)
+
+    def _begin_channel(self) -> None:
+        """The channel again, after a recall."""
+        if self.connection is not None and (not self.is_closed or self._is_owed):
+            self.connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))
+            self.connection.write(wire.qos(CHANNEL, self.options.prefetch))
+            self.connection.flush()
+
+    def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
+        """A method came."""
+        if channel == DEAD_CHANNEL:
+            self._confirmed(self._dead.on_method(which, arguments))
+        elif which == M.QUEUE_DECLARE_OK:
+            self._counted(_COUNT(arguments, 1 + arguments[0])[0])
+        elif which == M.BASIC_QOS_OK:
+            self.opened()
+            self._consume()
+        elif which == M.CHANNEL_CLOSE_OK:
+            self._is_recalling = False
+            self._begin_channel()
+        elif which == M.BASIC_CANCEL_OK:
+            self._is_consuming = self._is_cancelling = False
+            self._leave_late()
+            self._consume()
+        elif which == M.BASIC_CANCEL:
+            self.fail(
+                ConnectionLostError(f"queue '{self.entity}': RabbitMQ ended the consumer: it was deleted or moves")
+            )
+
+    def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
+        """A message came."""
+        if channel == DEAD_CHANNEL:
+            self.fail(self._dead.returned(content.arguments))
+            return
+        if self._is_recalling:
+            return  # it goes back with the channel
+        arguments, properties, body = content
+        tag, is_again = _TAG(arguments, _TAG_AT)
+        exchange, at = wire.short_at(arguments, _TAG_AT + 9)
+        routing_key, _ = wire.short_at(arguments, at)
+        self._unacked.add(tag)
+        record = Record(body, properties, exchange, routing_key)
+        traits = traits_of(record)
+        known = self._delivered.recognised(traits) if is_again else None
+        if known is not None:
+            if not self._delivered.attach(known, tag):
+                self._ack([tag])  # it was settled
+            self._look_for_late()
+            self._end_if_closed()
+            return
+        if self.is_closed:
+            return  # it goes back
+        if self._present is not None:
+            is_late = not self._present.came(tag, time.monotonic())
+            self._look_for_late()
+            if is_late:
+                return
+        self._position += 1
+        is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
+        payload = to_message(record, self._position, int(time.time() * 1000))
+        self._delivered.told(Entry(self._position, tag, traits, is_named))
+        self._dead.keep(self._position, payload)
+        self._ready.add(self._position, payload)
+        self.mark()
+
+    # ---- giving
+
+    def _hand_on(self, events: list[SourceEvent]) -> None:
+        if self._credit and len(self._ready):
+            arrived = self._ready.take(self._credit)
+            self._credit -= len(arrived.positions)
+            if self._present is not None:
+                self._present.moved(time.monotonic())
+            events.append(arrived)
+        if self.connection is not None:
+            self.connection.is_paused = self._ready.nbytes > KEPT_BYTES and not self._is_recalling
+
+    def _consume(self) -> None:
+        """Begins to consume where there is credit, or where messages have to come again so that they can be acknowledged."""
+        connection = self.connection
+        if connection is None or not self.is_open or self._is_consuming or self._is_recalling:
+            return
+        wants_more = self._credit and not self.is_closed and (self._present is None or not self._present.is_over)
+        if wants_more or self._delivered.is_waiting:
+            self._is_consuming = True
+            connection.write(wire.consume(CHANNEL, self.options.queue, CONSUMER, exclusive=self._is_exclusive))
+
+    def _ack(self, tags: Sequence[int]) -> None:
+        if tags and self.connection is not None and not self._is_recalling:
+            for tag, multiple in self._unacked.settle(tags):
+                self.connection.write(wire.ack(CHANNEL, tag, multiple))
+
+    # ---- giving back
+
+    def _give_back(self, tags: Sequence[int]) -> None:
+        """An ordered source gives back all that it was given and has not settled: it ends the channel, and begins it again."""
+        connection = self.connection
+        if connection is None or not tags or self._is_recalling:
+            return
+        if self._is_ordered:
+            self._is_recalling = True
+            connection.is_paused = False
+            connection.write(wire.close_method(CHANNEL))
+            self._forget_channel()
+            return
+        for tag in tags:
+            connection.write(wire.requeue(CHANNEL, tag))
+            self._unacked.remove(tag)
+
+    def _forget_channel(self) -> None:
+        """What was delivered and not settled comes again; what was not even told is forgotten."""
+        for position in self._ready:
+            self._delivered.take(position, position)
+            self._dead.forget(position, position)
+        if self._present is not None:
+            self._present.gone_back(len(self._ready))
+        self._ready.clear()
+        self._delivered.lost()
+        self._dead.detach()
+        self._unacked.clear()
+        self._is_consuming = self._is_cancelling = False
+
+    # ---- setting aside
+
+    def _set_aside(self, first: int, last: int, disposition: Disposition) -> None:
+        error = self._dead.set_aside(self.connection, self._delivered.take(first, last), disposition)
+        if error is not None:
+            self.fail(error)
+
+    def _confirmed(self, tags: Sequence[int] | IsthmusError) -> None:
+        if isinstance(tags, IsthmusError):
+            self.fail(tags)
+            return
+        self._ack(tags)
+        self._end_if_closed()
+
+    def _end_if_closed(self) -> None:
+        if self.is_closed and self.connection is not None and not self._is_owed:
+            self.connection.write(wire.close_method(0))
+            self.connection.flush()
+
+    def _refuse(self, first: int, last: int, what: str) -> None:
+        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        self._refused.add(f"queue '{self.entity}': a message would have to {what}", last - first + 1)
+        self._credit = 0
+        self.mark()
+
+    # ---- what was at the beginning
+
+    def _counted(self, messages: int) -> None:
+        if self._present is not None:
+            self._present.counted(messages, time.monotonic(), is_idle=not self._ready and not len(self._delivered))
+            self._look_for_late()
+            self.mark()
+
+    def _look_for_end(self, events: list[SourceEvent], now: float) -> None:
+        present = self._present
+        if present is None:
+            return
+        if not self._ready and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
+            events.append(Exhausted())
+        elif now >= present.quiet_at:
+            can_ask = self._is_consuming and not len(self._delivered) and not present.is_asking
+            if present.is_due(now, can_ask=can_ask) and self.connection is not None:
+                self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
+
+    def _look_for_late(self) -> None:
+        """Ends consuming once all that was there has come; what crosses it stays untouched, and goes back."""
+        present, connection = self._present, self.connection
+        if present is None or not present.is_over or connection is None:
+            return
+        if self._is_consuming and not self._is_cancelling and not self._delivered.is_waiting:
+            self._is_cancelling = True
+            connection.write(wire.cancel(CHANNEL, CONSUMER))
+
+    def _leave_late(self) -> None:
+        """Others may have what came too late. An ordered source keeps it until it ends, so that the order stays."""
+        if self._present is not None and not self._is_ordered:
+            self._give_back(self._present.leave())
+
+    # ---- the end of a channel
+
+    def _lost(self, event: SourceLost, events: list[SourceEvent], now: float) -> None:
+        self.disconnect(now, politely=event.is_fatal)
+        self._forget_channel()
+        self._dead.lost()
+        self._reset()
+        events.append(event)

@@ -1,0 +1,262 @@
+"""A queue or an exchange as a target on the port.
+
+What it is: the copies as messages of AMQP 0-9-1, published in their order with confirms, and the broker's answers as events of the
+delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`), or the mapping (`outward`). docs/how-to/use-rabbitmq.md.
+Specification: RabbitMQ documentation, "Consumer Acknowledgements and Publisher Confirms".
+
+Every message is published as mandatory: one that no queue takes comes back before its confirm. What came back is told as refused.
+
+Invariants:
+    I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
+    I2. A message that came back is never told as accepted.
+    I3. A broker that confirms nothing of what it was sent for `stall_seconds` is lost, unless it said that it is blocked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+from isthmus.amqp.codec import CodecError
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
+from isthmus.bridge.port import Copies, TargetEvent
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.rabbitmq.mapping.outward import to_record
+from isthmus.connectors.rabbitmq.option import TargetOptions
+from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
+from isthmus.connectors.rabbitmq.port.flight import Flight
+from isthmus.connectors.rabbitmq.port.pool import BrokerPool
+from isthmus.connectors.rabbitmq.protocol import wire
+from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
+from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, refusal_of
+from isthmus.connectors.rabbitmq.protocol.property import Record
+from isthmus.connectors.rabbitmq.protocol.wire import M
+from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
+from isthmus.errors import IsthmusError
+from isthmus.message.copy_policy import CopyPolicy
+
+__all__ = ["RabbitTarget"]
+
+# RabbitMQ's words: "message size 300 is larger than configured max size 100".
+_TOO_LARGE = re.compile(r"message size \d+ is larger than (?:configured )?max size (\d+)")
+# What an encoded message has beside its body; the body's size counts for the broker, and is looked at when it is sent.
+_ENCODING_BYTES = 1 << 20
+_FULL = "RabbitMQ refused the message: a queue is full (overflow reject-publish), or cannot store it"
+_TAG = struct.Struct(">QB").unpack_from
+
+
+class RabbitTarget(End):
+    """One route's target.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to, and how copies are made.
+        origin_identity: of the namespace that the messages come from; empty where it is not known.
+    """
+
+    def __init__(self, pool: BrokerPool, key: int, options: TargetOptions, origin_identity: str) -> None:
+        super().__init__(pool, key, options, options.entity)
+        self.options = options
+        self._rewriter = self._rewriter_for(origin_identity)
+        self._limit_bytes = options.max_message_bytes
+        self._flight = Flight()
+        self._was_told = self._is_blocked = False
+        self._told_credit = 0
+
+    # ---- the port
+
+    def poll(self, now: float) -> Sequence[TargetEvent]:
+        """What happened since the last call."""
+        if self.is_closed:
+            return ()
+        self.check_time(now)
+        events: list[TargetEvent] = []
+        flight = self._flight
+        if self.is_open:
+            if not self._was_told:
+                self._was_told = True
+                events.append(Opened(self._limit_bytes + _ENCODING_BYTES if self._limit_bytes else 0))
+            events += flight.take(now)
+            credit = 0 if self._is_blocked else flight.credit
+            if credit != self._told_credit:
+                self._told_credit = credit
+                events.append(Granted(credit))
+            if self.fault is None and now >= self._stalls_at():
+                text = f"'{self.entity}': no confirm for {self.options.stall_seconds:g} s"
+                self._lost(Refusal(RefusalKind.UNKNOWN, "", text), events, now)
+        if self.fault is not None:
+            self._learn(self.fault)
+            self._lost(refusal_of(self.fault), events, now)
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the socket is silent."""
+        return min(self.step_deadline(now), self._stalls_at())
+
+    def _stalls_at(self) -> float:
+        return math.inf if self._is_blocked else self._flight.since + self.options.stall_seconds
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        """The copies of messages as this target takes them."""
+        if self._rewriter is None:
+            return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
+        if len(offsets) < 2:
+            return Copies(())
+        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
+        if not held:
+            return Copies(copies)
+        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
+        gone = {each.row for each in held}
+        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+
+    def send(self, send: Send) -> None:
+        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        connection = self.connection
+        if connection is None or not self.is_open or connection.error is not None:
+            return
+        now = time.monotonic()
+        groups = (send.payloads,) if send.is_envelope else ((payload,) for payload in send.payloads)
+        flight, frame_bytes = self._flight, connection.frame_bytes
+        parts: list[bytes] = []
+        for group in groups:
+            ordinal = flight.begin(len(group))
+            for payload in group:
+                record = self._record(payload, frame_bytes)
+                if isinstance(record, Refusal):
+                    flight.refuse(ordinal, record)
+                    self.mark()
+                    continue
+                flight.sent(ordinal, payload, now)
+                parts.append(_publish(record.exchange, record.routing_key))
+                parts += wire.content_frames(CHANNEL, record.properties, record.body, frame_bytes)
+        connection.write_all(parts)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.is_closed = True
+        self.pool.unmark(self.key)
+        self.disconnect(time.monotonic(), politely=not self._is_blocked)
+
+    # ---- the channel
+
+    def mark(self) -> None:
+        """It has something to tell."""
+        if not self.is_closed:
+            super().mark()
+
+    def begin(self, connection: Connection) -> None:
+        """Asks for the entity, and for confirms."""
+        self._flight = Flight()
+        self._was_told = self._is_blocked = False
+        self._told_credit = 0
+        options = self.options
+        if options.exchange:
+            connection.write(wire.declare_exchange_passive(CHANNEL, options.exchange))
+        else:
+            connection.write(wire.declare_passive(CHANNEL, options.entity))
+        connection.write(wire.method(CHANNEL, M.CONFIRM_SELECT, b"\0"))
+
+    def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
+        """A method came."""
+        if which == M.BASIC_ACK:
+            self._flight.answered(*_ack_at(arguments), None)
+        elif which == M.BASIC_NACK:
+            self._flight.answered(
+                *_ack_at(arguments), Refusal(RefusalKind.BLOCKED, "basic.nack", f"'{self.entity}': {_FULL}")
+            )
+        elif which == M.CONFIRM_SELECT_OK:
+            self.opened()
+        elif which == M.CONNECTION_BLOCKED:
+            self._is_blocked = True
+        elif which == M.CONNECTION_UNBLOCKED:
+            self._is_blocked = False
+            self._flight.wait_again(time.monotonic())
+        else:
+            return
+        self.mark()
+
+    def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
+        """A message came back."""
+        code, text = wire.read_close(content.arguments)
+        exchange, at = wire.short_at(content.arguments, 3 + content.arguments[2])
+        routing_key, _ = wire.short_at(content.arguments, at)
+        place = (
+            f"exchange '{exchange}' has no queue for routing key '{routing_key}'"
+            if exchange
+            else f"there is no queue '{routing_key}'"
+        )
+        refusal = Refusal(
+            RefusalKind.UNCLEAR, str(code), f"RabbitMQ says {code} {text}: {place}; bind one", "Unroutable"
+        )
+        returned = Record(content.body, content.properties, exchange, routing_key)
+        if not self._flight.returned(returned, refusal, self._routed):
+            self.fail(IsthmusError(f"'{self.entity}': a message came back that was not sent: {refusal}"))
+
+    # ---- messages
+
+    def _routed(self, payload: bytes) -> Record:
+        """The record of a message, with where it goes."""
+        record = to_record(payload, self.options.username)
+        if not self.options.exchange:
+            return record._replace(exchange="", routing_key=self.options.entity)
+        return record._replace(
+            exchange=self.options.exchange, routing_key=self.options.routing_key or record.routing_key
+        )
+
+    def _record(self, payload: bytes, frame_bytes: int) -> Record | Refusal:
+        try:
+            record = self._routed(payload)
+        except CodecError as error:
+            return Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed")
+        size, limit = len(record.body), self._limit_bytes
+        if limit and size > limit:
+            text = f"'{self.entity}': the body has {size} bytes; the broker takes {limit}"
+            return Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
+        if len(record.properties) > frame_bytes - 64:
+            text = f"'{self.entity}': properties and headers have {len(record.properties)} bytes; a frame takes {frame_bytes}"
+            return Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
+        return record
+
+    def _learn(self, error: IsthmusError) -> None:
+        """RabbitMQ tells its limit only when it refuses a message, and closes the channel then."""
+        if isinstance(error, ClosedByBrokerError):
+            found = _TOO_LARGE.search(error.reply_text)
+            if found:
+                self._limit_bytes = int(found[1])
+
+    def _rewriter_for(self, origin_identity: str) -> MessageRewriter | None:
+        options = self.options
+        if not options.origin and not options.target and not options.policy:
+            return None
+        return MessageRewriter(
+            options.origin,
+            options.target,
+            options.hop_budget,
+            origin_namespace=origin_identity if options.origin else "",
+            entity=options.entity,
+            mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
+            trusts=options.trusts_provenance,
+            policy=CopyPolicy.from_text(options.policy),
+        )
+
+    def _lost(self, refusal: Refusal, events: list[TargetEvent], now: float) -> None:
+        self.disconnect(now)
+        self._flight = Flight()
+        self._is_blocked = False
+        events.append(Lost(refusal))
+
+
+@lru_cache(1024)
+def _publish(exchange: str, routing_key: str) -> bytes:
+    return wire.publish_method(CHANNEL, exchange, routing_key)
+
+
+def _ack_at(arguments: bytes) -> tuple[int, bool]:
+    """Number, and whether it is meant with all before it; a nack has another bit beside that."""
+    number, bits = _TAG(arguments)
+    return number, bool(bits & 1)

@@ -1,0 +1,181 @@
+"""The driver's side of a streaming read.
+
+What it is: the looks that tell whether a batch is worth starting, and what Spark's progress shows. What it is not: Spark
+(`source`), or the settling of batches (`batch.settlement`).
+
+Invariants:
+    I1. A look finds what waits and locks nothing; it blocks no longer than `look_seconds`, or, in a run with an end, than
+        a lock held elsewhere can last.
+    I2. After a batch that moved nothing past the first message, the next look comes later, and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+from isthmus.bridge.host.channel import sweep
+from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.head import (
+    FRAGMENT_BITS,
+    Standing,
+    first_waiting,
+    last_sequence,
+    spans,
+    standing,
+    waiting_at_most,
+)
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.spark.error import HeldElsewhereError
+from isthmus.errors import IsthmusError
+from isthmus.transport import Client, Management
+
+__all__ = ["OffsetPlanner"]
+
+FIRST_LOOK_SECONDS = 0.05
+# A look that found only what others hold, or a batch that moved nothing: the next comes after so long, then later.
+FRUITLESS_SECONDS = 0.5
+FRUITLESS_LIMIT_SECONDS = 30.0
+FRUITLESS_NOW_SECONDS = 3.0
+# The longest LockDuration is 5 minutes: what is held for longer is held by somebody who is alive.
+HELD_SECONDS = 310.0
+EVERYTHING = 1 << 62
+# What has expired by this machine's clock for less than that may not have by the broker's. A batch that finds nothing costs
+# little; a message that no batch is begun for is lost.
+CLOCK_SLACK_MS = 120_000
+
+
+class OffsetPlanner:
+    """The part of a streaming read that lives as long as the query.
+
+    Args:
+        options: the read's.
+
+    Attributes:
+        through: with a trigger of what is available now, the last sequence number of that; else 0.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.path = options.entity.strip("/")
+        self._clock = SystemClock()
+        sweep()
+        self._client: Client | None = None
+        self._management: Management | None = None
+        self.through = 0
+        self._until_ms = EVERYTHING
+        self._available_now = False
+        self._batch = 0
+        self._last_found: Standing | None = None
+        self._fruitless = 0
+        self._not_before = 0.0
+        self._next_look = 0.0
+        self._pause = FIRST_LOOK_SECONDS
+        self._found_at = 0.0
+        self._tail = 0
+
+    # ---- looking
+
+    def latest(self, batch: int) -> int:
+        """The number of the next batch if something waits, else the same."""
+        self._batch = batch
+        if self._available_now and self.through == 0:
+            return batch
+        limit = time.monotonic() + self.options.look_seconds
+        while True:
+            now = time.monotonic()
+            if now >= max(self._not_before, self._next_look):
+                if self._look():
+                    self._pause = FIRST_LOOK_SECONDS
+                    return batch + 1
+                self._next_look = now + min(self._pause, self.options.look_pause_seconds)
+                self._pause = min(self._pause * 2, self.options.look_pause_seconds)
+            if self._available_now:
+                if self._last_found is None:
+                    return batch
+                limit = self._not_before + 1.0  # what others hold comes free, or an error names it
+            if now >= limit:
+                return batch
+            wait = min(max(self._not_before, self._next_look), limit) - time.monotonic()
+            time.sleep(max(0.01, wait))
+
+    def _look(self) -> bool:
+        through = self.through or EVERYTHING
+        now_ms = self._clock.wall_ms() - CLOCK_SLACK_MS
+        found = first_waiting(self._peek, now_ms, through, until_ms=self._until_ms)
+        if found is None:
+            self._last_found, self._fruitless = None, 0
+            return False
+        now = time.monotonic()
+        if self._last_found is not None and found.sequence == self._last_found.sequence:
+            # The batch before moved nothing past this message: somebody else holds it.
+            self._fruitless += 1
+            longest = FRUITLESS_NOW_SECONDS if self._available_now else FRUITLESS_LIMIT_SECONDS
+            delay = min(longest, FRUITLESS_SECONDS * 2 ** min(self._fruitless, 10))
+            if self._available_now and now - self._found_at > HELD_SECONDS:
+                raise HeldElsewhereError(self.path, found.sequence, HELD_SECONDS)
+            self._not_before = now + delay
+        else:
+            self._fruitless = 0
+            self._found_at = now
+        self._last_found = found
+        return True
+
+    def _peek(self, start: int, count: int) -> list[bytes]:
+        for attempt in (0, 1):
+            management = self._management
+            if management is None or self._client is None or self._client.error is not None:
+                management = self._connect()
+            try:
+                return management.peek(start, count)
+            except IsthmusError as error:
+                self._disconnect()
+                if attempt or not error.retryable:
+                    raise
+        return []
+
+    def _connect(self) -> Management:
+        self._disconnect()
+        self._client = open_client(endpoint_of(self.options), self.path, f"isthmus-look-{os.getpid()}")
+        self._management = Management(self._client, self.path)
+        return self._management
+
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.abandon()
+        self._client = self._management = None
+
+    def prepare_available_now(self) -> None:
+        """Notes the last sequence number that exists now: nothing later is moved in this run."""
+        self._available_now = True
+        self.through = last_sequence(self._peek, 0)
+        if self.through >> FRAGMENT_BITS:  # what comes later to a lower fragment is told by its time
+            firsts = [standing(message).sequence for message in self._peek(0, 1)]
+            lasts = [last for first in firsts for _, last in spans(self._peek, first, self.through)]
+            tails = [standing(message).enqueued_ms for last in lasts for message in self._peek(last, 1)]
+            self._until_ms = max(tails, default=0)
+
+    @property
+    def batch_through(self) -> int:
+        """The last sequence number that a batch should hold; of a partitioned entity a batch ends when nothing comes, for
+        the last number may come first.
+        """
+        return EVERYTHING if self.through >> FRAGMENT_BITS else self.through
+
+    def standing(self) -> dict[str, Any]:
+        """For Spark's progress: the batch under way and what waits at its end."""
+        told: dict[str, Any] = {"batch": self._batch, "entity": self.path}
+        with contextlib.suppress(IsthmusError):
+            head = first_waiting(self._peek, self._clock.wall_ms())
+            self._tail = last_sequence(self._peek, self._tail)
+            told["waiting_at_most"] = waiting_at_most(self._peek, head.sequence, self._tail) if head is not None else 0
+            told["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
+        return told
+
+    def close(self) -> None:
+        """The query is over."""
+        if self._client is not None:
+            self._client.close(1.0)

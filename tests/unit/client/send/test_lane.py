@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusError
+
+from isthmus.client import sdk
+from isthmus.client.endpoint import Endpoint
+from isthmus.client.failure import Failure
+from isthmus.client.send import lane as lane_module
+from isthmus.client.send.lane import Lane
+from isthmus.client.send.parcel import Parcel
+
+WAIT_SECONDS = 10.0
+PARCEL = Parcel((b"",), ("m1",))
+
+
+class RefusedError(ServiceBusError):
+    """Of the message; the SDK closes its connection all the same, as after most errors."""
+
+    condition = b"amqp:not-allowed"
+
+
+class FakeSender:
+    """The SDK's sender: it refuses the first message, and opens another connection for the second, which is never answered."""
+
+    def __init__(self) -> None:
+        self._config = SimpleNamespace(try_timeout=1.0)
+        self._handler: Any = None
+        self.sockets: list[socket.socket] = []
+        self.sent = 0
+        self.ends = threading.Event()
+
+    def _create_handler(self, auth: object) -> None:
+        ours, theirs = socket.socketpair()
+        if self.sockets:
+            self.sockets[-1].close()  # the one before
+        self.sockets += [theirs, ours]
+        transport = SimpleNamespace(sock=ours)
+        self._handler = SimpleNamespace(_connection=SimpleNamespace(_transport=transport))
+
+    def __enter__(self) -> Self:
+        self._create_handler(None)
+        return self
+
+    def send_messages(self, batch: object, timeout: float) -> None:
+        self.sent += 1
+        if self.sent == 1:
+            raise RefusedError("no session")
+        self._create_handler(None)
+        ours = self._handler._connection._transport.sock
+        ours.settimeout(WAIT_SECONDS)
+        try:
+            assert ours.recv(1) == b""
+        finally:
+            self.ends.set()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def sender(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSender]:
+    made = FakeSender()
+    monkeypatch.setattr(sdk, "batch_of", lambda *args: object())
+    yield made
+    for each in made.sockets:
+        each.close()
+
+
+def lane_of(sender: FakeSender) -> Lane:
+    client = SimpleNamespace(get_queue_sender=lambda entity, **options: sender, close=lambda: None)
+    endpoint = SimpleNamespace(client=lambda **options: client, given="here")
+    return Lane(cast("Endpoint", endpoint), "orders")
+
+
+def test_what_is_given_up_is_cut_off_also_on_a_connection_that_the_sdk_made_later(sender: FakeSender) -> None:
+    """I4; a thread that waited on would send what its caller has given up, once the namespace answers again."""
+    lane = lane_of(sender)
+    assert lane.send(PARCEL, WAIT_SECONDS).failure is Failure.REFUSED
+    first = lane._worker
+    assert lane.send(PARCEL, 0.05).failure is Failure.UNKNOWN
+    assert lane._worker is first
+    assert sender.ends.wait(WAIT_SECONDS / 2)
+    lane.close()
+
+
+def test_a_forked_child_has_a_connection_of_its_own_and_leaves_its_parents_alone(
+    sender: FakeSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the parent's connection does not run in a child, which would wait for it, and then shut down what both have."""
+    parents = lane_of(sender)
+    assert parents.send(PARCEL, WAIT_SECONDS).failure is Failure.REFUSED
+    theirs = sender.sockets[0]
+    theirs.setblocking(False)
+    worker = parents._worker
+    assert worker is not None
+    pid = os.getpid()
+    monkeypatch.setattr(lane_module.os, "getpid", lambda: pid + 1)
+    worker.abandon()  # by an attempt that was begun before the fork
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)
+    worker.has_ended = False
+    sender.sent = 0
+    assert parents.send(PARCEL, WAIT_SECONDS).failure is Failure.REFUSED
+    assert parents._worker is not worker
+    parents.close()
+    monkeypatch.undo()
+    worker.finish(WAIT_SECONDS)
+
+
+def test_the_socket_below_a_websocket_is_found() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        websocket = SimpleNamespace(sock=ours)
+        handler = SimpleNamespace(_connection=SimpleNamespace(_transport=SimpleNamespace(sock=websocket)))
+        assert sdk.socket_of(handler) is ours

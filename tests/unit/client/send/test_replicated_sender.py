@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from isthmus.client import sdk
+from isthmus.client.send.lane import Attempt
+from isthmus.client.send.parcel import Parcel
+from isthmus.client.send.replicated_sender import AsyncReplicatedSender, ReplicatedSender
+from isthmus.client.send.replication import SendResult, Side
+from isthmus.client.send.role_state import RoleState
+
+MESSAGE = ServiceBusMessage("one", message_id="m1")
+PARCEL = Parcel((b"",), ("m1",))
+NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+
+
+def test_the_file_of_the_roles_has_the_last_swap_whichever_thread_writes_last(tmp_path: Path) -> None:
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", "passive", state=tmp_path / "roles") as sender:
+        first = sender._switch("secondary")
+        second = sender._switch("primary")
+        sender._save(second)
+        sender._save(first)
+        assert sender.active == "primary"
+    assert RoleState(tmp_path / "roles").load() is Side.PRIMARY
+
+
+def test_a_warm_up_that_hangs_is_given_up_without_the_connection_that_took_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread hangs where no socket is to be cut, e.g. in the resolution of a name."""
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", "passive", connect_timeout=0.1, attempt_timeout=0.1) as sender:
+        lane = sender._lanes[Side.SECONDARY]
+        if lane._worker is not None:
+            lane._worker.finish(10)
+        hangs, goes_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(sdk, "batch_of", lambda *args: object())
+        fake: Any = SimpleNamespace(
+            _config=SimpleNamespace(), _create_handler=lambda auth: None, __enter__=lambda: None,
+            send_messages=lambda batch, timeout: None, close=lambda: None, get_queue_sender=lambda *args, **options: fake,
+        )  # fmt: skip
+
+        def client(**options: Any) -> Any:
+            if not hangs.is_set():
+                hangs.set()
+                goes_on.wait(10)
+            return fake
+
+        monkeypatch.setattr(lane, "endpoint", SimpleNamespace(client=client, given="here"))
+        sender._replication.circuits[Side.SECONDARY].succeeded()
+        with sender._lock:
+            sender._warm()
+        assert hangs.wait(10)
+        assert not lane.send(PARCEL, 0.05).ok  # behind the opening
+        assert lane.send(PARCEL, 10).ok
+        assert sender._warming is not None
+        while sender._warming.seconds_left:
+            threading.Event().wait(0.01)
+        with sender._lock:
+            sender._warm()
+        assert lane.is_open
+        goes_on.set()
+
+
+def test_a_warm_up_that_cannot_begin_takes_nothing_from_a_send_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E.g. at the end of the interpreter, which begins no thread any more."""
+
+    def start_opening(timeout: float) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", "passive") as sender:
+        sender._replication.circuits[Side.SECONDARY].succeeded()
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start_opening", start_opening)
+        result = SendResult(taken=("primary",))
+        assert sender._count(PARCEL, result).taken == ("primary",)
+        assert sender.statistics().taken["primary"] == 1
+
+
+def closed(parcel: Parcel, timeout: float) -> Any:
+    raise ValueError("the sender of 'orders' is closed")
+
+
+def taken(parcel: Parcel, timeout: float) -> Any:
+    done: Future[Attempt] = Future()
+    done.set_result(Attempt())
+    return SimpleNamespace(done=done, wait=done.result, seconds_left=1.0)
+
+
+def test_what_one_side_took_is_told_though_the_sender_is_closed_before_the_other_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders") as sender:
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", closed)
+        result = sender.send_messages(MESSAGE)
+        assert (result.taken, result.missed, result.unknown) == (("primary",), ("secondary",), ())
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", closed)
+        with pytest.raises(ValueError, match="closed"):
+            sender.send_messages(MESSAGE)
+
+
+async def test_and_so_by_the_one_for_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncReplicatedSender(NOWHERE, NOWHERE, "orders") as sender:
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", closed)
+        result = await sender.send_messages(MESSAGE)
+        assert (result.taken, result.missed) == (("primary",), ("secondary",))

@@ -1,0 +1,57 @@
+"""isthmus.connectors.checkpoint.folder_store and .checkpoint."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
+from isthmus.connectors.checkpoint.folder_store import FolderStore
+
+KEY = GroupKey("ns-1", "host", "Flights", "$Default")
+
+
+def test_what_was_written_stands(tmp_path: Path) -> None:
+    FolderStore(str(tmp_path / "a" / "b")).write(KEY, {0: Checkpoint(7, "1:2:3"), 3: Checkpoint(-1, "-1")})
+    again = FolderStore(str(tmp_path / "a" / "b"))
+    assert again.load(KEY) == {0: Checkpoint(7, "1:2:3"), 3: Checkpoint(-1, "-1")}
+    assert again.load(KEY._replace(hub="flights")) == again.load(KEY)
+    assert again.load(KEY._replace(group="other")) == {}
+    assert again.load(KEY._replace(identity="ns-2")) == {}
+
+
+def test_a_late_writer_takes_nothing_back(tmp_path: Path) -> None:
+    """isthmus.connectors.checkpoint.checkpoint, I1."""
+    store = FolderStore(str(tmp_path))
+    store.write(KEY, {0: Checkpoint(9, "90"), 1: Checkpoint(9, "90")})
+    store.write(KEY, {0: Checkpoint(4, "40"), 1: Checkpoint(4, "40", begins_again=True)})
+    assert store.load(KEY) == {0: Checkpoint(9, "90"), 1: Checkpoint(4, "40")}
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/../../b", "ä%2F"])
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    store = FolderStore(str(tmp_path / "in"))
+    key = KEY._replace(hub=name, group=name)
+    store.write(key, {0: Checkpoint(1)})
+    assert store.load(key) == {0: Checkpoint(1)}
+    assert [each.name for each in tmp_path.iterdir()] == ["in"]
+    assert len(list((tmp_path / "in").rglob("0.json"))) == 1
+    assert len(next((tmp_path / "in").rglob("0.json")).relative_to(tmp_path / "in").parts) == 4
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"sequence_number": "7", "offset": ""}', '{"sequence_number": true}'])
+def test_what_is_no_checkpoint_is_told_with_its_place(tmp_path: Path, text: str) -> None:
+    store = FolderStore(str(tmp_path))
+    store.write(KEY, {0: Checkpoint(1)})
+    file = next(tmp_path.rglob("0.json"))
+    file.write_text(text)
+    with pytest.raises(CheckpointError, match=re.escape(str(file))):
+        store.load(KEY)
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="checkpoints in"):
+        FolderStore(str(tmp_path / "file")).write(KEY, {0: Checkpoint(1)})

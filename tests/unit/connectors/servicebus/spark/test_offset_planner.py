@@ -1,0 +1,96 @@
+"""The driver's side of a read, against a fake broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from isthmus.amqp import section, types
+from isthmus.amqp.section import Header
+from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.spark import offset_planner as planner_module
+from isthmus.connectors.servicebus.spark.error import HeldElsewhereError
+from isthmus.connectors.servicebus.spark.offset_planner import OffsetPlanner
+from isthmus.testing.peer import Peer
+
+
+@pytest.fixture(name="peer")
+def _peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    with Peer("q") as peer:
+        place = (
+            f"Endpoint=sb://127.0.0.1:{peer.port}/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+        )
+        monkeypatch.setenv("PLACE", place)
+        yield peer
+
+
+def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes to a lower fragment later has a lower number than the last one, and there would be no end."""
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "ordered": "false"}))
+    held: dict[int, bytes] = {}
+
+    def put(sequence: int, at_ms: int) -> None:
+        annotations = {"x-opt-sequence-number": types.Long(sequence), "x-opt-enqueued-time": types.Timestamp(at_ms)}
+        held[sequence] = section.encode_message(b"x", annotations=annotations)
+
+    monkeypatch.setattr(
+        planner, "_peek", lambda start, count: [held[each] for each in sorted(held) if each >= start][:count]
+    )
+    one, two = 1 << 48, 2 << 48
+    put(one + 1, 1000)
+    put(one + 2, 3000)
+    put(two + 1, 2000)
+    planner.prepare_available_now()
+    put(one + 3, 3001)
+    put(two + 2, 3001)
+    for sequence in (one + 1, two + 1, one + 2):
+        assert planner._look()
+        del held[sequence]
+    assert not planner._look()
+    assert (
+        planner.batch_through > two + 2
+    )  # a batch that ended with the last number would leave what is in other fragments
+
+
+def test_a_batch_of_an_ordinary_entity_ends_with_the_last_message_of_the_start(peer: Peer) -> None:
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    assert planner.batch_through == 0
+    for _ in range(3):
+        peer.queues["q"].put(section.encode_message(b"x"))
+    planner.prepare_available_now()
+    assert planner.batch_through == 3
+    planner.close()
+
+
+@pytest.mark.parametrize("ahead_ms", [-60_000, 60_000])
+def test_a_message_that_has_expired_only_by_this_machines_clock_begins_a_batch(peer: Peer, ahead_ms: int) -> None:
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    planner._clock = SystemClock(ahead_ms)
+    peer.queues["q"].put(section.encode_message(b"x", header=Header(ttl_ms=30_000)))
+    assert planner._look()
+    planner.close()
+
+
+def test_a_batch_that_moved_nothing_puts_off_the_next_i2(peer: Peer) -> None:
+    """Somebody else holds the message."""
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "look_seconds": "0.01"}))
+    peer.queues["q"].put(section.encode_message(b"x"))
+    assert planner.latest(7) == 8
+    assert planner.latest(8) == 9
+    assert planner.latest(9) == 9
+    planner.close()
+
+
+def test_a_run_with_an_end_names_the_message_that_others_hold(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "HELD_SECONDS", 0.0)
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    peer.queues["q"].put(section.encode_message(b"x"))
+    planner.prepare_available_now()
+    assert planner.latest(7) == 8
+    with pytest.raises(HeldElsewhereError, match="'q': message 1 has been locked by another receiver"):
+        planner.latest(8)
+    planner.close()

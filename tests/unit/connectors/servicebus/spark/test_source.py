@@ -1,0 +1,118 @@
+"""What Spark asks of a streaming read at the driver, before anything connects."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType, StructField, StructType
+
+from isthmus.connectors.servicebus.batch import store as store_module
+from isthmus.connectors.servicebus.batch.error import BatchEntityError, BatchInUseError
+from isthmus.connectors.servicebus.batch.store import BatchStore
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.spark.source import (
+    BatchPartition,
+    BatchReader,
+    ServiceBusDataSource,
+)
+from isthmus.errors import InvalidArgumentError
+
+OPTIONS = {"connection": "env:NOT_SET", "entity": "q"}
+
+
+@pytest.fixture(name="batches")
+def _batches(tmp_path: Path) -> Iterator[BatchReader]:
+    reader = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path)}))
+    yield reader
+    reader.stop()
+
+
+def kept(spool: Path) -> BatchStore:
+    """The folder that an earlier run has left."""
+    store = BatchStore(spool / "abc")
+    store.folder.mkdir()
+    (store.folder / "owner").touch()
+    return store
+
+
+def test_a_batch_whose_folder_is_lost_stays_empty_and_the_next_one_does_not_i3(batches: BatchReader) -> None:
+    lost = {"batch": 8, "batches": "abc"}
+    for _ in range(2):
+        assert batches.partitions({"batch": 7}, lost) == []
+    assert len(batches.partitions(lost, {"batch": 9, "batches": "abc"})) == 1
+
+
+def test_a_batch_that_is_planned_first_after_its_folder_was_cleared_is_read(batches: BatchReader) -> None:
+    """A query that has settled everything leaves no folder."""
+    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    start = {"batch": 7, "batches": "abc"}
+    batches.latestOffset(start, ReadAllAvailable())
+    assert len(batches.partitions(start, {"batch": 8, "batches": "abc"})) == 1
+
+
+def test_an_offset_that_stays_is_the_same_text(batches: BatchReader) -> None:
+    """Spark compares offsets as text: another key would be new data."""
+    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    start = {"batch": 7, "of another release": True}
+    assert batches.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_the_offset_leads_to_the_folder_of_the_batches_after_a_restart(tmp_path: Path, batches: BatchReader) -> None:
+    kept(tmp_path)
+    offset = {"batch": 8, "batches": "abc"}
+    (partition,) = batches.partitions({"batch": 7}, offset)
+    assert isinstance(partition, BatchPartition)
+    assert (partition.batch, Path(partition.folder)) == (8, tmp_path / "abc")
+    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    assert batches.latestOffset(offset, ReadAllAvailable()) == offset
+
+
+def test_a_batch_that_an_earlier_run_received_keeps_its_readers(tmp_path: Path, batches: BatchReader) -> None:
+    store = kept(tmp_path)
+    store.writer(8, 2).complete(1000)
+    assert len(batches.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})) == 3
+
+
+def test_two_queries_do_not_share_a_checkpoint(
+    tmp_path: Path, batches: BatchReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "OWNER_SECONDS", 0.0)
+    batches.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})
+    other = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path)}))
+    with pytest.raises(BatchInUseError, match="checkpointLocation of its own"):
+        other.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})
+    other.stop()
+
+
+def test_what_goes_to_the_workers_is_pickled_without_the_drivers_part(batches: BatchReader) -> None:
+    batches.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})
+    copy = pickle.loads(pickle.dumps(batches))
+    assert copy.options == batches.options
+
+
+def test_another_schema_is_refused_i4() -> None:
+    source = ServiceBusDataSource({"connection": "env:X", "entity": "q", "mode": "decoded"})
+    wrong = StructType([StructField("body", StringType())])
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(
+            InvalidArgumentError, match=r"struct<body:string> is not that of mode=decoded; remove \.schema"
+        ):
+            make(wrong)
+
+
+def test_a_checkpoint_of_another_entity_is_refused_while_messages_of_it_are_unsettled(tmp_path: Path) -> None:
+    """Their tokens would be refused at the wrong entity, and a subscription beside it counts alike."""
+    store = kept(tmp_path)
+    assert store.entity("q") == "q"
+    writer = store.writer(1, 0)
+    writer.add([1], [b"t" * 16], [b"m"])
+    writer.complete(30_000)
+    start, end = {"batch": 0}, {"batch": 1, "batches": "abc"}
+    other = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path), "entity": "another"}))
+    with pytest.raises(BatchEntityError, match=r"'another': the checkpoint is that of a query of .*checkpointLocation"):
+        other.partitions(start, end)
+    again = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path)}))
+    assert len(again.partitions(start, end)) == 1
+    again.stop()

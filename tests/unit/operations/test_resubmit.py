@@ -1,0 +1,74 @@
+"""Dead letters sent again, against a scripted pass and target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import IsthmusError, QuotaExceededError
+from isthmus.operations import resubmit as module
+from isthmus.operations.deliver import UnconfirmedError
+from isthmus.operations.message import make_change
+from isthmus.operations.resubmit import resubmit
+from isthmus.operations.sweep import Taken
+
+ODD = b"\0St\xc1\x07\x02\xa1\x01a\xa1\x01\xff" + b"\0Su\xa0\x01x"  # the text of `a` is no UTF-8
+
+
+def numbers(count: int) -> RunSet:
+    found = RunSet()
+    found.add(1, count)
+    return found
+
+
+class Target:
+    """A sender that is ready."""
+
+    def wait_ready(self) -> Target:
+        return self
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def sweep_of(payloads: list[bytes]) -> Any:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+        wanted.clear()
+        return len(take([Taken(number, b"", each) for number, each in enumerate(payloads)], lambda: None))
+
+    return sweep
+
+
+def test_i2_an_action_that_cannot_read_a_message_leaves_it_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = None
+    monkeypatch.setattr(module, "Sender", lambda *_: Target())
+    monkeypatch.setattr(module, "deliver", lambda client, sender, payloads, renew: [None] * len(payloads))
+    monkeypatch.setattr(module, "sweep", sweep_of([ODD, section.encode_message(b"y")]))
+    done = resubmit(client, "q/$DeadLetterQueue", "q", numbers(2), make_change("SET b = a"))
+    assert (done.moved, done.refused, done.left) == (1, 1, 0)
+    assert "cannot be read" in done.first_refusal
+
+
+def test_i1_what_a_lost_target_has_acknowledged_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be sent once more by the next call, though its answer has come."""
+    calls: list[int] = []
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes], renew: Any) -> list[IsthmusError | None]:
+        calls.append(len(payloads))
+        if len(calls) < 2:
+            return [None] * len(payloads)
+        error = UnconfirmedError("gone")
+        error.results = [None, error, *[QuotaExceededError("full")] * (len(payloads) - 2)]
+        raise error
+
+    client: Any = None
+    monkeypatch.setattr(module, "Sender", lambda *_: Target())
+    monkeypatch.setattr(module, "deliver", deliver)
+    monkeypatch.setattr(module, "sweep", sweep_of([section.encode_message(b"y")] * 350))
+    with pytest.raises(UnconfirmedError, match="gone") as lost:
+        resubmit(client, "q/$DeadLetterQueue", "q", numbers(350), make_change(""))
+    assert calls == [100, 100]
+    assert lost.value.__notes__ == ["101 of 350 messages were sent and removed before"]
