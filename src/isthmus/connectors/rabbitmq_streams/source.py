@@ -365,6 +365,8 @@ class StreamSource(End):
                 self.fail(made_again(self.entity, offset, self.options.checkpoints))
                 return False
             self._is_verified = True
+            if opened.missing is not None:
+                self._reading.drop_gaps(PARTITION, opened.missing)
             awaited = self._reading.missing_before(PARTITION, offset)
             lost = self._losses.found(opened.lost_before(offset, awaited))
             if lost is not None:
@@ -387,8 +389,9 @@ class StreamSource(End):
         connection = self.connection
         if connection is None or not self.is_open or self._is_recalling or self.fault is not None:
             return  # gaps are looked at when it is open again
-        gaps = [each for each in self._reading.gaps.pop(PARTITION, ()) if self._losses.is_news(*each)]
-        if gaps:
+        is_looking = self._opening is not None and self._opening.missing is not None and not self._is_verified
+        gaps = [each for each in self._reading.gaps.get(PARTITION, ()) if self._losses.is_news(*each)]
+        if gaps and not is_looking:
             # Notes of the broker take offsets, too: nothing was removed while the message before the first gap is there.
             begin = self._reading.next_of(PARTITION)
             self._opening = Opening(min(gaps[0][0] - 1, begin), begin, is_known=True, missing=gaps)

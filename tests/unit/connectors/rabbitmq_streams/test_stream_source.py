@@ -193,6 +193,21 @@ def test_a_loss_that_was_not_told_yet_is_logged_at_the_end(
     assert "offsets 20 to 29 were removed" in caplog.text
 
 
+def test_a_gap_is_looked_at_again_where_the_connection_is_lost_meanwhile(stream: Stream, clock: Clock) -> None:
+    """I3."""
+    reader = Reader(stream, clock)
+    opened(reader)
+    stream.add(50, 60)
+    stream.remove(0, 30)
+    reader.link.serve()
+    told = reader.source.poll(clock.now)
+    assert positions(list(told)) == list(range(50, 60))
+    reader.source.fail(ConnectionLostError("gone"))  # before the new channel tells anything
+    assert lost(reader.run()).text == "gone"
+    assert "offsets 30 to 49 were removed" in lost(reader.open()).text
+    assert opened(reader) == []
+
+
 def test_a_loss_is_told_though_the_broker_has_notes_of_its_own_before(stream: Stream, clock: Clock) -> None:
     """I3. Notes of the broker take offsets, too."""
     reader = Reader(stream, clock)

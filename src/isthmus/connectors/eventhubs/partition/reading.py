@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from isthmus.bridge.index_set import IndexSet
@@ -115,6 +115,10 @@ class Reading:
     def missing_before(self, partition: int, sequence: int) -> list[tuple[int, int]]:
         """Ranges of sequence numbers that this reader still has to get and that are before one, each with the one behind its last."""
         return self.account.partitions[partition].missing_before(sequence)
+
+    def drop_gaps(self, partition: int, gaps: Collection[tuple[int, int]]) -> None:
+        """It is known what these gaps are; others stay."""
+        self.gaps[partition] = [each for each in self.gaps.get(partition, ()) if each not in gaps]
 
     def noted(self, partition: int, sequence: int) -> str:
         """The text that an event has beside it that was read; empty: it is not known, or not any more."""
