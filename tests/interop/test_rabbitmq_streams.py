@@ -219,7 +219,7 @@ def test_what_the_retention_removed_does_not_wait(server: RabbitServer, tmp_path
     peek: Any = SYSTEM.peek(place(server, tmp_path), stream)
     found = peek(0, 1000)
     peek.close()
-    assert waits == len(found) < 200
+    assert len(found) <= waits < 200  # notes of the broker take offsets, too
 
 
 @pytest.mark.soak
