@@ -85,19 +85,28 @@ def entered(text: str) -> list[str]:
 
 def command_faults(line: str, root: Any) -> Iterator[str]:
     """Commands and options of a line that isthmus does not have."""
-    command = root
+    command, arguments, is_value = root, 0, False
     for word in shlex.split(line, comments=True)[1:]:
         if word in {"&", "|", ">", "&&", ";"}:
-            return
-        if word.startswith("--"):
-            option = word.partition("=")[0]
-            if option != "--help" and not any(option in parameter.opts for parameter in command.params):
+            break
+        if is_value:
+            is_value = False
+        elif word.startswith("--"):
+            option, equals, _ = word.partition("=")
+            found = [parameter for parameter in command.params if option in parameter.opts]
+            if option != "--help" and not found:
                 yield f"shows `{line}`, and there is no option {option}"
+            is_value = not equals and any(not getattr(each, "is_flag", False) for each in found)
         elif isinstance(command, TyperGroup):
             if word not in command.commands:
                 yield f"shows `{line}`, and there is no command {word}"
                 return
             command = command.commands[word]
+        else:
+            arguments += 1
+    taken = [each for each in command.params if each.param_type_name == "argument"]
+    if all(each.nargs == 1 for each in taken) and arguments > len(taken):
+        yield f"shows `{line}`, and {command.name} takes {len(taken)} arguments"
 
 
 def anchors(page: Path) -> set[str]:

@@ -81,6 +81,8 @@ def add_operator_api(app: web.Application, namespace: Namespace, authority: Auth
             return await handler(request)
         try:
             return await found(request)
+        except ConnectionError:  # whoever asked has gone, which is no fault to log
+            return web.Response()
         except IsthmusError as error:
             _log.warning("operator's request refused: %s %s: %s", request.method, request.rel_url.path, error)
             status = 401 if isinstance(error, UnauthorizedError) else 400 if _is_callers(error) else 503

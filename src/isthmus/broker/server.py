@@ -34,6 +34,7 @@ from isthmus.broker.net.admission import Admission, AdmissionLimits
 from isthmus.broker.net.descriptor import allow_many, socket_limit, upload_limit
 from isthmus.broker.net.http_gate import HttpGate
 from isthmus.broker.net.listener import Listener
+from isthmus.broker.net.log_line import LogLineFilter
 from isthmus.broker.net.log_sample import SECONDS, LogSampleFilter
 from isthmus.broker.net.shell import Shell
 from isthmus.broker.net.sniff import Speech
@@ -365,9 +366,10 @@ async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, A
     """
     allow_many()
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    sampled = LogSampleFilter()
+    sampled, lines = LogSampleFilter(), LogLineFilter()  # in this order: a kind is a line's format
     for handler in logging.getLogger().handlers:
         handler.addFilter(sampled)
+        handler.addFilter(lines)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -31,6 +31,8 @@ from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 __all__ = ["VERBS", "create_app", "main"]
 
 BAD_INPUT = (ConfigError, InvalidArgumentError)
+# By code: their modules are not loaded for every verb. A connection string, or a reference to one, is what the caller gave.
+_BAD_REFERENCE = ("secret", "bad-connection-string")
 VERBS = {
     # A federation file, and the entities that it needs.
     "init": "federation.init",
@@ -101,7 +103,8 @@ def create_app(verb: str | None = None, *, completes: bool = False) -> typer.Typ
 
 def exit_code(error: IsthmusError) -> int:
     """The exit code: 2 for a mistake of the caller, 1 for a failure."""
-    return 2 if isinstance(error, BAD_INPUT) and not error.retryable else 1
+    is_bad_input = isinstance(error, BAD_INPUT) or error.code in _BAD_REFERENCE
+    return 2 if is_bad_input and not error.retryable else 1
 
 
 def _end(error: IsthmusError, words: Sequence[str]) -> NoReturn:

@@ -160,10 +160,12 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
     with _session(name, file, state) as session:
         found = session.state()
         problem, lines, foreign = "", list[str](), list[str]()
+        left: dict[str, dict[str, int]] = {}
         try:
             drift = session.keeper.compare(found).drift
             lines = [str(each) for each in (*drift.steps, *drift.conflicts)]
             foreign = [each.path for each in drift.foreign]
+            left = session.keeper.left_behind(found)
         except IsthmusError as error:
             problem = str(error)
     is_well = (
@@ -171,7 +173,7 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
     )
     if as_json:
         told = {**view.told(found), "ok": is_well, "drift": lines, "only_at_standby": foreign, "problem": problem}
-        print(json.dumps({**told, "messages_seen": found.seen, "seen_at": found.seen_at}))
+        print(json.dumps({**told, "messages_seen": found.seen, "seen_at": found.seen_at, "left_behind": left}))
     else:
         console = view.console()
         led = found.leads_to or "nobody: connections wait"
@@ -186,6 +188,7 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
         if not problem:
             console.print("The members are in step." if not lines else f"{len(lines)} differences.")
         view.print_seen(found, console)
+        view.print_left(left, found.standby, console)
     if not is_well:
         raise typer.Exit(1)
 
@@ -208,6 +211,8 @@ def _run(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"
     )
     logging.getLogger("azure").setLevel(logging.WARNING)
+    # Its serializer warns of each time of an entity whose status is set, though the service's times are UTC.
+    logging.getLogger("azure.servicebus.management").setLevel(logging.ERROR)
     with _session(name, file, state) as session:
         session.state()
 
@@ -263,6 +268,7 @@ def _failover(
         _force(name, file, folder, began, as_json=as_json)
         return
     from isthmus.cli import pair_view as view
+    from isthmus.connectors.administration import NamespaceUnreachableError
 
     console = view.console(stderr=as_json)
 
@@ -279,7 +285,11 @@ def _failover(
                 if waiting:
                     text += f" What waits at {found.standby}, where it may have been moved, is delivered once that is active: {waiting}."
         else:
-            found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
+            try:
+                found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
+            except NamespaceUnreachableError as error:
+                error.add_note("where the active member is lost, --force makes the other one active without it")
+                raise
             told = {
                 "moved": work.moved,
                 "left": work.left,

@@ -6,7 +6,7 @@ A module of its own: a forced fail-over is made before what prints it is importe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,17 @@ from rich.text import Text
 
 from isthmus.pairing.state import PairState
 
-__all__ = ["FENCES", "console", "print_foreign", "print_lines", "print_seen", "print_text", "show_forced", "told"]
+__all__ = [
+    "FENCES",
+    "console",
+    "print_foreign",
+    "print_left",
+    "print_lines",
+    "print_seen",
+    "print_text",
+    "show_forced",
+    "told",
+]
 
 _SIGNS = {"+": "green", "~": "yellow", "-": "red", "!": "red"}
 FENCES = {
@@ -86,5 +96,16 @@ def print_seen(state: PairState, on: Console, title: str = "") -> None:
         on.print(f"{head}: nothing, {age:,.0f} s ago.")
         return
     on.print(f"{head}, {age:,.0f} s ago:")
+    _print_counts(counts, on)
+
+
+def print_left(left: Mapping[str, Mapping[str, int]], standby: str, on: Console) -> None:
+    """What a fenced member holds."""
+    if left:
+        on.print(f"At {standby}, which is fenced, are messages that nobody gets before a fail back:")
+        _print_counts({path: {name: count for name, count in each.items() if count} for path, each in left.items()}, on)
+
+
+def _print_counts(counts: Mapping[str, Mapping[str, int]], on: Console) -> None:
     for path, each in counts.items():
         on.print(Text(f"  {path}: " + ", ".join(f"{count} {name}" for name, count in each.items())))

@@ -59,7 +59,9 @@ _SAVE_SECONDS = 1.0
 _AGAIN_SECONDS = 1.0
 # Within so long everything comes again that an earlier link to the primary, or another process, had in hand: a lock lasts five minutes at most.
 _LOCK_SECONDS = 310.0
-_CAUGHT_UP_MS = 10_000  # how far the clocks of this machine and of the secondary may differ
+# How far the clocks of this machine and of the secondary may differ, beyond what the times of its messages tell.
+_CAUGHT_UP_MS = 10_000
+_PARTITION_SHIFT = 48  # the upper bits of a sequence number are its partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +193,10 @@ class FailoverReceiver(TwoRegionReceiver):
         # Of an earlier receiver, that was killed while it read the secondary.
         self._is_in_another_hand = begin is not FailoverState.PRIMARY
         self._arrived_at = self._tried_at = self._full_at = time.monotonic()
-        self._latest_ms = 0
+        self._latest: dict[
+            int, tuple[float, int]
+        ] = {}  # by partition: when a message arrived, the latest enqueued time
+        self._ahead_ms = 0  # of this machine's clock the secondary's is at least so far
         # When publishers switched; a receiver that begins while it drains knows only that it was before.
         self._switched_ms = time.time_ns() // 1_000_000 if begin is FailoverState.DRAINING else 0
         self._answered_at = 0.0  # when the last probe began that was answered
@@ -295,7 +300,10 @@ class FailoverReceiver(TwoRegionReceiver):
                 self._keys[message] = key
                 self._watermark.arrived(key, told.enqueued_ms)
                 return False
-            self._latest_ms = max(self._latest_ms, enqueued_ms(message))
+            at_ms = enqueued_ms(message)
+            partition = (message.sequence_number or 0) >> _PARTITION_SHIFT
+            self._latest[partition] = (now, max(self._latest.get(partition, (0.0, 0))[1], at_ms))
+            self._ahead_ms = max(self._ahead_ms, at_ms - time.time_ns() // 1_000_000)
             key = (told.sequence, told.enqueued_ms)
             self._missing.pop(key, None)
             if is_local:
@@ -303,8 +311,8 @@ class FailoverReceiver(TwoRegionReceiver):
             if self._drift_ms is None:
                 return False
             # By the primary's clock: where else it entered, and when, says nothing of what the primary had delivered.
-            at_ms = was_enqueued_ms(told, self._engine.identity_of(PRIMARY), self._source.entity)
-            return at_ms is not None and at_ms < self._watermark.at_ms - self._drift_ms
+            was_ms = was_enqueued_ms(told, self._engine.identity_of(PRIMARY), self._source.entity)
+            return was_ms is not None and was_ms < self._watermark.at_ms - self._drift_ms
 
     def _on_settled(self, message: ServiceBusReceivedMessage, is_handled: bool) -> None:
         with self._lock:
@@ -374,15 +382,21 @@ class FailoverReceiver(TwoRegionReceiver):
             self._carry_out(self._machine.tick(now, local_unsettled=local, is_caught_up=is_caught_up))
 
     def _is_caught_up(self, now: float) -> bool:
-        """Messages arrive in the order in which they were enqueued: one from after the switch says that all did, and so does none for
-        a while from a namespace that answers, while there is room for one. What was in hand before may come later, once its lock has ended.
+        """Messages of a partition arrive in the order in which they were enqueued: one from after the switch says that all did, and so does
+        none for a while, while there is room for one. What was in hand before may come later, once its lock has ended.
         """
         self._missing = {key: until for key, until in self._missing.items() if until > now}
         if self._missing:
             return False
         since = max(self._arrived_at, self._full_at)
-        is_quiet = now - since >= max(_AGAIN_SECONDS, self._probe_seconds) and self._answered_at > since
-        return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS
+        quiet_seconds = max(_AGAIN_SECONDS, self._probe_seconds)
+        if now - since >= quiet_seconds and self._answered_at > since:
+            return True
+        after_ms = self._switched_ms + _CAUGHT_UP_MS + self._ahead_ms
+        latest = self._latest.values()
+        return any(at_ms >= after_ms for _, at_ms in latest) and all(
+            at_ms >= after_ms or now - max(arrived_at, self._full_at) >= quiet_seconds for arrived_at, at_ms in latest
+        )
 
     def _ask_trigger(self) -> None:
         if self._trigger is None:

@@ -55,7 +55,8 @@ class DamagedFileError(IsthmusError):
     def text(self) -> str:
         a = self.attributes
         where = f" at message {a.get('place')}" if a.get("place") else ""
-        return f"'{a.get('file')}' is damaged{where}: {a.get('reason')}; the messages before that are sound"
+        sound = "; the messages before that are sound" if where else ""
+        return f"'{a.get('file')}' is damaged{where}: {a.get('reason')}{sound}"
 
 
 class FileNotWrittenError(IsthmusError):

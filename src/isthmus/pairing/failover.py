@@ -64,12 +64,8 @@ class NotEmptyError(IsthmusError):
     """A planned fail-over was given up, since messages would stay behind; applications use the same member as before.
 
     Attributes:
-        pair: its name.
-        alias: the member that is still active.
-        left: path → messages that would have stayed there.
-        why: what kept them from being moved; empty where nothing was said.
-        moved: messages that had been moved to the other member before.
-        other: that member.
+        left: path → messages that would have stayed at `alias`, which is still active; `why`: what kept them from being moved.
+        moved: messages that had been moved to `other` before.
     """
 
     code = "not-empty"

@@ -284,6 +284,19 @@ class Keeper:
         Raises:
             AdministrationError: the member gives no answer.
         """
-        member = self._members[state.active]
+        return self._counted(state.active)
+
+    def left_behind(self, state: PairState) -> dict[str, dict[str, int]]:
+        """What is at a standby member that is fenced: nobody gets it before a fail back. An open one holds copies, which are in use.
+
+        Raises:
+            AdministrationError: the member gives no answer.
+        """
+        if state.fence_of(state.standby) is not Fence.CLOSED:
+            return {}
+        return {path: counts for path, counts in self._counted(state.standby).items() if any(counts.values())}
+
+    def _counted(self, alias: str) -> dict[str, dict[str, int]]:
+        member = self._members[alias]
         counts = member.counts(kept(member.descriptions(), self._exclude).values())
         return {path: each._asdict() for path, each in counts.items()}

@@ -238,6 +238,8 @@ class Condition:
         if len(self._history) < 2:
             return 0.0
         (first_at, first), (last_at, last) = self._history[0], self._history[-1]
+        if now - last_at >= RATE_WINDOW_SECONDS:
+            return 0.0
         elapsed = max(last_at - first_at, now - first_at)
         return (last - first) / elapsed if elapsed > 0 else 0.0
 

@@ -21,7 +21,7 @@ class Settings:
         drain_seconds: how long routes may take to finish at the end.
         stalled_after_seconds: see `Condition`.
         stuck_after_seconds: a route that has moved nothing for so long, though messages wait and it names no reason, is
-            stopped and started again.
+            stopped and started again; one that is to be paused and settles nothing for so long is stopped.
         steady_seconds: a route that ran this long before it failed starts from the first delay again, unless it failed because it moved
             nothing, or the run has an end.
         available_now: routes end when what waited at their start is moved.

@@ -57,6 +57,7 @@ class _Slot:
     unclaimed_since: float | None = None
     is_faulty: bool = False
     is_leaving: bool = False  # it finishes what it has begun, to be paused
+    leaving_since: float = 0.0  # without a message settled meanwhile
     retry_seconds: float | None = None  # after which it begins again by itself, as last told
     is_seen: bool = False  # what waits in its source is known
     settled_at_failure: int = 0
@@ -150,12 +151,11 @@ class Supervisor:
         running = slot.running
         if since and running is not None and not slot.is_leaving:
             log.info("route %s: paused by the operator; it finishes what is under way", slot.route.name)
-            slot.is_leaving = True
+            slot.is_leaving, slot.leaving_since = True, self.clock.monotonic()
             slot.condition.draining()
             _quietly(running.drain, slot)
         if slot.is_leaving and running is not None:
-            slot.condition.seen(self.clock.monotonic(), running.sighting())
-            if running.is_active() and not running.drained():
+            if running.is_active() and not running.drained() and self._leaves(slot, running):
                 return True
             self._stop(slot, running)
         slot.is_leaving = False
@@ -167,6 +167,20 @@ class Supervisor:
             slot.condition.pending("resumed")
             slot.backoff.reset()
         return bool(since)
+
+    def _leaves(self, slot: _Slot, running: RunningRoute) -> bool:
+        """Whether what is under way is still being finished, as far as can be seen."""
+        now, before = self.clock.monotonic(), slot.condition.counts.settled
+        slot.condition.seen(now, running.sighting())
+        if slot.condition.counts.settled > before:
+            slot.leaving_since = now
+        idle_seconds = now - slot.leaving_since
+        if idle_seconds < self.settings.stuck_after_seconds:
+            return True
+        log.warning(
+            "route %s: it has not finished what is under way for %.0f s; it stops", slot.route.name, idle_seconds
+        )
+        return False
 
     def _look(self, slot: _Slot) -> None:
         slot.condition.canary = self._canary(slot.route, self.clock.monotonic())

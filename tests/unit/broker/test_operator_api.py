@@ -81,6 +81,14 @@ async def test_metrics_are_for_this_machine_or_for_manage_i1(served, monkeypatch
     assert (await served.get("/metrics", headers={"Authorization": f"Basic {basic}"}))[0] == 401
 
 
+async def test_a_reader_that_goes_is_no_fault(served, monkeypatch, caplog):
+    monkeypatch.setattr(operator_api, "_is_local", lambda http: http.transport.abort() or True)
+    with pytest.raises(aiohttp.ClientError):
+        await served.get("/metrics")
+    await asyncio.sleep(0)
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_statistics_and_backups_need_manage_from_anywhere_i1(served):
     assert (await served.get("/$isthmus/statistics"))[0] == 401
     assert (await served.post("/$isthmus/backup"))[0] == 401

@@ -12,7 +12,10 @@ import typer.main
 import isthmus.cli
 from isthmus.cli import app as frame
 from isthmus.cli.completion import completed_verb
+from isthmus.connectors.secret import SecretUnavailableError
+from isthmus.connectors.servicebus.connection_string import ConnectionStringError
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError, IsthmusError, ServerBusyError
+from isthmus.topology.file.reference import SecretError
 
 VERB = """
 import typer
@@ -77,6 +80,9 @@ def test_i2_bad_words_are_bad_input(words: tuple[str, ...]) -> None:
 def test_exit_codes() -> None:
     assert frame.exit_code(ConfigError([Fault("x")])) == 2
     assert frame.exit_code(InvalidArgumentError("x")) == 2
+    assert frame.exit_code(SecretError("env:X", "the environment variable is not set")) == 2
+    assert frame.exit_code(ConnectionStringError("no '='")) == 2
+    assert frame.exit_code(SecretUnavailableError("keyvault:x/y", "the vault answered 503")) == 1
     assert frame.exit_code(ServerBusyError("x")) == 1
     assert frame.exit_code(IsthmusError("x")) == 1
 

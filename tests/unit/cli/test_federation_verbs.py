@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.cli.app import main
+from isthmus.cli.app import create_app, main
 from isthmus.cli.supervision import run as run_verb
 from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
@@ -55,6 +55,23 @@ def _signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def test_redrive_does_not_say_nothing_of_a_log_that_it_does_not_look_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "isthmus.yaml"
+    path.write_text(
+        "isthmus: 1\nnamespaces: {ewr: {connection: env:EWR}, hub: {kind: kafka, bootstrap: 'h:9092'}}\ntasks:\n"
+        "  orders: {pattern: stream-to-queue, source: hub, stream: orders, target: ewr, queue: orders, dead_letter_stream: aside}\n"
+    )
+    main_of = create_app("redrive")
+    main_of(["redrive", str(path), "--json"], standalone_mode=False)
+    (queue,) = json.loads(capsys.readouterr().out)["queues"]
+    assert (queue["found"], queue["sent"]) == (None, 0)
+    assert "aside" in queue["note"]
+    main_of(["redrive", str(path)], standalone_mode=False)
+    assert "?" in capsys.readouterr().out
 
 
 @pytest.fixture

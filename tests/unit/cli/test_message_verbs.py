@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from isthmus.cli.app import main
-from isthmus.cli.message import export, resubmit, send
+from isthmus.cli.message import export, receive, resubmit, send
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import IsthmusError, QuotaExceededError
+from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.look import Census
 from isthmus.operations.purge import Removal
@@ -59,6 +59,18 @@ def test_an_export_tells_what_could_not_be_removed(
     told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
     assert "wrote 3 messages" in told
     assert "removed 2, 1 are locked or gone" in told
+
+
+def test_receive_names_the_options_that_an_entity_with_sessions_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise NotAllowedError("It is not possible for an entity that requires sessions to create this receiver.")
+
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.receive.receive", refused)
+    assert "--next-session" in failed(capsys, "receive", "orders")[1]
+    assert "--next-session" not in failed(capsys, "receive", "orders", "--session-id", "a")[1]
 
 
 def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from isthmus.cli import pair
 from isthmus.cli.app import main
+from isthmus.connectors.administration import NamespaceUnreachableError
 from isthmus.errors import ConnectionLostError
 from isthmus.pairing.state import Fence, PairState
 from isthmus.pairing.state_file import StateFile
@@ -103,6 +104,52 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
     assert ("jfk is active." in out) is not bool(code)
     assert ("ewr is not fenced yet" in out) is not bool(code)
     assert ("jfk is not open yet: gone" in out) is bool(code)
+
+
+class AtRest:
+    """A session of a pair in step, whose fenced standby member holds something."""
+
+    pair = SimpleNamespace(listen="")
+    keeper = SimpleNamespace(
+        compare=lambda state: SimpleNamespace(drift=SimpleNamespace(steps=(), conflicts=(), foreign=())),
+        left_behind=lambda state: {"orders": {"active": 3, "dead": 0}},
+    )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def state(self) -> PairState:
+        return PairState(pair="contoso", active="jfk", standby="ewr", fences={"ewr": Fence.CLOSED})
+
+    def fail_over(self, **_: Any) -> Any:
+        raise NamespaceUnreachableError("jfk", "gone", "check host, port and network")
+
+
+def test_status_tells_what_a_fenced_member_holds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair, "_session", lambda *_: AtRest())
+    for more in (["--json"], []):
+        with pytest.raises(SystemExit) as ended:
+            main(["pair", "status", "contoso", *more])
+        assert not ended.value.code
+    as_json, _, text = capsys.readouterr().out.partition("\n")
+    assert json.loads(as_json)["left_behind"] == {"orders": {"active": 3, "dead": 0}}
+    assert "At ewr, which is fenced" in text
+    assert "orders: 3 active" in text
+
+
+def test_a_planned_fail_over_of_a_lost_member_names_the_forced_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair, "_session", lambda *_: AtRest())
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso"])
+    assert ended.value.code == 1
+    assert "--force" in capsys.readouterr().err
 
 
 def test_a_fault_elsewhere_in_the_file_is_told_after_a_forced_fail_over(

@@ -73,9 +73,9 @@ def test_after_a_restart_a_message_from_before_it_does_not_say_that_all_have_arr
 ) -> None:
     """Only one from after the switch does; when that was is not kept, and it was before the restart."""
     receiver._arrived_at = time.monotonic()
-    receiver._latest_ms = time.time_ns() // 1_000_000 - 3_600_000
+    receiver._latest[0] = (0.0, time.time_ns() // 1_000_000 - 3_600_000)
     assert not receiver._is_caught_up(time.monotonic())
-    receiver._latest_ms = time.time_ns() // 1_000_000 + 3_600_000
+    receiver._latest[0] = (0.0, time.time_ns() // 1_000_000 + 3_600_000)
     assert receiver._is_caught_up(time.monotonic())
 
 
@@ -322,3 +322,32 @@ def test_publishers_are_told_again_by_a_receiver_that_was_killed_before_they_had
     assert done.wait(10)
     receiver.close()
     assert told == [SECONDARY]
+
+
+def test_a_clock_of_the_secondary_that_is_ahead_does_not_end_the_drain(tmp_path: Path) -> None:
+    """F2: what came before the switch bears a later time than the switch."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._is_in_another_hand = False
+    receiver._engine.on_open(SECONDARY, "NS-B")
+    now_ms = time.time_ns() // 1_000_000
+    receiver._engine.on_messages(SECONDARY, [message("m1", 1, now_ms + 60_000)])
+    receiver._switched_ms = time.time_ns() // 1_000_000
+    assert not receiver._is_caught_up(time.monotonic())
+    receiver._latest[0] = (0.0, now_ms + 80_000)
+    assert receiver._is_caught_up(time.monotonic())
+    receiver.close()
+
+
+def test_each_partition_of_the_secondary_has_its_own_order(tmp_path: Path) -> None:
+    """F2: one of them delivers what is from after the switch while another one has yet to deliver what is from before."""
+    receiver = draining(tmp_path / "state.json")
+    receiver._is_in_another_hand = False
+    receiver._engine.on_open(SECONDARY, "NS-B")
+    receiver._switched_ms = time.time_ns() // 1_000_000 - 60_000
+    later = message("m1", 1 << 48 | 1, receiver._switched_ms + 30_000)
+    earlier = message("m2", 2 << 48 | 1, receiver._switched_ms - 30_000)
+    receiver._engine.on_messages(SECONDARY, [later, earlier])
+    now = time.monotonic()
+    assert not receiver._is_caught_up(now)
+    assert receiver._is_caught_up(now + LATER_SECONDS)  # it sends no more
+    receiver.close()

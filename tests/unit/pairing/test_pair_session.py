@@ -42,6 +42,7 @@ class FakeMember:
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self.statuses = {"orders": "Active"}
+        self.held = Counts()
         self.marker: Mapping[str, object] = {}
         self.hangs = False
         self.is_away = False
@@ -66,7 +67,7 @@ class FakeMember:
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
         self._ask()
         self.on_counts()
-        return {}
+        return {each.path: self.held for each in entities if self.held.total}
 
     def set_status(self, entity: Description, status: str) -> None:
         self._ask()
@@ -134,6 +135,18 @@ def test_a_fenced_member_is_opened_without_asking_the_old_one(
     assert (found.active, found.phase, found.fence_of("ewr")) == ("jfk", Phase.STEADY, Fence.PENDING)
     assert members["jfk"].statuses == {"orders": "Active"}
     assert members["jfk"].marker == found.marker
+
+
+def test_what_a_fenced_standby_holds_is_known_and_that_of_an_open_one_is_no_remainder(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """After a forced fail-over nobody gets it before a fail back, and the pair is steady and in step."""
+    fenced_standby(session, members)
+    assert session.keeper.left_behind(session.state()) == {}
+    members["jfk"].held = Counts(active=3)
+    assert session.keeper.left_behind(session.state())["orders"]["active"] == 3
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk", epoch=2))
+    assert session.keeper.left_behind(session.state()) == {}
 
 
 def test_the_run_keeps_nobody_from_a_fail_over_while_it_tells_the_members(

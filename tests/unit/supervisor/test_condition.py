@@ -151,6 +151,18 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert condition.rate_per_second(15) < 60
 
 
+def test_a_route_that_nobody_looks_at_any_more_has_no_rate() -> None:
+    """E.g. one that waits for its claim, or that is done while others go on."""
+    for end in (lambda each: each.pending("the claim is lost"), lambda each: each.done()):
+        condition = Condition()
+        condition.starting(0)
+        for now in range(1, 7):
+            condition.seen(now, Sighting(counts=Counts(now * 1000, now * 1000)))
+        end(condition)
+        assert condition.rate_per_second(7) > 0
+        assert condition.rate_per_second(11) == 0.0
+
+
 def test_draining_is_not_overwritten_by_what_is_seen() -> None:
     condition = Condition()
     condition.starting(0)

@@ -153,6 +153,28 @@ def test_what_a_route_settles_last_before_it_rests_is_counted() -> None:
     assert (bench.phase, condition.moved) == (Phase.PAUSED, 7)
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_route_that_does_not_finish_what_it_has_is_stopped(is_resumed: bool) -> None:
+    """E.g. one whose worker hangs: it would be draining for ever, and a resume would change nothing."""
+    bench = Bench(stuck_after_seconds=60.0)
+    bench.supervisor.step()
+    bench.paused = {"flights": SINCE}
+    bench.supervisor.step()
+    (route,) = bench.started
+    for moved in (4, 5):
+        bench.clock.advance(59_000)
+        route.counts = Counts(moved=moved, settled=moved)
+        bench.supervisor.step()
+        assert (bench.phase, route.is_stopped) == (Phase.DRAINING, False)
+    if is_resumed:
+        bench.paused = {}
+    bench.clock.advance(61_000)
+    bench.supervisor.step()
+    assert route.is_stopped
+    assert len(bench.started) == (2 if is_resumed else 1)
+    assert is_resumed or bench.phase is Phase.PAUSED
+
+
 def test_it_is_no_stall_however_long_messages_wait() -> None:
     bench = Bench(stuck_after_seconds=60.0)
     bench.paused = {"flights": SINCE}

@@ -221,7 +221,7 @@ class Relay:
     # ---- time, and the end
 
     def tick(self, now: float, now_ms: int, stands: Callable[[Grant], bool]) -> None:
-        """Look after the control channels; arguments as for `Listener.tick`."""
+        """Look after the control channels and what is relayed; arguments as for `Listener.tick`."""
         stood_still = self._looked_at is not None and now - self._looked_at > _STALL_SECONDS
         self._looked_at = now
         for served in self._served.values():
@@ -229,6 +229,8 @@ class Relay:
                 if stood_still:
                     listener.excuse(now)
                 listener.tick(now, now_ms, stands)
+            for tunnel in list(served.tunnels):
+                tunnel.tick(now)
 
     def _on_change(self, name: str) -> None:
         for each in [name] if name else list(self._served):

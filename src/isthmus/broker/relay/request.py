@@ -11,6 +11,7 @@ Invariants:
     I1. Bodies beyond `CONTROL_BYTES` are never held whole: they are read as fast as the other side takes them.
     I2. The status tells whether a listener may have the request: 502 and 503 say that none has it, 504 that one may.
     I3. An answer of a listener's has ``Via``; one of the relay's own has not.
+    I4. A requester that takes nothing of its answer for `STALL_SECONDS` is ended.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from isthmus.broker.relay.exchange import Exchange, ExchangeError
 from isthmus.broker.relay.listener import Listener
 from isthmus.broker.relay.relay import Place, Relay
 from isthmus.broker.relay.socket import GOING_AWAY, NORMAL, RelaySocket
+from isthmus.broker.relay.tunnel import STALL_SECONDS
 
 __all__ = ["CONTROL_BYTES", "HEAD_BYTES", "host_of", "origin_of", "relay_request", "remote_of"]
 
@@ -189,6 +191,7 @@ class _Carrying:
             answer.headers[key] = value
         if not head.has_body and head.status not in _BODILESS and self._http.method != "HEAD":
             answer.content_length = 0
+        self._watch = asyncio.get_running_loop().call_later(STALL_SECONDS, self._look, (0, 0))
         try:
             await answer.prepare(self._http)
             while part := await self.exchange.next_part(self._seconds):
@@ -203,7 +206,21 @@ class _Carrying:
                 self._http.transport.abort()
         except ConnectionError:
             self.exchange.fail("The requester is gone.")
+        finally:
+            self._watch.cancel()
         return answer
+
+    def _look(self, before: tuple[int, int]) -> None:
+        """End the requester's connection where all of what waited for it at the last look still does."""
+        transport = self._http.transport
+        if transport is None:
+            return
+        unsent = transport.get_write_buffer_size()
+        if unsent and (self.relayed_bytes, unsent) == before:
+            transport.abort()
+        else:
+            now = self.relayed_bytes, unsent
+            self._watch = asyncio.get_running_loop().call_later(STALL_SECONDS, self._look, now)
 
 
 def origin_of(http: web.Request) -> str:

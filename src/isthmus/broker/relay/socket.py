@@ -8,7 +8,8 @@ Invariants:
     I1. Nothing is read before the socket has an owner; what came with the handshake waits for it.
     I2. Frames are written whole: where a frame has been begun and not ended the connection is ended without a close frame.
     I3. A socket that was closed is gone `CLOSE_SECONDS` later, whether its client answers or not.
-    I4. A client that is gone without a word is noticed by TCP keep-alive within two minutes.
+    I4. A client that is gone without a word is noticed by TCP keep-alive within two minutes; where nothing is read from it
+        only `has_left` tells.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY, TOO_BIG = 1000, 1001, 1002, 1008, 10
 CLOSE_SECONDS = 5.0
 _HIGH_BYTES, _LOW_BYTES = 256 << 10, 64 << 10
 _REASON_BYTES = 123
+_LEFT = frozenset({7, 8})  # TCP_CLOSE and TCP_CLOSE_WAIT of Linux, in the first byte of TCP_INFO
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
@@ -161,6 +163,18 @@ class RelaySocket(asyncio.Protocol):
         """Take bytes again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has ended its side. The loop, which tells otherwise, does not look while nothing is read."""
+        below = self._transport.get_extra_info("socket") if self._transport is not None else None
+        option = getattr(socket, "TCP_INFO", None)
+        if below is None or option is None:
+            return self._transport is None
+        try:
+            return below.getsockopt(socket.IPPROTO_TCP, option, 1)[0] in _LEFT
+        except OSError:  # not a TCP socket, or gone already
+            return False
 
     # ---- writing
 

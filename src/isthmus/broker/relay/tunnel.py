@@ -9,6 +9,7 @@ Invariants:
     I1. Each side gets the frames of the other, all of them, in order and as they were cut.
     I2. A side that does not read stops the other: at most the buffers of one socket are held.
     I3. When one side is gone the other is closed: with the other's own status where there was one, with 1001 where not.
+    I4. A side that takes nothing for `STALL_SECONDS` after the other has left keeps nothing for longer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from collections.abc import Callable
 from isthmus.broker.relay.frame import BINARY, CLOSE, TEXT, Piece
 from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
 
-__all__ = ["Tunnel"]
+__all__ = ["STALL_SECONDS", "Tunnel"]
+
+# The kernel takes more of what waits only once some 300 kB of its buffer are free, which a slow reader needs minutes for.
+STALL_SECONDS = 600.0
 
 
 class Tunnel:
@@ -57,6 +61,16 @@ class Tunnel:
         for end in self._ends:
             end.mine.close(status, reason)
 
+    def tick(self, now: float) -> None:
+        """Look whether a side that does not read is all that is left.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if any(end.is_stuck(now) for end in self._ends):
+            for end in self._ends:
+                end.mine.abort()
+
     def lost(self, end: _End) -> None:
         """One of the sides is gone."""
         self._open -= 1
@@ -78,6 +92,17 @@ class _End:
         self._tunnel = tunnel
         self._other = other
         self._farewell = farewell
+        # What waited to be sent at the last look at which it was another number, and when that was.
+        self._unsent = 0
+        self._moved_at = 0.0
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether this side has taken nothing for long, and the other one, which is not read meanwhile, has left."""
+        unsent = self.mine.unsent_bytes
+        if self.mine.is_writable or unsent != self._unsent or not self._other.has_left:
+            self._unsent, self._moved_at = unsent, now
+            return False
+        return now - self._moved_at > STALL_SECONDS
 
     def on_piece(self, piece: Piece) -> None:
         if piece.opcode != CLOSE:

@@ -223,8 +223,17 @@ def _read(path: Path) -> x509.Certificate | None:
 
 
 def _is_key_of(path: Path, certificate: x509.Certificate) -> bool:
-    """Whether a file is there and holds the private key of a certificate; a start that was interrupted leaves another's."""
-    return path.exists() and _read_key(path).public_key() == certificate.public_key()
+    """Whether a file holds the private key of a certificate; a start that was interrupted leaves another's, or none.
+
+    One that cannot be read counts as the right one: whoever needs it says what is wrong, and an operator may have put the
+    authority's key under a passphrase.
+    """
+    if not path.exists():
+        return False
+    try:
+        return _read_key(path).public_key() == certificate.public_key()
+    except CertificateError:
+        return True
 
 
 def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
@@ -238,7 +247,7 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError where a passphrase is needed
         raise CertificateError(str(path), str(error)) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError(str(path), "the key is not an elliptic curve key")

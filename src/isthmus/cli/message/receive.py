@@ -21,7 +21,7 @@ from isthmus.cli.where import (
     entity_path,
     near_names,
 )
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 
 __all__ = ["register"]
 
@@ -72,16 +72,14 @@ def run(
         address_of(connection, alias, federation, data, ca_file),
         entity_path(entity, dead_letter=dead_letter),
     )
-    with near_names(address, path), address.target().open(path) as client:
-        done = receive(
-            client,
-            path,
-            limit,
-            wait,
-            show,
-            in_session=bool(session_id) or next_session,
-            session_id=session_id or None,
-        )
+    in_session = bool(session_id) or next_session
+    try:
+        with near_names(address, path), address.target().open(path) as client:
+            done = receive(client, path, limit, wait, show, in_session=in_session, session_id=session_id or None)
+    except IsthmusError as error:
+        if not in_session and "requires sessions" in str(error):  # as the service words it
+            error.add_note("write --session-id ID or --next-session")
+        raise
     if done.left:
         print(f"{path}: {done.left} messages were printed and not removed: their locks had expired", file=sys.stderr)
     if not done.completed and not as_json:

@@ -73,7 +73,7 @@ def run(
     if not (parked or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
     if as_json:
-        totals = {name: sum(row[name] for row in rows) for name in ("found", "chosen", "sent", "refused", "left")}
+        totals = {name: sum(row[name] or 0 for row in rows) for name in ("found", "chosen", "sent", "refused", "left")}
         print(json.dumps({"file": file, "dry_run": not yes, **totals, "queues": rows}))
     else:
         _show(rows, yes=yes)
@@ -117,7 +117,7 @@ def _queue(
         "from": str(each.source),
         "to": str(each.route.target),
         "reasons": dict(found.reasons.most_common()),
-        "found": found.reasons.total(),
+        "found": None if is_other else found.reasons.total(),  # nobody looked
         "chosen": chosen,
         "expired": found.expired,
         **{name: value for name, value in asdict(done).items() if name != "gone"},
@@ -147,7 +147,9 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
     table = FittingTable("from", "to", "reasons", *(f">{name}" for name in names), title="set aside")
     for row in rows:
         reasons = ", ".join(f"{count:,} {reason or 'without reason'}" for reason, count in row["reasons"].items())
-        table.add_row(row["from"], row["to"], reasons, *(f"{row[name]:,}" for name in names))
+        table.add_row(
+            row["from"], row["to"], reasons, *("?" if row[name] is None else f"{row[name]:,}" for name in names)
+        )
     console.print(table)
     for row in rows:
         if row["first_refusal"]:
@@ -158,7 +160,7 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
     if expired:
         console.print(f"{expired:,} messages are not chosen because their time to live is over; --expired chooses them")
     chosen = sum(row["chosen"] for row in rows)
-    others = sum(row["found"] for row in rows) - chosen - expired
+    others = sum(row["found"] or 0 for row in rows) - chosen - expired
     if others:
         console.print(
             f"{others:,} messages have other reasons, or are beyond --count; --reason REASON chooses by reason"

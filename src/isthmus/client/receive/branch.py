@@ -385,9 +385,9 @@ class Branch:
 
     def _close(self) -> None:
         receiver, client = self._receiver, self._client
+        self._closing = receiver  # before it is taken away: `check` always finds it
         self._receiver = self._client = None
         self._delivered = weakref.WeakSet()
-        self._closing = receiver
         for each in (receiver, client):
             if each is not None:
                 with contextlib.suppress(Exception):  # it is gone anyway

@@ -345,7 +345,14 @@ class Engine:
             self.abandon(message)
             raise
         handed.is_settled = True
-        self._mark(handed)
+        try:
+            self._mark(handed)
+        except SeenStoreError:
+            with self._changed:
+                effects = self._bound(self._merge.failed(handed.number, time.monotonic()))
+            is_done = {chosen.number, handed.number}  # settled, or with a lock that is gone
+            self._carry_out(each for each in effects if getattr(each[0], "number", None) not in is_done)
+            raise
         self._finish(message, handed, chosen.number)
 
     def renew(self, message: ServiceBusReceivedMessage) -> datetime:

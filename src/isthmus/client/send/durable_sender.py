@@ -285,6 +285,11 @@ class AsyncDurableSender:
         """As `DurableSender.flush`."""
         return await asyncio.to_thread(self._sender.flush, timeout)
 
+    @property
+    def is_empty(self) -> bool:
+        """As `DurableSender.is_empty`; it looks at the folder."""
+        return self._sender.is_empty
+
     def statistics(self) -> DurableStatistics:
         """As `DurableSender.statistics`."""
         return self._sender.statistics()

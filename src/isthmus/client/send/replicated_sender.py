@@ -230,15 +230,18 @@ class _Base:
             return {side: Attempt(error, Failure.FULL, is_definite=not isinstance(error, OutcomeUnknownError))}
         return None
 
-    def _save(self, active: Side) -> None:
+    def _keep_roles(self, active: Side) -> None:
         _log.warning("roles swapped: entity=%s active=%s", self._entity, active.value)
         if self._state is not None:
-            try:
-                with self._saving:  # two threads may come here in another order than that of their swaps
-                    self._state.save(self._replication.active)
-            except StoreError as error:
-                # The message has been taken; the roles hold in this process, and a restart finds them again by a failure.
-                _log.error("%s", error)
+            with self._saving:  # two threads may come here in another order than that of their swaps
+                self._state.save(self._replication.active)
+
+    def _save(self, active: Side) -> None:
+        try:
+            self._keep_roles(active)
+        except StoreError as error:
+            # The message has been taken; the roles hold in this process, and a restart finds them again by a failure.
+            _log.error("%s", error)
 
     def _switch(self, side: str) -> Side:
         try:
@@ -318,8 +321,11 @@ class ReplicatedSender(_Base):
 
         Args:
             side: "primary" or "secondary".
+
+        Raises:
+            StoreError: the roles have changed, but their file could not be written: they do not survive a restart.
         """
-        self._save(self._switch(side))
+        self._keep_roles(self._switch(side))
 
     def close(self) -> None:
         """Close both connections; what is in the outbox stays there for the next sender."""
@@ -375,7 +381,7 @@ class AsyncReplicatedSender(_Base):
 
     async def switch_to(self, side: str) -> None:
         """As `ReplicatedSender.switch_to`."""
-        await asyncio.to_thread(self._save, self._switch(side))
+        await asyncio.to_thread(self._keep_roles, self._switch(side))
 
     async def close(self) -> None:
         """As `ReplicatedSender.close`."""

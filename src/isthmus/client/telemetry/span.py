@@ -104,7 +104,8 @@ def _before(span: Span, operation: str, args: tuple[Any, ...], options: dict[str
             span.set_attribute("messaging.batch.message_count", len(messages))
         if operation == "send":
             for message in messages:
-                _inject(message)
+                if hasattr(message, "application_properties"):  # not a mapping that stands for one
+                    _inject(message)
 
 
 def _after(span: Span, operation: str, result: Any) -> None:

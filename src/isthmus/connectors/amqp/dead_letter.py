@@ -87,6 +87,10 @@ class DeadLetters:
                 self._pending.discard(position)
                 yield position, position
 
+    def pending(self) -> list[int]:
+        """Positions whose copies are not stored yet."""
+        return sorted(self._pending)
+
     def link_lost(self) -> list[int]:
         """The source's link is gone: what is not stored, these positions, comes again as a new delivery."""
         pending = sorted(self._pending)

@@ -155,7 +155,12 @@ class AmqpSource(End):
             self._end(now)
             return
         self.leave_by = now + LEAVE_SECONDS
-        self.release(0, _LAST_POSITION)
+        low = 0
+        for position in self._dead_letters.pending() if self._dead_letters is not None else ():
+            if low < position:
+                self.release(low, position - 1)
+            low = position + 1
+        self.release(low, _LAST_POSITION)
         self._give_back(receiver)
         if receiver.credit:
             receiver.drain()
@@ -181,10 +186,22 @@ class AmqpSource(End):
         if receiver is None:
             return True
         self._give_back(receiver)
-        if receiver.credit and now < self.leave_by and self.fault is None and receiver.error is None:
+        is_owed = self._owes_copies() or receiver.credit
+        if is_owed and now < self.leave_by and self.fault is None and receiver.error is None:
             return False
         self._end(now)
         return True
+
+    def _owes_copies(self) -> bool:
+        """Whether copies of what was set aside are on their way; accepts the originals of those that are stored."""
+        if self._dead_letters is None:
+            return False
+        try:
+            for first, last in self._dead_letters.stored():
+                self._settle(first, last, None)
+        except IsthmusError:
+            return False  # the originals come again
+        return bool(self._dead_letters.pending())
 
     def _end(self, now: float) -> None:
         self._end_links(now)

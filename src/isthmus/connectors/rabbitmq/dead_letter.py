@@ -54,6 +54,10 @@ class Place(Protocol):
         """Who publishes them."""
         ...
 
+    def origin_of(self, position: int) -> str:
+        """Where the message of a position was, as the copy's header names it."""
+        ...
+
 
 class Aside(Protocol):
     """A message that is set aside: its position, and what `on_method` names it by, which is not 0."""
@@ -128,7 +132,9 @@ class DeadLetters:
     def _add(self, connection: Connection, entry: Aside, disposition: Disposition) -> IsthmusError | None:
         try:
             record = to_record(self._kept.pop(entry.position), self._options.username)
-            properties = self._properties(record.properties, disposition, connection.frame_bytes - _FRAME_OVERHEAD)
+            origin = self._options.origin_of(entry.position)
+            most_bytes = connection.frame_bytes - _FRAME_OVERHEAD
+            properties = self._properties(record.properties, disposition, origin, most_bytes)
         except (CodecError, table.TableError, KeyError, struct.error) as error:
             return CodecError(f"queue '{self._options.queue}': a message cannot be set aside: {error}")
         self._number += 1
@@ -137,12 +143,12 @@ class DeadLetters:
         connection.write_all(wire.content_frames(DEAD_CHANNEL, properties, record.body, connection.frame_bytes))
         return None
 
-    def _properties(self, raw: bytes, disposition: Disposition, most_bytes: int) -> bytes:
+    def _properties(self, raw: bytes, disposition: Disposition, origin: str, most_bytes: int) -> bytes:
         """The properties of a copy, with the reason as far as one frame holds it. What is set aside must not expire."""
         found = props.read(raw)
         told = (
             (REASON_HEADER, disposition.reason),
-            (SOURCE_HEADER, self._options.queue),
+            (SOURCE_HEADER, origin),
             (DESCRIPTION_HEADER, disposition.description[:_DESCRIPTION_CHARACTERS]),
         )
         own = [each for each in found.headers if each[0] not in {name for name, _ in told}]

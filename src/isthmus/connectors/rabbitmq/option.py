@@ -216,6 +216,11 @@ class SourceOptions(BrokerOptions):
         """What is read."""
         return self.subscription if self.entity_type == "topic" else self.entity
 
+    def origin_of(self, position: int) -> str:
+        """The queue: its deliveries have no lasting numbers."""
+        del position
+        return self.queue
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions(BrokerOptions):

@@ -123,6 +123,10 @@ class StreamOptions(PlaceOptions):
         """Where messages go that are set aside; empty: nowhere."""
         return self.dead_letter_topic
 
+    def origin_of(self, position: int) -> str:
+        """Stream, partition and offset, as at every log: `isthmus verify` knows a record that was set aside by it."""
+        return f"{self.topic}/0/{position}"
+
 
 def _shown(name: str) -> str:
     """A name, or its beginning where no name of a file would hold it."""

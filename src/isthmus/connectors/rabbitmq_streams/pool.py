@@ -62,9 +62,11 @@ class StreamPool(BrokerPool):
         """Reads and writes; the keys of the ends that have something to tell."""
         for key in self.threads.service(ready, now):
             self.mark(key)
-        marked = super().service(ready, now)
+        return super().service(ready, now)
+
+    def _leave(self, now: float) -> None:
+        super()._leave(now)
         self._finish()
-        return marked
 
     def _finish(self) -> None:
         for each in list(self._owing):

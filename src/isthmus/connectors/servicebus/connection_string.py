@@ -20,11 +20,20 @@ from isthmus.connectors.secret import Secret
 from isthmus.connectors.servicebus.plain_host import is_loopback
 from isthmus.errors import IsthmusError
 
-__all__ = ["AMQPS_PORT", "AMQP_PORT", "WEBSOCKET_PORT", "ConnectionString", "ConnectionStringError"]
+__all__ = [
+    "AMQPS_PORT",
+    "AMQP_PORT",
+    "EMULATOR_HTTP_PORT",
+    "WEBSOCKET_PORT",
+    "ConnectionString",
+    "ConnectionStringError",
+]
 
 _log = logging.getLogger(__name__)
 
 AMQP_PORT = 5672
+EMULATOR_HTTP_PORT = 5300
+"""Where the emulator, and `isthmus namespace serve`, are administered."""
 AMQPS_PORT = 5671
 WEBSOCKET_PORT = 443
 _TRANSPORT_TYPES = {"": False, "amqp": False, "amqpwebsockets": True}
@@ -126,6 +135,11 @@ class ConnectionString:
             ),
             websocket=_TRANSPORT_TYPES[transport],
         )
+
+    def with_port(self, port: int) -> ConnectionString:
+        """The same at another port."""
+        old, new = (f"Endpoint=sb://{_authority(self.host, each)}/" for each in (self.port, port))
+        return self.parse(self.text.reveal().replace(old, new, 1))
 
     @property
     def authority(self) -> str:

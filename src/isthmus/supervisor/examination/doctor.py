@@ -26,6 +26,7 @@ from functools import partial
 from isthmus.connectors.administration import Administration, AdministrationError, open_administration
 from isthmus.connectors.secret import scrub
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.system import system_of
 from isthmus.errors import EntityNotFoundError, IsthmusError, UnauthorizedError
@@ -72,6 +73,16 @@ def _examined(federation: Federation, namespace: NamespaceRef, needed: Rights | 
         needed = Rights(alias=namespace.alias, kind=namespace.kind, granted_by={})
     one = _Examination(namespace, needed)
     yield from one.service_bus() if namespace.is_service_bus else one.other()
+
+
+def _http(endpoint: Endpoint) -> http.client.HTTPConnection:
+    """The endpoint over HTTP as it is over AMQP: without TLS where the connection string means none."""
+    authority = endpoint.authority or endpoint.host
+    if not endpoint.tls:
+        port = None if authority != endpoint.host else EMULATOR_HTTP_PORT
+        return http.client.HTTPConnection(authority, port, timeout=_CONNECT_SECONDS)
+    context = ssl.create_default_context(cafile=endpoint.ca_file or None)
+    return http.client.HTTPSConnection(authority, timeout=_CONNECT_SECONDS, context=context)
 
 
 class _Examination:
@@ -137,11 +148,9 @@ class _Examination:
             yield certificate_finding(self._alias, expires)
 
     def _clock(self, endpoint: Endpoint) -> Iterator[Finding]:
-        authority = endpoint.authority or endpoint.host
-        context = ssl.create_default_context(cafile=endpoint.ca_file or None)
         before = datetime.now(UTC)
         try:
-            with closing(http.client.HTTPSConnection(authority, timeout=_CONNECT_SECONDS, context=context)) as asked:
+            with closing(_http(endpoint)) as asked:
                 asked.request("GET", "/$namespaceinfo?api-version=2021-05")
                 told = asked.getresponse().getheader("Date", "")
             there = parsedate_to_datetime(told)

@@ -73,6 +73,12 @@ def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[
     )
 
 
+def _absent(name: str, path: str, fault: Callable[[str, str], Fault]) -> Fault:
+    if name == "checkpoints":
+        return fault(f"there is no folder {path} of checkpoints", "make it by: isthmus apply")
+    return fault(f"there is no file {path}", f"write {name}: a PEM file")
+
+
 def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reach: Callable[[], Reach]) -> Preflight:
     namespace = federation.namespaces[alias]
 
@@ -88,7 +94,7 @@ def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reac
     files = [kind.option(each.name) for each in kind.settings if each.kind is Kind.PATH]
     for name in files:
         if not Path(options.get(name, "/")).exists():
-            return Preflight((fault(f"there is no file {options[name]}", f"write {name}: a PEM file"),))
+            return Preflight((_absent(name, options[name], fault),))
     secrets = [kind.option(each.name) for each in kind.settings if each.kind is Kind.REFERENCE]
     try:
         for name in ("connection", *secrets):

@@ -150,19 +150,19 @@ class Document:
                     pending += [key, value]
                     named = isinstance(key, yaml.ScalarNode) and _SECRET_KEY.match(key.value)
                     if named and isinstance(value, yaml.ScalarNode) and value.value and not _is_reference(value.value):
-                        self._refuse_secret(value)
+                        self._refuse_secret(value, key.value)
             elif isinstance(node, yaml.SequenceNode):
                 pending += node.value
             elif _LITERAL_SECRET.search(node.value):
                 self._refuse_secret(node)
 
-    def _refuse_secret(self, node: Node) -> None:
+    def _refuse_secret(self, node: Node, setting: str = "connection") -> None:
         if id(node) not in self._secrets:
             self._secrets.add(id(node))
             self.fault(
                 self.place(node),
                 "a secret is in the file",
-                "write a reference instead: connection: env:NAME, file:/path#key or keyvault:vault/name",
+                f"write a reference instead: {setting}: env:NAME, file:/path#key or keyvault:vault/name",
             )
 
     def pairs(self, node: Node | None, what: str) -> dict[str, tuple[Node, Node]]:

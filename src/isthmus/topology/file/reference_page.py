@@ -51,7 +51,7 @@ _STEPS = """\
 ## steps
 
 A task of any pattern can declare `steps`: what messages go through on each of its routes, in order. A step that fails on a message
-sets that message aside at its source and not the route. Not available yet: {planned}. How to use them:
+sets that message aside at its source and not the route.{planned} How to use them:
 [change messages on the way](../how-to/change-messages-on-the-way.md).
 
 ```yaml
@@ -83,7 +83,7 @@ def reference_page() -> str:
         + ".\n",
         *(section for pattern in PATTERNS.values() for section in _pattern(pattern.spec)),
         _section("#### subscriptions", SUBSCRIPTION_SPEC),
-        _STEPS.format(planned=", ".join(f"`{name}`" for name in PLANNED_STEPS)),
+        _STEPS.format(planned=_not_yet(PLANNED_STEPS)),
         *(_section(f"### step: {kind.spec.name}", kind.spec) for kind in STEPS.values()),
         _section("## spark", SPARK_SPEC),
         "Refused in `settings`:\n\n" + "\n".join(f"- `{name}`: {reason}." for name, reason in REFUSED.items()) + "\n",
@@ -132,4 +132,9 @@ def _value(setting: Setting) -> str:
 
 
 def _planned(setting: Setting) -> str:
-    return f" Not available yet: {', '.join(f'`{each}`' for each in setting.planned)}." if setting.planned else ""
+    return _not_yet(setting.planned)
+
+
+def _not_yet(names: Iterable[str]) -> str:
+    listed = ", ".join(f"`{each}`" for each in names)
+    return f" Not available yet: {listed}." if listed else ""

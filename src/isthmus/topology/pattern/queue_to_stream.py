@@ -61,7 +61,7 @@ SPEC = Spec(
             name="target",
             kind=Kind.ALIAS,
             required=True,
-            description="Alias of the cluster that holds the stream, a namespace with `kind: kafka`.",
+            description="Alias of the namespace that holds the stream, of kind `kafka` or `eventhubs`.",
             example="hub",
         ),
         Setting(

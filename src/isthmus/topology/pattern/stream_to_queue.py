@@ -53,14 +53,14 @@ _TOLD = 100
 SPEC = Spec(
     "stream-to-queue",
     "Every record of a stream, e.g. of a topic of Kafka, becomes a message in a queue or topic: the key becomes SessionId and "
-    "PartitionKey, headers become application properties, and the MessageId is STREAM/PARTITION/OFFSET. The order of each partition "
-    "is kept.",
+    "PartitionKey, headers become application properties, and the MessageId, where the record has none of its own, is "
+    "STREAM/PARTITION/OFFSET. The order of each partition is kept.",
     (
         Setting(
             name="source",
             kind=Kind.ALIAS,
             required=True,
-            description="Alias of the cluster that holds the stream, a namespace with `kind: kafka`.",
+            description="Alias of the namespace that holds the stream, of kind `kafka`, `eventhubs`, `iothub` or `rabbitmq-streams`.",
             example="hub",
         ),
         Setting(
@@ -122,7 +122,8 @@ SPEC = Spec(
             maximum=_WINDOW_MS[1],
             may_be_off=True,
             description="History window of duplicate detection at the queue or topic: a record that is sent again after a crash has the "
-            "same MessageId and is dropped. Whether an entity has detection is fixed when it is created. With `off` a namespace of "
+            "same MessageId and is dropped. So is a record whose publisher gave it the MessageId of an earlier one: with ids that are not "
+            "unique write `off`. Whether an entity has detection is fixed when it is created. With `off` a namespace of "
             "isthmus still drops it, by its origin; at Azure it appears twice.",
             example="10m",
         ),

@@ -133,5 +133,6 @@ def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple
             if subscription.name.lower().startswith(OWN) and not topic.subscription(subscription.name):
                 findings.notes.append(
                     f"subscription {subscription.name} of {topic.name} at {namespace.alias} belongs to no task of "
-                    "this file: it fills up; delete it once nobody needs its messages, e.g. with isthmus apply --prune"
+                    "this file: it fills up; delete it once nobody needs its messages, with isthmus apply --prune where the task that "
+                    "its name tells is in the file, else with isthmus remove"
                 )

@@ -17,6 +17,8 @@ from yarl import URL
 
 from isthmus.broker.relay import gate as gate_module
 from isthmus.broker.relay import listener as listener_module
+from isthmus.broker.relay import request as request_module
+from isthmus.broker.relay.tunnel import STALL_SECONDS
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
 
@@ -179,6 +181,24 @@ async def test_a_slow_requester_stops_the_rendezvous(served):
         total += len(part)
     assert total == 16 << 20
     await sending
+
+
+async def test_a_requester_that_takes_nothing_of_its_answer_is_ended_i4(served, monkeypatch):
+    monkeypatch.setattr(request_module, "STALL_SECONDS", 0.2)
+    listener = await served.listen()
+    reader, writer = await asyncio.open_connection(*served.host.split(":"), limit=1)
+    writer.write(
+        f"GET /stock HTTP/1.1\r\nHost: h\r\nServiceBusAuthorization: {served.token('sender')}\r\n\r\n".encode()
+    )
+    told = (await listener.told())["request"]
+    meeting = await listener.meet(told["address"])
+    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
+    sending = asyncio.create_task(meeting.send_bytes(b"x" * (16 << 20)))
+    assert (await meeting.receive(timeout=10)).data == 1001
+    await until(lambda: served.relay._at_work == 0)
+    sending.cancel()
+    writer.close()
+    assert reader
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -406,6 +426,31 @@ async def test_a_side_that_does_not_read_stops_the_other_i2(served):
     theirs._response.connection.transport.resume_reading()
     assert len((await theirs.receive(timeout=20)).data) == 16 << 20
     await sending
+
+
+@pytest.mark.parametrize("leave", ["abort", "close"])
+async def test_who_left_is_noticed_behind_a_side_that_does_not_read_i4(served, leave):
+    listener = await served.listen()
+    connecting = served.connect()
+    theirs = await listener.meet((await listener.told())["accept"]["address"])
+    mine = await connecting
+    theirs._response.connection.transport.pause_reading()
+    (tunnel,) = served.relay._served["stock"].tunnels
+    async with asyncio.timeout(20):
+        while tunnel._ends[1].mine.is_writable:
+            mine._writer.transport.write(b"\x82\xfe\xff\xff\0\0\0\0" + bytes(0xFFFF))
+            await asyncio.sleep(0.001)
+    now = asyncio.get_running_loop().time()
+    tunnel.tick(now)
+    tunnel.tick(now + 1000)
+    assert served.relay.rows()[2].connections == 1
+    getattr(mine._writer.transport, leave)()
+    await until(lambda: tunnel._ends[0].mine.has_left)
+    tunnel.tick(now + 2000)
+    tunnel.tick(now + 2000 + STALL_SECONDS / 2)
+    assert served.relay.rows()[2].connections == 1
+    tunnel.tick(now + 2001 + STALL_SECONDS)
+    await until(lambda: served.relay._at_work == 0)
 
 
 async def test_sockets_of_a_listener_are_no_strangers(served):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from isthmus.broker.security import certificate
 from isthmus.broker.security.certificate import CertificateError, CertificateFiles, ensure_certificate, server_context
@@ -135,6 +136,22 @@ def test_i3_a_start_that_is_interrupted_between_two_files_is_made_good(
     assert handshake(files, files.authority, "localhost")
     ensure_certificate(tmp_path, ["new.example"], now_ms=NOW_MS)
     assert handshake(files, files.authority, "new.example")
+
+
+def test_an_authoritys_key_under_a_passphrase_is_asked_for_only_when_needed(tmp_path: Path) -> None:
+    files = ensure_certificate(tmp_path, now_ms=NOW_MS)
+    key = serialization.load_pem_private_key((tmp_path / "ca-key.pem").read_bytes(), password=None)
+    sealed = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (tmp_path / "ca-key.pem").write_bytes(sealed)
+    ensure_certificate(tmp_path, now_ms=NOW_MS)
+    assert handshake(files, files.authority, "localhost")
+    with pytest.raises(CertificateError, match=r"ca-key\.pem"):
+        ensure_certificate(tmp_path, ["new.example"], now_ms=NOW_MS)
+    assert handshake(files, files.authority, "localhost")
 
 
 def test_names_are_what_was_asked_for(files: CertificateFiles) -> None:

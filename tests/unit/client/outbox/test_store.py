@@ -15,6 +15,7 @@ import pytest
 from isthmus.client.outbox import store
 from isthmus.client.outbox.folder import Folder
 from isthmus.client.outbox.store import FolderSource, Store, claim, refused
+from isthmus.client.send.durable_sender import AsyncDurableSender, DurableSender
 from isthmus.errors import InvalidArgumentError
 
 
@@ -99,3 +100,10 @@ def test_of_two_that_begin_an_outbox_for_two_entities_one_is_refused(
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(begin, ("orders", "invoices"))) == [False, True]
+
+
+def test_the_sender_for_asyncio_has_what_the_one_for_threads_has() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert public(DurableSender) - public(AsyncDurableSender) == {"keep"}  # of encoded messages, for `ReplicatedSender`

@@ -264,6 +264,7 @@ def test_a_branch_that_is_left_ends_though_its_namespace_hangs() -> None:
     stage.open()
     receiver = Hanging()
     stage.branch._receiver = cast("Any", receiver)
+    stage.branch._at_work = None
     stage.branch.stop(0.0)
     stage.branch._thread = threading.Thread(target=stage.branch._finish, daemon=True)
     stage.branch._thread.start()

@@ -557,3 +557,25 @@ def test_a_branch_that_is_left_is_watched_to_its_end(engine: Engine, monkeypatch
     engine._on_beat(2.0)
     engine._on_beat(3.0)
     assert checked == [1.0]
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_what_was_dead_lettered_though_the_list_did_not_answer_is_let_go(
+    engine: Engine, seen: MemorySeen, branches: dict[str, Any], monkeypatch: pytest.MonkeyPatch, has_copy: bool
+) -> None:
+    """The call may not be repeated: nothing else would ever end its delivery."""
+    engine.on_messages(A, [message("m1", 1)])
+    if has_copy:
+        engine.on_messages(B, [message("m1", 7)])
+    [one] = engine.take(10)
+
+    def fail(messages: Sequence[Keys], owner: str) -> list[bool]:
+        raise SeenStoreError("list", "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seen, "handle", fail)
+        with pytest.raises(SeenStoreError):
+            engine.settle(one, "dead_letter_message")
+    assert [each.sequence_number for each in engine.take(10)] == ([7] if has_copy else [])
+    assert len(engine._merge) == has_copy
+    assert branches[A].settled == []

@@ -15,6 +15,7 @@ from isthmus.client.send.parcel import Parcel
 from isthmus.client.send.replicated_sender import AsyncReplicatedSender, ReplicatedSender
 from isthmus.client.send.replication import SendResult, Side
 from isthmus.client.send.role_state import RoleState
+from isthmus.errors import StoreError
 
 MESSAGE = ServiceBusMessage("one", message_id="m1")
 PARCEL = Parcel((b"",), ("m1",))
@@ -111,3 +112,15 @@ async def test_and_so_by_the_one_for_asyncio(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", closed)
         result = await sender.send_messages(MESSAGE)
         assert (result.taken, result.missed) == (("primary",), ("secondary",))
+
+
+def test_a_switch_that_does_not_survive_a_restart_is_told(tmp_path: Path) -> None:
+    """It holds in this process; a fail-over, after which the message has been taken, is logged alone."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", "passive", state=folder / "roles") as sender:
+        folder.rmdir()
+        with pytest.raises(StoreError):
+            sender.switch_to("secondary")
+        assert sender.active == "secondary"
+        sender._save(Side.SECONDARY)

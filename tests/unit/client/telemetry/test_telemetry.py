@@ -136,6 +136,21 @@ def test_an_error_passes_and_is_in_the_span_i2(recorded):
     assert recorded.spans()["send_messages orders"].status.status_code is StatusCode.ERROR
 
 
+@pytest.mark.parametrize("given", [[{"body": b"1"}, ServiceBusMessage(b"2")], [42], {"body": b"1"}])
+def test_what_a_client_takes_is_left_to_the_client_i2(recorded, given):
+    """A mapping stands for a message, too."""
+    taken: list[object] = []
+
+    class Taking:
+        _entity = "orders"
+
+        def send_messages(self, message: object) -> None:
+            taken.append(message)
+
+    traced(Taking(), recorded.provider).send_messages(given)
+    assert taken == [given]
+
+
 def test_an_outbox_and_a_client_that_fails(recorded, registry, tmp_path):
     class Broken:
         def statistics(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from isthmus.amqp.section import encode_message
+from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import SourceLost, SourceOpened
 from isthmus.connectors.amqp.option import read_source
 from isthmus.connectors.amqp.source import SETTLED, AmqpSource
@@ -35,4 +38,38 @@ def test_i5_a_broker_that_settles_what_it_sends_is_refused(mode: int, kind: type
     assert type(event) is kind
     if isinstance(event, SourceLost):
         assert event.is_fatal
+    pool.close()
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: bool) -> None:
+    """It would come again, and be set aside again."""
+    pool = ConnectionPool()
+    options = read_source({"url": "amqp://127.0.0.1", "entity": "q", "dead_letters": "dead"})
+    source = AmqpSource(pool, 1, options, only_present=True)
+    told: list[tuple[int, int, str]] = []
+    source._settle = lambda first, last, state: told.append((first, last, type(state).__name__))  # type: ignore[method-assign]
+    source._receiver = SimpleNamespace(  # type: ignore[assignment]
+        error=None, credit=0, client=SimpleNamespace(error=ConnectionLostError("gone")), take=list, close=lambda: None
+    )
+    source.step = Step.ATTACHED
+    dead = source._dead_letters
+    assert dead is not None
+    sender: Any = SimpleNamespace(
+        error=None, sendable=9, outcomes=deque(), send=lambda payloads: None, client=SimpleNamespace(error=None)
+    )
+    sender.close = lambda: None
+    dead._sender = sender
+    dead.send(5, encode_message(b"x"), Disposition("dead-letter", "Odd", ""))
+    source.close()
+    assert told == [(0, 4, "Released"), (6, (1 << 64) - 1, "Released")]
+    assert not source.leave(source.leave_by - 1)
+    if is_stored:
+        sender.outcomes.append(SimpleNamespace(first=0, last=0, error=None))
+        assert source.leave(source.leave_by - 1)
+        assert told[2:] == [(5, 5, "NoneType")]
+    else:
+        assert source.leave(source.leave_by)
+        assert told[2:] == []
+    assert source.has_left
     pool.close()

@@ -255,6 +255,35 @@ def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
     rig.pool.close()
 
 
+def test_what_is_set_aside_just_before_the_end_is_sent_and_committed() -> None:
+    """Else each run that ends there sets it aside again."""
+    rig = Rig(dead_letter_topic="d")
+
+    class Producer:
+        def __init__(self) -> None:
+            self.under_way: list[Any] = []
+
+        def produce(self, topic: str, **record: Any) -> None:
+            self.under_way.append(record["on_delivery"])
+
+        def poll(self, timeout: float) -> None:
+            pass
+
+        def flush(self, timeout: float) -> None:
+            while self.under_way:
+                self.under_way.pop()(None, None)
+
+    rig.thread._delivered.dead._producer = Producer()
+    rig.source.grant(10)
+    rig.read(0)
+    rig.poll()
+    rig.source.settle(0, 0, Disposition("dead-letter", "Odd", "very"))
+    rig.source.close()
+    rig.thread._close_consumer()
+    assert rig.consumer.commits == [{0: 1}]
+    rig.pool.close()
+
+
 def test_i3_a_dead_letter_topic_that_refuses_is_told_of_and_gets_the_record_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

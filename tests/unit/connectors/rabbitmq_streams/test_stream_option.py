@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.amqp.section import encode_message
 from isthmus.bridge import registry
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.checkpoint.folder_store import FolderStore
+from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.rabbitmq_streams.connector import dispositions_of
 from isthmus.connectors.rabbitmq_streams.option import read_place, read_source
 from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.replication.verification.identity import Identity
+from isthmus.replication.verification.log_audit import placed
 from isthmus.topology import read
 
 PLACE = {"host": "rabbit-1", "username": "isthmus", "password": "env:P", "checkpoints": "/checkpoints"}
@@ -23,6 +27,14 @@ namespaces:
 tasks:
   orders: %s
 """
+
+
+def test_what_is_set_aside_is_named_as_at_every_log() -> None:
+    """`isthmus verify` finds it by that name: without partition and offset it would count as consumed."""
+    origin = read_source(PLACE | {"topic": "orders", "dead_letter_topic": "aside"}).origin_of(10)
+    headers = {DEAD_LETTER_PLACE: origin, DEAD_LETTER_REASON: "ValidationFailed"}
+    message = encode_message(application_properties=headers)
+    assert placed(message, "orders") == Identity(10, "", "", 10, "ValidationFailed")
 
 
 def test_checkpoints_of_streams_whose_names_differ_in_case_are_different_ones() -> None:

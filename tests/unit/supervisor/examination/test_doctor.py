@@ -1,11 +1,33 @@
-"""What is advised of a namespace before it is asked."""
+"""isthmus.supervisor.examination.doctor without a namespace; with one: tests/interop/test_doctor.py."""
 
 from __future__ import annotations
+
+import http.client
 
 import pytest
 
 from isthmus.supervisor.examination import doctor
+from isthmus.supervisor.examination.doctor import _http
 from isthmus.topology import read
+from isthmus.transport import Endpoint
+
+
+@pytest.mark.parametrize(
+    ("authority", "tls", "expected"),
+    [
+        ("localhost", False, ("localhost", 5300, False)),
+        ("127.0.0.1:5710", False, ("127.0.0.1", 5710, False)),
+        ("contoso.example", True, ("contoso.example", 443, True)),
+        ("ewr.example:5711", True, ("ewr.example", 5711, True)),
+    ],
+)
+def test_the_clock_is_asked_as_the_connection_string_says(
+    authority: str, tls: bool, expected: tuple[str, int, bool]
+) -> None:
+    """A namespace on this machine, whose string means no TLS, would be asked over TLS, and its certificate not be trusted."""
+    host = authority.partition(":")[0]
+    asked = _http(Endpoint(host, 5672, tls=tls, authority=authority))
+    assert (asked.host, asked.port, isinstance(asked, http.client.HTTPSConnection)) == expected
 
 
 def test_a_member_of_a_pair_is_used_though_no_task_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:

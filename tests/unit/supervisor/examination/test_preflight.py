@@ -33,6 +33,19 @@ tasks:
 """
 
 
+def test_a_folder_of_checkpoints_that_is_not_there_is_made_by_apply(tmp_path: Path) -> None:
+    text = (
+        "isthmus: 1\nnamespaces:\n  ewr: {connection: env:EWR}\n"
+        f"  log: {{kind: rabbitmq-streams, host: h, username: u, password: env:P, checkpoints: {tmp_path}/none}}\n"
+        "tasks:\n  orders: {pattern: stream-to-queue, source: log, stream: orders, target: ewr, queue: orders}\n"
+    )
+    federation = read(text, "isthmus.yaml")
+    found = preflight_module._namespace(federation, routes(federation, "orders"), "log", Reach({}).__enter__)  # type: ignore[arg-type]
+    (fault,) = found.faults
+    assert "no folder" in fault.message
+    assert fault.hint == "make it by: isthmus apply"
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

@@ -361,6 +361,7 @@ class ConsumerThread(threading.Thread):
         deadline = time.monotonic() + CLOSE_SECONDS
         with contextlib.suppress(KafkaException, RuntimeError, IsthmusError):
             if self._delivered.dead is not None:
+                self._serve_dead()  # sends what was set aside last
                 self._delivered.dead.finish()
                 self._serve_dead()
         if consumer is None:

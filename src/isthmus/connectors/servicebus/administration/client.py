@@ -31,7 +31,7 @@ from isthmus.connectors.administration import AdministrationError, NamespaceUnre
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
-from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT, ConnectionString
 from isthmus.connectors.servicebus.plain_host import may_be_plain
 from isthmus.topology import NamespaceRef
 
@@ -143,6 +143,8 @@ def client_of_string(
     plain = parts.development_emulator and not authority and may_be_plain(parts.host)
     transport = _transport(authority, read_timeout_seconds, plain=plain)
     options = _options(transport, retries)
+    if plain and parts.port is None:
+        parts = parts.with_port(EMULATOR_HTTP_PORT)  # the emulator's own string names no port
     client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)
     return OpenClient(client, transport, parts.authority)
 

@@ -268,6 +268,23 @@ def test_a_development_namespace_is_asked_over_http_unless_an_authority_is_named
     assert opened.transport.is_plain == plain
 
 
+@pytest.mark.parametrize(
+    ("host", "flag", "authority"),
+    [
+        ("localhost", ";UseDevelopmentEmulator=true", "localhost:5300"),
+        ("127.0.0.1:5710", ";UseDevelopmentEmulator=true", "127.0.0.1:5710"),
+        ("[::1]", ";UseDevelopmentEmulator=true", "[::1]:5300"),
+        ("localhost", "", "localhost"),
+    ],
+)
+def test_the_emulators_own_string_leads_to_the_port_of_its_administration(host: str, flag: str, authority: str) -> None:
+    """It names no port, and the administration would be sought at that of HTTP, 80."""
+    opened = client_of_string(ConnectionString.parse(STRING.replace(":5710", "").format(host=host, flag=flag)))
+    opened.client.close()
+    assert opened.endpoint == authority
+    assert opened.client.fully_qualified_namespace.endswith(authority)
+
+
 def test_i2_another_machine_is_asked_over_https_unless_the_operator_allows_http(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
