@@ -12,6 +12,7 @@ from isthmus.connectors.rabbitmq.option import read_broker
 from isthmus.connectors.rabbitmq.port.stream import first_offset, last_record
 from isthmus.connectors.rabbitmq_streams.option import BROKER_NAMES
 from isthmus.connectors.rabbitmq_streams.record import digest_of
+from isthmus.errors import OperationTimeoutError
 
 __all__ = ["broker_options", "count_from", "last_of"]
 
@@ -39,4 +40,8 @@ def count_from(options: Mapping[str, str], stream: str, start: int, last: int) -
     """
     if last < start:
         return 0
-    return last + 1 - first_offset(read_broker(broker_options(options)), stream, start)
+    try:
+        first = first_offset(read_broker(broker_options(options)), stream, start)
+    except OperationTimeoutError:  # the retention has removed what the broker was about to read
+        first = start
+    return last + 1 - first
