@@ -211,6 +211,15 @@ def test_what_the_retention_removed_is_told_with_its_range(
     assert len(set(found)) == 10
 
 
+def test_what_the_retention_removed_does_not_wait(server: RabbitServer, tmp_path: Path) -> None:
+    stream = server.queue("counted", "stream", max_length_bytes=50_000, stream_max_segment_size_bytes=20_000)
+    for start in range(0, 500, 50):
+        publish(server, stream, start, start + 50, 1000)
+    limit = time.monotonic() + WAIT_SECONDS  # the retention removes in the background
+    while not 0 < SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages < 200:
+        assert time.monotonic() < limit
+
+
 @pytest.mark.soak
 def test_nothing_is_lost_where_the_server_is_killed_under_load(
     server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]
@@ -299,6 +308,24 @@ def test_what_is_set_aside_is_settled_once_its_copy_is_confirmed(
         source.serve(0.2)
     with RabbitClient(server.port) as client:
         assert [record.body for record in client.take(dead)] == [b"#1|"]
+
+
+def test_the_end_waits_for_the_copies_of_what_was_set_aside(
+    server: RabbitServer, tmp_path: Path, reader: Callable[..., Reader]
+) -> None:
+    stream, dead = server.queue("refused_last", "stream"), server.queue("refused_last.dead")
+    publish(server, stream, 0, 300, 20_000)  # much waits, and the confirms are behind it
+    source = reader(told(server, tmp_path, stream, dead_letter_topic=dead))
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    source.positions(10)
+    source.end.settle(0, 8)
+    source.end.settle(9, 9, Disposition("dead-letter", "Wrong", "it is wrong"))
+    source.close()
+    assert source.end.has_left
+    assert SYSTEM.waiting(place(server, tmp_path), stream, GROUP).messages == 290
+    with RabbitClient(server.port) as client:
+        assert len(client.take(dead)) == 1
 
 
 def test_apply_makes_the_stream_and_its_checkpoint(server: RabbitServer, tmp_path: Path) -> None:

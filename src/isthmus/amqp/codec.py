@@ -271,7 +271,7 @@ def encode(value: Any) -> bytes:
         for kind, inherited in _ENCODERS.items():  # a subclass, e.g. an enum
             if isinstance(value, kind):
                 return inherited(value)
-    except (struct.error, OverflowError, UnicodeEncodeError) as error:
+    except (struct.error, OverflowError, ValueError, TypeError, AttributeError) as error:
         raise CodecError(f"{type(value).__name__} {value!r} is out of range: {error}") from None
     raise CodecError(f"a {type(value).__name__} has no AMQP type")
 

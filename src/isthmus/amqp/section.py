@@ -126,12 +126,27 @@ def _value(message: bytes, section: tuple[int, int]) -> Any:
     return codec.decode(message, section[0] + 3)[0] if section[1] else None
 
 
+# The greatest number that a field of the header takes; 0: it is a boolean.
+_HEADER_LIMITS = (0, 0xFF, 0xFFFFFFFF, 0, 0xFFFFFFFF)
+
+
 def decode_header(message: bytes, section: tuple[int, int]) -> Header:
-    """The header's fields, with the specification's defaults."""
+    """The header's fields, with the specification's defaults.
+
+    Raises:
+        CodecError: the section cannot be read, or a field has the wrong type.
+    """
     fields = _value(message, section) or []
     if not isinstance(fields, list):
         raise CodecError("the header is no list")
-    set_fields = {name: value for name, value in zip(Header._fields, fields, strict=False) if value is not None}
+    set_fields = {}
+    for name, limit, value in zip(Header._fields, _HEADER_LIMITS, fields, strict=False):
+        if value is None:
+            continue
+        # A number may come in any integer type.
+        if isinstance(value, bool) == bool(limit) or (limit and not (isinstance(value, int) and 0 <= value <= limit)):
+            raise CodecError(f"the header's {name} is the {type(value).__name__} {value!r:.40}")
+        set_fields[name] = value
     return Header(**set_fields)
 
 
@@ -159,17 +174,17 @@ def _property_places(message: bytes, section: tuple[int, int], count: int) -> li
     if not section[1]:
         return []
     at = section[0] + 3
-    code = message[at]
-    if code == 0xC0:
-        count, at = min(count, message[at + 2]), at + 3
-    elif code == 0xD0:
-        count, at = min(count, int.from_bytes(message[at + 5 : at + 9], "big")), at + 9
-    elif code == 0x45:
-        count = 0
-    else:
-        raise CodecError("the properties are no list")
-    places = [at]
     try:
+        code = message[at]
+        if code == 0xC0:
+            count, at = min(count, message[at + 2]), at + 3
+        elif code == 0xD0:
+            count, at = min(count, int.from_bytes(message[at + 5 : at + 9], "big")), at + 9
+        elif code == 0x45:
+            count = 0
+        else:
+            raise CodecError("the properties are no list")
+        places = [at]
         for _ in range(count):
             width = WIDTH[message[at]]
             at = at + 2 + message[at + 1] if width == 0 else at + 1 if width == 1 else value_end(message, at)
@@ -182,17 +197,25 @@ def _property_places(message: bytes, section: tuple[int, int], count: int) -> li
 
 
 def message_id_at(message: bytes, section: tuple[int, int]) -> int:
-    """Where the message-id begins in a properties section; 0 where there is none. No field is decoded."""
+    """Where the message-id begins in a properties section; 0 where there is none. No field is decoded.
+
+    Raises:
+        CodecError: the section is cut off.
+    """
     if not section[1]:
         return 0
     at = section[0] + 3
     if message[at] == 0xC0:
-        count, first = message[at + 2], at + 3
+        count, first = message[at + 2] if at + 2 < section[1] else 1, at + 3
     elif message[at] == 0xD0:
         count, first = int.from_bytes(message[at + 5 : at + 9], "big"), at + 9
     else:
         return 0
-    return first if count and message[first] != 0x40 else 0
+    if not count:
+        return 0
+    if first >= section[1]:
+        raise CodecError("the properties are cut off")
+    return first if message[first] != 0x40 else 0
 
 
 def message_id_text(message: bytes, at: int) -> bytes | None:
@@ -249,15 +272,15 @@ def map_items(message: bytes, section: tuple[int, int]) -> list[tuple[int, int, 
     if not section[1]:
         return []
     at, end = section[0] + 3, section[1]
-    code = message[at]
-    if code == 0xC1:
-        count, at = message[at + 2], at + 3
-    elif code == 0xD1:
-        count, at = int.from_bytes(message[at + 5 : at + 9], "big"), at + 9
-    else:
-        raise CodecError("the section is no map")
     items = []
     try:
+        code = message[at]
+        if code == 0xC1:
+            count, at = message[at + 2], at + 3
+        elif code == 0xD1:
+            count, at = int.from_bytes(message[at + 5 : at + 9], "big"), at + 9
+        else:
+            raise CodecError("the section is no map")
         for _ in range(count // 2):
             width = WIDTH[message[at]]
             value = at + 2 + message[at + 1] if width == 0 else value_end(message, at)

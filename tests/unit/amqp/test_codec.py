@@ -258,3 +258,19 @@ def test_values_without_an_encoding_are_refused(value: object) -> None:
 def test_lists_and_maps_never_use_the_empty_form_when_built_from_fields() -> None:
     assert codec.encode_list([]) == b"\xc0\x01\x00"
     assert codec.encode_map([]) == b"\xc1\x01\x00"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Array(0xA1, ["x" * 256]),
+        Array(0x50, [256]),
+        Array(0xA1, [5]),
+        Array(0x98, ["x"]),
+        Array(0x81, ["x"]),
+        Char("ab"),
+    ],
+)
+def test_a_value_that_is_not_of_its_type_is_refused(value: object) -> None:
+    with pytest.raises(CodecError):
+        encode(value)

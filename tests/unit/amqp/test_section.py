@@ -1,5 +1,7 @@
 """Message sections are found in any order and read only where asked."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.section import Header, encode_message, locate
-from isthmus.amqp.types import Int, Symbol, Timestamp
+from isthmus.amqp.types import Int, Symbol, Timestamp, UByte
 
 FULL = encode_message(
     b"body",
@@ -142,3 +144,58 @@ def test_one_value_of_a_map_is_read_beside_others_that_cannot_be() -> None:
         section.map_value(made, place, "a")
     with pytest.raises(CodecError):
         section.decode_map(made, place)
+
+
+CUT_OFF = [b"\xc0\x00", b"\xc0\x01\x05", b"\xd0\0\0\0\4\0\0\0\5"]
+READS = {
+    "message_id_at": section.message_id_at,
+    "decode_property": lambda message, place: section.decode_property(message, place, "to"),
+    "decode_properties": section.decode_properties,
+    "replace_properties": lambda message, place: section.replace_properties(message, place, {"to": "x"}),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("behind", [b"", b"\0St\xc1\x01\x00"])
+@pytest.mark.parametrize("fields", CUT_OFF)
+def test_i3_properties_that_count_more_than_they_hold_are_refused(
+    fields: bytes, behind: bytes, read: Callable[[bytes, tuple[int, int]], object]
+) -> None:
+    message = b"\0Ss" + fields + behind
+    with pytest.raises(CodecError):
+        read(message, locate(message).properties)
+
+
+@pytest.mark.parametrize("pairs", [b"\xc1\x00", b"\xc1\x01\x04", b"\xd1\0\0\0\0", b"\xd1\0\0\0\4\0\0\0\4"])
+def test_i3_a_map_that_counts_more_than_it_holds_is_refused(pairs: bytes) -> None:
+    message = b"\0St" + pairs
+    place = locate(message).application_properties
+    for read in (section.map_items, section.decode_map):
+        with pytest.raises(CodecError):
+            read(message, place)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [True, "high"],
+        [True, Int(-4)],
+        [True, Int(256)],
+        [True, True],
+        [True, UByte(4), "soon"],
+        [True, UByte(4), Int(-5)],
+        [True, UByte(4), 1 << 32],
+        [1],
+        [None, None, None, "yes"],
+        [None, None, None, None, [1]],
+    ],
+)
+def test_i3_a_header_whose_fields_have_the_wrong_types_is_refused(fields: list[object]) -> None:
+    message = b"\0Sp" + codec.encode(fields)
+    with pytest.raises(CodecError, match="header"):
+        section.decode_header(message, locate(message).header)
+
+
+def test_numbers_of_a_header_may_have_any_integer_type() -> None:
+    message = b"\0Sp" + codec.encode([None, Int(3), 1000, None, Int(2)])
+    assert section.decode_header(message, locate(message).header) == Header(False, 3, 1000, False, 2)

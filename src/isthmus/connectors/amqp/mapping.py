@@ -87,7 +87,7 @@ def with_properties(message: bytes, values: Mapping[str, str]) -> bytes:
     made = MAP32(b"\0St\xd1", len(joined) + 4, 2 * len(pairs)) + joined
     start, end = places.application_properties
     if not end:
-        start = end = places.body[0] or places.footer[0] or len(message)
+        start = end = places.body[0] if places.body[1] else places.footer[0] if places.footer[1] else len(message)
     return message[:start] + made + message[end:]
 
 
@@ -124,7 +124,7 @@ class Copier:
         if self._is_plain:
             made = [self._plain(data[offsets[at] : offsets[at + 1]]) for at in range(len(offsets) - 1)]
             if None not in made:
-                return Copies([self._known(each) for each in made if each is not None])
+                return Copies([each for each in made if each is not None])
         copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
         disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
         gone = {each.row for each in held}
@@ -145,7 +145,7 @@ class Copier:
             start, end = section.locate(message).message_annotations
             if end and _BROKERS_OWN.search(message, start, end):
                 return None
-            return with_header(message, durable=self._durable)
+            return self._known(with_header(message, durable=self._durable))
         except (CodecError, IndexError):
             return None
 

@@ -126,7 +126,8 @@ class EventHubsSource(End):
         except IsthmusError as error:
             self.fail(error)
         events += [Arrived(batch.positions, batch.payloads) for batch in self._reading.take()]
-        if self._reading.is_over():
+        # Whoever hears it may close the source: what is to be set aside has to be stored before.
+        if (self._dead is None or not self._reading.outstanding) and self._reading.is_over():
             events.append(Exhausted())
         self._commit(now)
         self._check_refused(now, events)

@@ -1,6 +1,7 @@
 """Looks at streams, for administration and driver.
 
-What it is: the last message of a stream. Calls block. What it is not: the browsing (`isthmus.connectors.rabbitmq.port.stream`).
+What it is: the last message of a stream, and how many stand behind an offset. Calls block. What it is not: the browsing
+(`isthmus.connectors.rabbitmq.port.stream`).
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isthmus.connectors.rabbitmq.option import read_broker
-from isthmus.connectors.rabbitmq.port.stream import last_record
+from isthmus.connectors.rabbitmq.port.stream import first_offset, last_record
 from isthmus.connectors.rabbitmq_streams.option import BROKER_NAMES
 from isthmus.connectors.rabbitmq_streams.record import digest_of
+from isthmus.errors import OperationTimeoutError
 
-__all__ = ["broker_options", "last_of"]
+__all__ = ["broker_options", "count_from", "last_of"]
 
 
 def broker_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -28,3 +30,18 @@ def last_of(options: Mapping[str, str], stream: str) -> tuple[int, str]:
     """
     offset, record = last_record(read_broker(broker_options(options)), stream)
     return offset, digest_of(record) if record is not None else ""
+
+
+def count_from(options: Mapping[str, str], stream: str, start: int, last: int) -> int:
+    """How many offsets there are from `start` to the last, those that the retention removed left out.
+
+    Raises:
+        IsthmusError: no answer, or a refusal.
+    """
+    if last < start:
+        return 0
+    try:
+        first = first_offset(read_broker(broker_options(options)), stream, start)
+    except OperationTimeoutError:  # the retention has removed what the broker was about to read
+        first = start
+    return last + 1 - first

@@ -14,12 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.rabbitmq.protocol.error import INTERNAL_ERROR, ClosedByBrokerError
 from isthmus.errors import ConnectionLostError, IsthmusError
 
-__all__ = ["Opening", "StreamMadeAgainError", "made_again", "opening", "removed"]
+__all__ = ["Opening", "StreamMadeAgainError", "explained", "made_again", "opening", "removed"]
 
 
 class StreamMadeAgainError(IsthmusError):
@@ -54,8 +56,8 @@ class Opening(NamedTuple):
         digest: of the message at `ask`, which was done with; empty: it is not known.
         is_known: whether all from `begin` on is the route's: what is missing there is lost.
         first: the checkpoint to write before; None: none.
-        missing: the offsets of which it is asked whether they were removed: the first, and the one behind the last; None: those from
-            `begin` on.
+        missing: ranges of offsets of which it is asked whether they were removed: the first, and the one behind the last; None: all that the
+            reader still has to get.
     """
 
     ask: int
@@ -63,20 +65,31 @@ class Opening(NamedTuple):
     digest: str = ""
     is_known: bool = False
     first: Checkpoint | None = None
-    missing: tuple[int, int] | None = None
+    missing: Sequence[tuple[int, int]] | None = None
 
-    def lost_before(self, offset: int) -> tuple[int, int]:
-        """What the retention removed where the first message that comes is this one: the first offset, and the one behind the last. It removes
-        what is oldest: where the message at `ask` is there, nothing behind it is removed.
+    def lost_before(self, offset: int, awaited: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What the retention removed where the first message that comes is this one: ranges, each as its first offset and the one behind its
+        last. It removes what is oldest: where the message at `ask` is there, nothing behind it is removed.
+
+        Args:
+            offset: that came.
+            awaited: what the reader still has to get before it.
         """
         if not self.is_known or offset <= self.ask:
-            return 0, 0
-        first, stop = self.missing or (self.begin, offset)
-        return first, min(stop, offset)
+            return []
+        ranges = awaited if self.missing is None else self.missing
+        return [(first, min(stop, offset)) for first, stop in ranges if first < offset]
 
 
 def opening(
-    stream: str, folder: str, last: int, last_digest: str, kept: Checkpoint | None, reached: int, start: str
+    stream: str,
+    folder: str,
+    last: int,
+    last_digest: str,
+    kept: Checkpoint | None,
+    reached: int,
+    start: str,
+    reached_digest: str = "",
 ) -> Opening:
     """Where reading begins.
 
@@ -88,6 +101,7 @@ def opening(
         kept: the checkpoint.
         reached: where this reader goes on; -1: it has read nothing.
         start: where to begin without a checkpoint.
+        reached_digest: of the message before `reached`; empty: it is not known.
 
     Raises:
         StreamMadeAgainError: it is not the stream that was read.
@@ -101,12 +115,12 @@ def opening(
     if (kept is not None and kept.sequence > last) or reached - 1 > last:
         seen = f"its last offset is {last}, and it was read up to {known}"
         raise StreamMadeAgainError("", stream=stream, seen=seen, checkpoints=folder)
-    if kept is not None:
+    if kept is not None and (kept.sequence >= 0 or reached < 0):
         begin = reached if reached >= 0 else kept.sequence + 1
-        ask = min(begin, kept.sequence) if kept.sequence >= 0 else begin
-        return Opening(max(ask, 0), begin, kept.offset if ask == kept.sequence else "", begin > 0)
+        ask = min(begin, kept.sequence)
+        return Opening(max(ask, 0), begin, kept.offset if ask == kept.sequence >= 0 else "", begin > 0)
     if reached >= 0:
-        return Opening(max(reached - 1, 0), reached, is_known=True)
+        return Opening(max(reached - 1, 0), reached, reached_digest, is_known=True)
     if start == "latest":
         return Opening(max(last, 0), last + 1, last_digest, is_known=last >= 0, first=Checkpoint(last, last_digest))
     return Opening(0, 0)
@@ -118,9 +132,17 @@ def made_again(stream: str, offset: int, folder: str) -> StreamMadeAgainError:
     return StreamMadeAgainError("", stream=stream, seen=seen, checkpoints=folder)
 
 
-def removed(stream: str, first: int, stop: int) -> ConnectionLostError:
-    """What is told of messages that were removed unread, from the first to the one before `stop`."""
+def removed(stream: str, ranges: Sequence[tuple[int, int]]) -> ConnectionLostError:
+    """What is told of messages that were removed unread: ranges from a first to the one before another."""
+    told = ", ".join(f"{first} to {stop - 1}" for first, stop in ranges)
     return ConnectionLostError(
-        f"stream '{stream}': offsets {first} to {stop - 1} were removed by the retention before they were read, and are lost; reading "
-        f"continues at {stop}"
+        f"stream '{stream}': offsets {told} were removed by the retention before they were read, and are lost; reading continues at {ranges[-1][1]}"
     )
+
+
+def explained(error: IsthmusError) -> IsthmusError:
+    """What RabbitMQ says of a batch that it cannot give is no more than that something failed."""
+    if isinstance(error, ClosedByBrokerError) and error.reply_code == INTERNAL_ERROR:
+        hint = "so it fails at a compressed sub-entry batch, which AMQP 0-9-1 cannot carry; look at the broker's log"
+        return ConnectionLostError(f"{error}; {hint}")
+    return error

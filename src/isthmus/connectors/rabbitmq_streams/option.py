@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from isthmus.connectors.checkpoint.checkpoint import GroupKey
 from isthmus.connectors.rabbitmq.option import SHORT_BYTES, BrokerOptions
@@ -23,6 +24,8 @@ from isthmus.topology.kind.rabbitmq_streams import BROKER, RABBITMQ_STREAMS
 
 __all__ = ["ADMINISTRATION", "BROKER_NAMES", "SOURCE", "PlaceOptions", "StreamOptions", "read_place", "read_source"]
 
+# A name of a file has 255 bytes; a digest of 17 stands behind one of them, and a character takes up to 12.
+_FILE_BYTES, _SHOWN_CHARACTERS = 220, 16
 BROKER_NAMES = frozenset(each.name for each in BROKER)
 SOURCE = Spec(
     "rabbitmq-streams source",
@@ -92,8 +95,11 @@ class PlaceOptions(BrokerOptions):
         """Whose checkpoint it is: name of the cluster, virtual host, stream and group, as they are written; a digest keeps the name of the
         folder short. Addresses of nodes may change.
         """
-        names = f"{self.virtual_host}\0{stream}\0{group}".encode()
-        return GroupKey(f"{cluster} {hashlib.blake2b(names, digest_size=8).hexdigest()}", cluster, stream, group)
+        names = f"{self.virtual_host}\0{stream}\0{group}"
+        if _shown(cluster) != cluster:
+            names = f"{cluster}\0{names}"
+        digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
+        return GroupKey(f"{_shown(cluster)} {digest}", cluster, _shown(stream), _shown(group))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +126,11 @@ class StreamOptions(PlaceOptions):
     def origin_of(self, position: int) -> str:
         """Stream, partition and offset, as at every log: `isthmus verify` knows a record that was set aside by it."""
         return f"{self.topic}/0/{position}"
+
+
+def _shown(name: str) -> str:
+    """A name, or its beginning where no name of a file would hold it."""
+    return name if len(quote(name, safe="")) <= _FILE_BYTES else name[:_SHOWN_CHARACTERS]
 
 
 Options = TypeVar("Options", bound=PlaceOptions)

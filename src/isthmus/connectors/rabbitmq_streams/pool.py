@@ -5,19 +5,33 @@ it is not: sources.
 
 Invariants:
     I1. An end whose thread has an answer is named by the next `service`.
-    I2. `close` waits for the last checkpoints, for as long as `EndPool` does.
-    I3. An end that is closed hears of it when its connection is given up, so that its thread ends.
+    I2. `close` waits for the last confirms, for as long as `BrokerPool` does, and then for the last checkpoints, for as long as `EndPool` does.
+    I3. A source that waits for confirms after its end is finished when its connection is gone, whatever came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 from isthmus.connectors.rabbitmq.protocol.connection import Connection
 
-__all__ = ["StreamPool"]
+__all__ = ["Owing", "StreamPool"]
+
+
+class Owing(Protocol):
+    """A source that was closed, and waits for confirms."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """Where they come; None: it has finished."""
+        ...
+
+    def finish(self) -> None:
+        """None comes any more."""
+        ...
 
 
 class StreamPool(BrokerPool):
@@ -30,18 +44,11 @@ class StreamPool(BrokerPool):
     def __init__(self) -> None:
         super().__init__()
         self.threads = EndPool()
-        self._later: dict[Connection, Callable[[], None]] = {}
+        self._owing: list[Owing] = []
 
-    def leave_later(self, connection: Connection, now: float, abandoned: Callable[[], None]) -> None:
-        """An end is closed, and confirms are to come: it disconnects after them, or the connection is given up after `CLOSE_SECONDS`.
-
-        Args:
-            connection: what the confirms come over.
-            now: monotonic time.
-            abandoned: called once the connection has left.
-        """
-        self._later[connection] = abandoned
-        self.leave(connection, now)
+    def owes(self, end: Owing) -> None:
+        """A source was closed whose connection is leaving, and which finishes before that."""
+        self._owing.append(end)
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
         """What to poll."""
@@ -57,21 +64,23 @@ class StreamPool(BrokerPool):
             self.mark(key)
         return super().service(ready, now)
 
+    def _leave(self, now: float) -> None:
+        super()._leave(now)
+        self._finish()
+
+    def _finish(self) -> None:
+        for each in list(self._owing):
+            if each.connection is None or self.has_left(each.connection):
+                each.finish()
+                self._owing.remove(each)
+
     def unmark(self, key: int) -> None:
         """An end has nothing to tell any more."""
         super().unmark(key)
         self.threads.unmark(key)
 
     def close(self) -> None:
-        """Closes everything, once the last confirms have come, and then the last checkpoints are written."""
+        """Closes everything, once the last confirms have come, and the last checkpoints are written."""
         super().close()
-        self._tell_left()
+        self._finish()
         self.threads.close()
-
-    def _leave(self, now: float) -> None:
-        super()._leave(now)
-        self._tell_left()
-
-    def _tell_left(self) -> None:
-        for connection in [each for each in self._later if self.has_left(each)]:
-            self._later.pop(connection)()

@@ -14,6 +14,7 @@ import struct
 from typing import Any, NamedTuple
 
 from isthmus.amqp.codec import CodecError
+from isthmus.connectors.kafka.mapping.message_id import MESSAGE_ID_CHARACTERS
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table
@@ -23,6 +24,7 @@ __all__ = ["OFFSET_HEADER", "StreamEvent", "StreamReader", "digest_of", "offset_
 
 OFFSET_HEADER = "x-stream-offset"
 _DIGEST_BYTES = 12
+_SHORT_BYTES = 255
 
 
 class StreamEvent(NamedTuple):
@@ -56,11 +58,18 @@ class StreamReader:
             if self._gives_ids:
                 found = props.read(record.properties)
                 if not found.message_id:
-                    named = found._replace(message_id=f"{self._stream}/{offset}".encode()[:255])
+                    named = found._replace(message_id=_made_id(self._stream, offset))
                     record = record._replace(properties=props.write(named))
             return StreamEvent(offset, digest, to_message(record, offset))
         except (table.TableError, IndexError, KeyError, ValueError, struct.error) as error:
             raise CodecError(f"the record at offset {offset} cannot be read: {error}") from None
+
+
+def _made_id(stream: str, offset: int) -> bytes:
+    """The MessageId of the message at an offset; the end of a long stream's name is left out."""
+    place = f"/{offset}"
+    name = stream[: MESSAGE_ID_CHARACTERS - len(place)].encode()[: _SHORT_BYTES - len(place)]
+    return name.decode(errors="ignore").encode() + place.encode()
 
 
 def offset_of(record: Record) -> int | None:

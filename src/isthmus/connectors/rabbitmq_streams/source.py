@@ -2,7 +2,7 @@
 
 What it is: the consumer of one stream over AMQP 0-9-1: what RabbitMQ gives, as events within the credit. What it is not: the account of what
 was read (`isthmus.connectors.eventhubs.partition.reading`), where reading begins (`opening`), or checkpoints (`checkpoint.thread`).
-docs/how-to/use-rabbitmq-streams.md.
+docs/how-to/use-rabbitmq-streams.md. A little over 400 lines: the port, the opening and what comes over the connection change one state.
 
 An opening, in order: connection; a look at the last chunk, and the checkpoint; a new channel with a consumer from the last message that was
 done with; `SourceOpened`.
@@ -11,20 +11,20 @@ A checkpoint, in order: the target has acknowledged; the owner settles; the acco
 written with the digest of its message, at most every `checkpoint_seconds`, and at the end.
 
 Acknowledgements are credit alone: RabbitMQ forgets nothing by them. They are given while less than half the prefetch waits here. RabbitMQ gives
-whole chunks, whatever the prefetch; where more than `KEPT_BYTES` wait, nothing more is read from the socket.
+whole chunks, whatever the prefetch; where more than `KEPT_BYTES` wait, nothing more is read from the socket, unless an answer is awaited.
 
 Invariants:
     I1. Nothing is given beyond the credit; the order of the stream is kept. A position is an offset.
     I2. No checkpoint is written for what has no outcome.
-    I3. What the retention removed unread is told once, with its range.
+    I3. What the retention removed unread is told once, with its range (`loss`).
     I4. Nothing of a stream that was made again is given (`opening`).
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from isthmus.amqp.codec import CodecError
@@ -43,16 +43,18 @@ from isthmus.connectors.rabbitmq.protocol.error import may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.connectors.rabbitmq_streams.last_chunk import LastChunk
-from isthmus.connectors.rabbitmq_streams.opening import Opening, made_again, opening, removed
+from isthmus.connectors.rabbitmq_streams.loss import Losses
+from isthmus.connectors.rabbitmq_streams.opening import Opening, explained, made_again, opening
 from isthmus.connectors.rabbitmq_streams.option import StreamOptions
 from isthmus.connectors.rabbitmq_streams.pool import StreamPool
 from isthmus.connectors.rabbitmq_streams.record import StreamReader, digest_of, offset_of
 from isthmus.connectors.rabbitmq_streams.settlement import PARTITION, Settlement
+from isthmus.connectors.rabbitmq_streams.waiting import WaitingBytes
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
 
 __all__ = ["StreamSource"]
 
-KEPT_BYTES = 4 << 20
+_log = logging.getLogger(__name__)
 LOOK, MAIN = "isthmus.look", "isthmus"
 _TAG = struct.Struct(">Q?").unpack_from
 _COUNT = struct.Struct(">I").unpack_from
@@ -87,11 +89,10 @@ class StreamSource(End):
         self._group: GroupKey | None = None
         self._thread = thread(lambda: FolderStore(options.checkpoints), self._wake)
         self._settlement = Settlement(options, self._reading)
-        self._told: set[int] = set()  # losses that were told, by the offset behind them
+        self._losses = Losses(options.topic)
         self._loads = 0
         self._is_draining = self._is_finished = False
-        self._sizes: deque[tuple[int, int]] = deque()  # offsets and bytes of what waits here
-        self._nbytes = 0
+        self._waiting = WaitingBytes()
         self._reset()
 
     def _reset(self) -> None:
@@ -107,8 +108,7 @@ class StreamSource(End):
         self._came: list[tuple[int, Record]] = []
         self._tag = 0  # the last that is not acknowledged; 0: none
         if not self._reading.queue.count:
-            self._sizes.clear()
-            self._nbytes = 0
+            self._waiting.clear()
 
     def _wake(self) -> None:
         """The thread has an answer; called by it."""
@@ -139,13 +139,17 @@ class StreamSource(End):
         if self.is_open and self.fault is None and not self._was_told:
             self._was_told = True
             events.append(SourceOpened())
-        if self._was_told and self.fault is None:
-            for batch in self._reading.take():
+        if self._was_told:
+            batches = self._reading.take()
+            for batch in batches:
                 for position, payload in zip(batch.positions, batch.payloads, strict=True):
                     self._settlement.dead.keep(position, payload)
-                while self._sizes and self._sizes[0][0] <= batch.positions[-1]:
-                    self._nbytes -= self._sizes.popleft()[1]
+                self._waiting.taken(batch.positions[-1])
                 events.append(Arrived(batch.positions, batch.payloads))
+            # A source is lost for one reason at a time: what is not told now is told later.
+            if batches and self.fault is None and (lost := self._losses.gave()) is not None:
+                self.fail(lost)
+        if self._was_told and self.fault is None:
             if self._reading.is_over():
                 events.append(Exhausted())
             self._refill()
@@ -193,27 +197,28 @@ class StreamSource(End):
         self.mark()
 
     def close(self) -> None:
-        """Ends it; what is settled is written in the background, once the copies of what was set aside have their confirms."""
+        """Ends it, once the copies of what was set aside are confirmed; what is settled is written in the background."""
         if self.is_closed:
             return
         self.is_closed = True
         self.pool.unmark(self.key)
         connection = self.connection
-        if connection is not None and connection.error is None and self._settlement.dead.is_waiting:
-            self.pool.leave_later(connection, time.monotonic(), self._abandoned)
-        else:
-            self._finish()
+        if not self._settlement.dead.is_waiting or connection is None or connection.error is not None:
+            self.finish()
+            return
+        connection.is_paused = False
+        if not self._is_recalling:
+            connection.write(wire.cancel(CHANNEL, MAIN))
+        self.pool.leave(connection, time.monotonic())
+        self.pool.owes(self)
 
-    @property
-    def has_left(self) -> bool:
-        """Whether what was settled is written: a reader that begins earlier reads it again."""
-        return self._is_finished and not self._thread.is_alive()
-
-    def _finish(self) -> None:
-        """No confirm is to come."""
+    def finish(self) -> None:
+        """Its owner has closed it, and nothing that it waited for comes any more."""
         if self._is_finished:
             return
         self._is_finished = True
+        if (untold := self._losses.gave()) is not None:
+            _log.error("%s", untold)  # the checkpoint may be behind it, and no reader finds it any more
         last = self._reading.unconfirmed()
         if last and self._group is not None:
             self._thread.write(self._group, last)
@@ -222,10 +227,10 @@ class StreamSource(End):
             self.pool.threads.add_leaving(self._thread)
         self.disconnect(time.monotonic(), politely=True)
 
-    def _abandoned(self) -> None:
-        """The pool has given the connection of a closed end up: what has no confirm is read again."""
-        self.connection = None
-        self._finish()
+    @property
+    def has_left(self) -> bool:
+        """Whether what was settled is written: a reader that begins earlier reads it again."""
+        return self._is_finished and not self._thread.is_alive()
 
     # ---- opening
 
@@ -276,7 +281,8 @@ class StreamSource(End):
     def _decide(self, last: tuple[int, str], kept: Checkpoint | None) -> None:
         reached = self._reading.next_of(PARTITION)
         options = self.options
-        found = opening(self.entity, options.checkpoints, *last, kept, reached, options.start)
+        digest = self._reading.noted(PARTITION, reached - 1)
+        found = opening(self.entity, options.checkpoints, *last, kept, reached, options.start, digest)
         if found.first is not None and self._group is not None:
             self._thread.write(self._group, {PARTITION: found.first})
         self._reading.assign(PARTITION, first=found.begin if found.is_known else -1)
@@ -291,6 +297,7 @@ class StreamSource(End):
     def _recall(self, connection: Connection) -> None:
         """The channel again: what it has given, and its credit, end with it."""
         self._is_recalling = True
+        self.step(f"a new channel of stream '{self.entity}'")
         self._reset_channel()
         connection.is_paused = False
         connection.write(wire.close_method(CHANNEL))
@@ -303,6 +310,8 @@ class StreamSource(End):
         connection = self.connection
         if channel == DEAD_CHANNEL:
             self._confirmed(self._settlement.dead.on_method(which, arguments))
+        elif self.is_closed:
+            return
         elif which == M.QUEUE_DECLARE_OK:
             self._last.declared(_COUNT(arguments, 1 + arguments[0])[0])
             self.mark()
@@ -345,12 +354,10 @@ class StreamSource(End):
                 self.connection.flush()
         elif self._is_wanted(self._opening, offset, record):
             self._came.append((offset, record))
-            size = len(body) + len(properties)
-            self._sizes.append((offset, size))
-            self._nbytes += size
+            self._waiting.add(offset, len(body) + len(properties))
             self.mark()
             if self.connection is not None:
-                self.connection.is_paused = self._nbytes > KEPT_BYTES
+                self._pause(self.connection)
 
     def _is_wanted(self, opened: Opening, offset: int, record: Record) -> bool:
         if not self._is_verified and offset >= opened.ask:
@@ -358,10 +365,12 @@ class StreamSource(End):
                 self.fail(made_again(self.entity, offset, self.options.checkpoints))
                 return False
             self._is_verified = True
-            first, stop = opened.lost_before(offset)
-            if first < stop and stop not in self._told:
-                self._told.add(stop)
-                self.fail(removed(self.entity, first, stop))
+            if opened.missing is not None:
+                self._reading.drop_gaps(PARTITION, opened.missing)
+            awaited = self._reading.missing_before(PARTITION, offset)
+            lost = self._losses.found(opened.lost_before(offset, awaited))
+            if lost is not None:
+                self.fail(lost)
                 return False
         if offset < opened.begin:
             self.mark()  # its credit is given back
@@ -372,17 +381,20 @@ class StreamSource(End):
 
     def _take_records(self) -> None:
         came, self._came = self._came, []
-        if came and self.fault is None:
+        if came:  # also where it is lost: what came before that is the stream's
             self._reading.put(PARTITION, came)
         begun = self._reading.begun_again.pop(PARTITION, None)
         if begun is not None:
             raise ProtocolError(f"stream '{self.entity}': offset {begun} came behind a higher one")
-        first, stop = next(iter(self._reading.gaps.pop(PARTITION, ())), (0, 0))
         connection = self.connection
-        if first < stop and stop not in self._told and connection is not None and not self._is_recalling:
-            # Notes of the broker take offsets, too: nothing was removed while the message before the gap is there.
-            begin = self._reading.account.partitions[PARTITION].next
-            self._opening = Opening(first - 1, begin, is_known=True, missing=(first, stop))
+        if connection is None or not self.is_open or self._is_recalling or self.fault is not None:
+            return  # gaps are looked at when it is open again
+        is_looking = self._opening is not None and self._opening.missing is not None and not self._is_verified
+        gaps = [each for each in self._reading.gaps.get(PARTITION, ()) if self._losses.is_news(*each)]
+        if gaps and not is_looking:
+            # Notes of the broker take offsets, too: nothing was removed while the message before the first gap is there.
+            begin = self._reading.next_of(PARTITION)
+            self._opening = Opening(min(gaps[0][0] - 1, begin), begin, is_known=True, missing=gaps)
             self._recall(connection)
 
     def _refill(self) -> None:
@@ -390,12 +402,16 @@ class StreamSource(End):
         if connection is None or self._is_recalling:
             return
         if not self._reading.queue.count and not self._came:
-            self._sizes.clear()
-            self._nbytes = 0
-        connection.is_paused = self._nbytes > KEPT_BYTES
+            self._waiting.clear()
+        self._pause(connection)
         if self._tag and self._reading.queue.count <= self.options.prefetch // 2:
             connection.write(wire.ack(CHANNEL, self._tag, multiple=True))
             self._tag = 0
+
+    def _pause(self, connection: Connection) -> None:
+        """Reads nothing more while much waits here, unless an answer is in it."""
+        is_expecting = bool(self._step) or self._settlement.dead.is_waiting
+        connection.is_paused = self._waiting.is_much and not is_expecting
 
     def _confirmed(self, told: Sequence[int] | IsthmusError) -> None:
         if isinstance(told, IsthmusError):
@@ -404,7 +420,13 @@ class StreamSource(End):
             self._settlement.confirmed(told, time.monotonic())
             self.mark()
         if self.is_closed and not self._settlement.dead.is_waiting:
-            self._finish()
+            self.finish()
+
+    def on_closed(self, error: IsthmusError) -> None:
+        """The connection is lost, or there is none."""
+        super().on_closed(explained(error))
+        if self.is_closed:
+            self.finish()
 
     def _lost(self, event: SourceLost, events: list[SourceEvent], now: float) -> None:
         self.disconnect(now, politely=event.is_fatal)

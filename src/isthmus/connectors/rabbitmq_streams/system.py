@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.port.stream import StreamPeek
-from isthmus.connectors.rabbitmq_streams.look import broker_options, last_of
+from isthmus.connectors.rabbitmq_streams.look import broker_options, count_from, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_place
 from isthmus.connectors.system import Peek, Waits
 from isthmus.errors import ConnectionLostError
@@ -48,7 +48,7 @@ class StreamSystem:
             probe.queue(entity)
 
     def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
-        """The offsets behind a group's checkpoint.
+        """The offsets behind a group's checkpoint that the retention has not removed.
 
         Raises:
             ConnectionLostError: nothing came of a stream of which something was read, which says nothing.
@@ -58,7 +58,7 @@ class StreamSystem:
         last, _ = last_of(options, entity)
         if last < 0 < start:
             raise ConnectionLostError(f"stream '{entity}' gives nothing, though it was read up to offset {start - 1}")
-        return Waits(max(0, last + 1 - start), are_ready=True)
+        return Waits(count_from(options, entity, start, last), are_ready=True)
 
     def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
         """A stream, browsed; it has no partition that could be named."""

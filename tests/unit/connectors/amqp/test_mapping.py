@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.amqp import section
+from isthmus.amqp import codec, section
 from isthmus.amqp.section import Header
-from isthmus.amqp.types import Symbol
+from isthmus.amqp.types import Int, Symbol, UByte
 from isthmus.connectors.amqp.mapping import DUPLICATE_ID, Copier, with_header, with_properties
 from isthmus.connectors.amqp.option import read_target
 
@@ -123,3 +123,30 @@ def test_a_copy_of_a_numbered_message_is_known_by_its_origin() -> None:
 
 def test_a_broker_that_detects_nothing_gets_no_number() -> None:
     assert DUPLICATE_ID not in properties_of(only_copy(copier(duplicates="message-id"), BODY))
+
+
+UNREADABLE = {
+    "priority is a text": b"\0Sp" + codec.encode([True, "high"]) + BODY,
+    "time to live below 0": b"\0Sp" + codec.encode([True, UByte(4), Int(-5)]) + BODY,
+    "properties cut off": b"\0Ss\xc0\x01\x05",
+    "application properties that are no map": b"\0St\x45\0Su\xa0\x01x",
+}
+
+
+@pytest.mark.parametrize("message", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("duplicates", ["allow", "message-id", "origin"])
+def test_a_message_that_cannot_be_read_does_not_stop_the_others(message: bytes, duplicates: str) -> None:
+    made = copier(detects=True, duplicates=duplicates)
+    data, offsets = BODY + message + BODY, [0, len(BODY), len(BODY + message), 2 * len(BODY) + len(message)]
+    found = made.copies(data, offsets, 0)
+    assert len(found.payloads) + len(found.disposed) == 3
+    assert [row for row, _ in found.disposed] in ([], [1])
+
+
+@pytest.mark.parametrize("message", [b"\0Su\xa0\x01x", b"\0Sw\xa1\x01x\0Sx\xc1\x01\x00", b"\0Sx\xc1\x01\x00", b""])
+def test_application_properties_stand_before_the_body(message: bytes) -> None:
+    """Standard 3.2: clients in Java drop what is in another order."""
+    made = with_properties(message, {"why": "it is"})
+    assert made.startswith(b"\0St")
+    assert made.endswith(message)
+    assert properties_of(made) == {"why": "it is"}

@@ -9,12 +9,13 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, SourceLost
+from isthmus.bridge.port import Arrived, Exhausted, SourceLost
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs import source as source_module
 from isthmus.connectors.eventhubs.option import read_source
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource
+from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.servicebus.port.end import Step
 from isthmus.entities.hub.event import EventReader as Broker
 from isthmus.entities.hub.event import write_events
@@ -153,3 +154,22 @@ def test_what_of_it_waits_to_be_set_aside_keeps_it_from_nothing(monkeypatch: pyt
     assert hub.give(0, 1) == [0]
     assert [each.position for each in dead._waiting] == [-1]
     assert hub.source._reading.outstanding == 1
+
+
+def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner closes it then: the copy of the last event would not be sent, in this run or in any other."""
+    hub = Hub(monkeypatch, dead_letter_topic="aside")
+    hub.source._reading.present = Present()
+    stored: list[int] = []
+    hub.source._dead = SimpleNamespace(  # type: ignore[assignment]
+        add=lambda *_: None, serve=lambda _: [stored.pop()] if stored else [], error=None
+    )
+    hub.open(last=1)
+    hub.source._links[0].payloads += events(0, 2)  # type: ignore[attr-defined]
+    told = hub.source.poll(0.0)
+    assert Exhausted() not in told
+    hub.source.settle(0, 0)
+    hub.source.settle(1, 1, Disposition("dead-letter", "Bad", "it is"))
+    assert Exhausted() not in hub.source.poll(0.0)
+    stored.append(1)
+    assert Exhausted() in hub.source.poll(0.0)

@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
-from isthmus.connectors.rabbitmq_streams.opening import Opening, StreamMadeAgainError, opening
+from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError
+from isthmus.connectors.rabbitmq_streams.opening import Opening, StreamMadeAgainError, explained, opening
 from isthmus.errors import ConnectionLostError
 
 
@@ -50,15 +51,31 @@ def test_a_stream_of_which_nothing_comes_is_not_known_to_be_empty(kept: Checkpoi
 
 def test_only_what_was_removed_is_lost() -> None:
     """Notes of the broker take offsets, too."""
-    assert Opening(4, 5, is_known=True).lost_before(4) == (0, 0)
-    assert Opening(4, 5, is_known=True).lost_before(5) == (5, 5)
-    assert Opening(4, 5, is_known=True).lost_before(9) == (5, 9)
-    assert Opening(4, 5).lost_before(9) == (0, 0)
-    assert Opening(4, 9, is_known=True, missing=(5, 7)).lost_before(20) == (5, 7)
-    assert Opening(4, 9, is_known=True, missing=(5, 7)).lost_before(4) == (0, 0)
+    assert Opening(4, 5, is_known=True).lost_before(4, []) == []
+    assert Opening(4, 5, is_known=True).lost_before(5, []) == []
+    assert Opening(4, 5, is_known=True).lost_before(9, [(5, 9)]) == [(5, 9)]
+    assert Opening(4, 5).lost_before(9, [(5, 9)]) == []
+    gaps = [(5, 7), (9, 14), (18, 19)]
+    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(40, [(20, 30)]) == gaps
+    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(12, [(20, 30)]) == [(5, 7), (9, 12)]
+    assert Opening(4, 30, is_known=True, missing=gaps).lost_before(4, [(20, 30)]) == []
 
 
 def test_a_stream_that_was_never_read_may_be_empty() -> None:
     assert opened(-1) == Opening(0, 0)
     assert opened(-1, Checkpoint(-1)) == Opening(0, 0)
     assert opened(-1, start="latest") == Opening(0, 0, first=Checkpoint(-1))
+
+
+@pytest.mark.parametrize("kept", [None, Checkpoint(-1)])
+def test_what_was_read_without_a_checkpoint_is_known_by_what_was_read(kept: Checkpoint | None) -> None:
+    """I1."""
+    found = opening("orders", "/checkpoints", 9, "digest", kept, 5, "earliest", "abc")
+    assert found == Opening(4, 5, "abc", is_known=True)
+
+
+def test_an_internal_error_of_the_broker_names_what_may_be_the_cause() -> None:
+    failed = ClosedByBrokerError("", place="rabbit-1:5672", reply_code=541, reply_text="INTERNAL_ERROR")
+    assert "compressed sub-entry batch" in str(explained(failed))
+    other = ClosedByBrokerError("", place="rabbit-1:5672", reply_code=404, reply_text="NOT_FOUND")
+    assert explained(other) is other

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from isthmus.amqp.section import encode_message
 from isthmus.bridge import registry
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
+from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.rabbitmq_streams.connector import dispositions_of
 from isthmus.connectors.rabbitmq_streams.option import read_place, read_source
@@ -82,3 +86,23 @@ def test_a_task_reads_a_stream() -> None:
 def test_no_task_writes_to_one(task: str) -> None:
     with pytest.raises(ConfigError, match="of kind rabbitmq-streams, which cannot be a target"):
         read(FILE % task, "f.yaml")
+
+
+@pytest.mark.parametrize("name", ["s" * 255, "ü" * 127, "𝔰" * 63, "." * 255])
+def test_checkpoints_of_any_name_have_a_file(tmp_path: Path, name: str) -> None:
+    """A name of a file has 255 bytes at most."""
+    store = FolderStore(str(tmp_path))
+    place = read_place(PLACE)
+    keys = [place.key(cluster, stream, name) for cluster in (name, f"{name}2") for stream in (name, f"{name[:-1]}x")]
+    for number, key in enumerate(keys):
+        store.write(key, {0: Checkpoint(number)})
+    assert [store.load(key)[0].sequence for key in keys] == [0, 1, 2, 3]
+
+
+def test_the_place_of_a_checkpoint_stays() -> None:
+    assert read_place(PLACE).key("rabbit@h", "orders", "isthmus") == (
+        "rabbit@h 913b28e005a61a6c",
+        "rabbit@h",
+        "orders",
+        "isthmus",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table
@@ -53,3 +54,16 @@ def test_a_queue_whose_node_starts_is_waited_for() -> None:
     assert may_pass(starting)
     assert "make it" not in str(starting)
     assert not may_pass(missing)
+
+
+@pytest.mark.parametrize("stream", ["s" * 255, "ü" * 127, "𝔰" * 63])
+def test_messages_of_a_stream_with_a_long_name_have_ids_of_their_own(stream: str) -> None:
+    """A target that knows duplicates by MessageId would drop all but one."""
+    reader = StreamReader(stream, gives_ids=True)
+    found = set()
+    for offset in (1_234_567, 1_234_568, 12_345_670):
+        message = reader.read(0, (offset, record(offset=offset))).message
+        properties = section.decode_properties(message, section.locate(message).properties)
+        assert len(properties["message_id"]) <= 128
+        found.add(properties["message_id"])
+    assert len(found) == 3

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from isthmus.bridge.index_set import IndexSet
@@ -74,8 +74,8 @@ class Reading:
         present: what was at the first opening; None: everything is given.
         rewind: partitions of which something is to be read again.
         begun_again: partitions whose sequence numbers begin again, with the first of them.
-        gaps: by partition, sequence numbers that did not come: the first, and the one that came instead; at most `MOST_GAPS` each, since
-            compaction leaves gaps all the time.
+        gaps: by partition, sequence numbers that did not come, ascending: the first of each range, and the one that came instead; at most
+            `MOST_GAPS` each, since compaction leaves gaps all the time: those behind them are one range with the last.
         kept: messages by position, where they may have to be set aside.
     """
 
@@ -111,6 +111,19 @@ class Reading:
         if found is None:
             return -1
         return found.rewind() if found.returned else found.next
+
+    def missing_before(self, partition: int, sequence: int) -> list[tuple[int, int]]:
+        """Ranges of sequence numbers that this reader still has to get and that are before one, each with the one behind its last."""
+        return self.account.partitions[partition].missing_before(sequence)
+
+    def drop_gaps(self, partition: int, gaps: Collection[tuple[int, int]]) -> None:
+        """It is known what these gaps are; others stay."""
+        self.gaps[partition] = [each for each in self.gaps.get(partition, ()) if each not in gaps]
+
+    def noted(self, partition: int, sequence: int) -> str:
+        """The text that an event has beside it that was read; empty: it is not known, or not any more."""
+        known = [*self._offsets.get(partition, ()), self._done.get(partition, (-1, ""))]
+        return next((text for number, text in known if number == sequence), "")
 
     def assign(self, partition: int, *, begins_again: bool = False, first: int = -1) -> None:
         """A partition is read from now on; `first`: the lowest sequence number that may come, -1 where that is not known."""
@@ -189,13 +202,15 @@ class Reading:
             return False
         if self.present is not None and not self.present.belongs(partition, sequence):
             return False
-        expected = found.next
-        if not found.is_new(sequence):
-            return False
-        if 0 <= expected < sequence:
+        for start, stop in found.missing_before(sequence):
             gaps = self.gaps.setdefault(partition, [])
-            if len(gaps) < MOST_GAPS:
-                gaps.append((expected, sequence))
+            gaps.append((start if len(gaps) < MOST_GAPS else gaps.pop()[0], stop))
+        returned = found.returned.count
+        is_new = found.is_new(sequence)
+        if found.returned.count < returned:
+            self._commits.came_free()
+        if not is_new:
+            return False
         found.deliver(sequence)
         return True
 

@@ -23,6 +23,7 @@ __all__ = ["ANSWER_SECONDS", "COMMIT_SECONDS", "Commits"]
 COMMIT_SECONDS = 0.5
 # A commit without an answer for so long gets none: librdkafka gives up a request after `socket.timeout.ms`, one minute.
 ANSWER_SECONDS = 90.0
+_AT_ONCE = 1e-9  # above 0, which means that nothing is due
 
 
 class Commits:
@@ -49,6 +50,10 @@ class Commits:
     def settled(self, now: float) -> None:
         """Records were settled."""
         self._due = self._due or now + self._seconds
+
+    def came_free(self) -> None:
+        """What held a commit up does not exist any more."""
+        self._due = self._due or _AT_ONCE
 
     @property
     def due(self) -> float:

@@ -62,6 +62,13 @@ class PartitionOffsets:
         """Whether a record that has been read shows that offsets mean other records than before (I5)."""
         return offset < (self._cursor if self._cursor >= 0 else self.next)
 
+    def missing_before(self, offset: int) -> list[tuple[int, int]]:
+        """A record has been read, of which nothing is noted yet: ranges of offsets, each with the one behind its last, that should have come
+        before it. One that was given back should come again; of others it may be that there never was a record.
+        """
+        again = [(max(low, self._cursor), min(high, offset)) for low, high in self.returned if self._cursor >= 0]
+        return [each for each in (*again, (self.next, offset)) if 0 <= each[0] < each[1]]
+
     def is_new(self, offset: int) -> bool:
         """A record has been read: whether it is to be delivered."""
         if self.next < 0 or offset >= self.next:

@@ -30,7 +30,7 @@ from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 
-__all__ = ["EMPTY_SECONDS", "PREFETCH", "StreamPeek", "last_record"]
+__all__ = ["EMPTY_SECONDS", "PREFETCH", "StreamPeek", "first_offset", "last_record"]
 
 # Messages on their way: more than a chunk, so that what is asked behind one comes behind all of it.
 PREFETCH = 20_000
@@ -99,13 +99,13 @@ class _Reader(Probe):
         at: the offset that is read next.
     """
 
-    def __init__(self, options: BrokerOptions, queue: str, start: int | str) -> None:
+    def __init__(self, options: BrokerOptions, queue: str, start: int | str, prefetch: int = PREFETCH) -> None:
         self.at = start if isinstance(start, int) else -1
         self.tag = 0
         self.came: deque[tuple[int, Record]] = deque()
         super().__init__(options)
         self._queue = queue
-        self._ask(queue, wire.qos(_CHANNEL, PREFETCH), M.BASIC_QOS_OK)
+        self._ask(queue, wire.qos(_CHANNEL, prefetch), M.BASIC_QOS_OK)
         self._ask(queue, wire.consume_stream(_CHANNEL, queue, "", start), M.BASIC_CONSUME_OK)
 
     def take(self, start: int, count: int, end: int) -> Sequence[bytes]:
@@ -155,6 +155,21 @@ class _Reader(Probe):
         )
         if isinstance(offset, int):
             self.came.append((int(offset), Record(body, properties, exchange, routing_key)))
+
+
+def first_offset(options: BrokerOptions, queue: str, start: int) -> int:
+    """The offset of the first message of a stream that is not before `start`; there has to be one.
+
+    Raises:
+        IsthmusError: no answer, or a refusal.
+    """
+    reader = _Reader(options, queue, start, prefetch=1)
+    try:
+        reader.wait(lambda: any(offset >= start for offset, _ in reader.came), f"offset {start} of stream '{queue}'")
+        return min(offset for offset, _ in reader.came if offset >= start)
+    finally:
+        with suppress(IsthmusError):
+            reader.close()
 
 
 def _last_offset(options: BrokerOptions, queue: str) -> int:

@@ -13,10 +13,10 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 
-__all__ = ["NO_ROUTE", "ClosedByBrokerError", "is_not_ready", "may_pass", "refusal_of"]
+__all__ = ["INTERNAL_ERROR", "NO_ROUTE", "ClosedByBrokerError", "is_not_ready", "may_pass", "refusal_of"]
 
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 403, 404, 405, 406, 530
-NO_ROUTE = 312
+NO_ROUTE, INTERNAL_ERROR = 312, 541
 _FATAL = frozenset({402, ACCESS_REFUSED, NOT_FOUND, 503, 504, NOT_ALLOWED, 540})
 # A queue that another consumer has for itself alone is told as a refusal of access; it ends when that consumer ends.
 IN_EXCLUSIVE_USE = "in exclusive use"

@@ -129,6 +129,40 @@ def test_a_partition_full_of_holes_notes_a_bounded_number() -> None:
     assert reading.gaps[0][0] == (1, 2)
 
 
+def test_what_was_given_back_and_does_not_come_again_is_a_gap() -> None:
+    reading = made()
+    reading.put(0, events(0, 8))
+    assert len(taken(reading)) == 8
+    reading.settle(0, 1, 1.0)
+    reading.settle(5, 5, 1.0)
+    reading.give_back(2, 4)
+    reading.give_back(6, 6)
+    assert reading.next_of(0) == 2
+    assert reading.missing_before(0, 20) == [(2, 5), (6, 7), (8, 20)]
+    reading.rewind.clear()
+    reading.put(0, events(2, 3))
+    reading.put(0, events(12, 14))
+    assert reading.gaps == {0: [(3, 5), (6, 7), (8, 12)]}
+    assert taken(reading) == [(0, 2), (0, 12), (0, 13)]
+
+
+def test_a_checkpoint_goes_on_where_what_held_it_up_does_not_come_again() -> None:
+    reading = made()
+    reading.put(0, events(0, 8))
+    assert len(taken(reading)) == 8
+    reading.give_back(2, 4)
+    for first, last in ((0, 1), (5, 7)):
+        reading.settle(first, last, 1.0)
+    written = reading.begin_commit(9.0)
+    assert written == {0: Checkpoint(1, "10")}
+    reading.written(written, failed=False, now=9.0)
+    reading.next_of(0)
+    reading.rewind.clear()
+    reading.put(0, events(6, 8))  # the retention has removed what is before
+    assert reading.commit_due <= 9.0
+    assert reading.begin_commit(9.0) == {0: Checkpoint(7, "70")}
+
+
 def test_messages_are_kept_until_they_are_settled() -> None:
     reading = made(keeps=True)
     reading.put(1, events(0, 3))

@@ -1,0 +1,66 @@
+"""What the retention of a stream removed unread: which of it is told, and when.
+
+What it is: the account of one source's losses, pure. A loss is told by losing the source, which opens again behind it. What it is not:
+the finding of one (`opening`, `source`).
+
+Invariants:
+    I1. Each offset that was removed is told once.
+    I2. Between two losses that are told messages are given: a retention that removes faster than the source opens again does not keep it
+        from reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from isthmus.bridge.index_set import IndexSet
+from isthmus.connectors.rabbitmq_streams.opening import removed
+from isthmus.errors import IsthmusError
+
+__all__ = ["Losses"]
+
+
+class Losses:
+    """Those of one source.
+
+    Args:
+        stream: its name.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._known = IndexSet()
+        self._owed = IndexSet()  # found, and not told yet
+        self._may_tell = True
+
+    def is_news(self, first: int, stop: int) -> bool:
+        """Whether offsets from `first` to the one before `stop` hold some of which nothing is known."""
+        return bool(self._news(first, stop))
+
+    def _news(self, first: int, stop: int) -> IndexSet:
+        news = IndexSet()
+        if first < stop:
+            news.add(first, stop)
+            for low, high in self._known:
+                news.remove(low, high)
+        return news
+
+    def found(self, ranges: Iterable[tuple[int, int]]) -> IsthmusError | None:
+        """They were removed; what the source is lost with now, None where it goes on."""
+        for first, stop in ranges:
+            for low, high in self._news(first, stop):
+                self._owed.add(low, high)
+                self._known.add(low, high)
+        return self._tell() if self._may_tell else None
+
+    def gave(self) -> IsthmusError | None:
+        """Messages were given; what the source is lost with now, None where it goes on."""
+        self._may_tell = True
+        return self._tell()
+
+    def _tell(self) -> IsthmusError | None:
+        owed, self._owed = self._owed, IndexSet()
+        if not owed:
+            return None
+        self._may_tell = False
+        return removed(self._stream, list(owed))
