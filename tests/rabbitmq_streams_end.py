@@ -19,8 +19,6 @@ __all__ = ["RabbitStreamsEnd"]
 
 GROUP = "isthmus"
 READY_SECONDS = 120.0
-# A node of RabbitMQ 3.10 that is killed sooner does not bring back a stream that was made: it is "down or inaccessible" permanently.
-DURABLE_SECONDS = 10.0
 
 
 class RabbitStreamsEnd(RabbitEnd):
@@ -38,7 +36,6 @@ class RabbitStreamsEnd(RabbitEnd):
     def __init__(self, server: RabbitServer, folder: Path) -> None:
         super().__init__(server)
         self._checkpoints = folder / "checkpoints"
-        self._made_at = 0.0
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
         """Makes a stream, and a queue for its dead letters."""
@@ -67,11 +64,6 @@ class RabbitStreamsEnd(RabbitEnd):
                 assert time.monotonic() < limit, f"stream {entity} does not come back"
                 time.sleep(0.1)
         super().publish(entity, keys, body, ttl_ms)
-
-    def restart(self) -> None:
-        """Kills the node, and starts it again."""
-        time.sleep(max(0.0, self._made_at + DURABLE_SECONDS - time.monotonic()))
-        super().restart()
 
     def _reached(self) -> dict[str, str]:
         options = {"host": f"127.0.0.1:{self._server.port}", "username": USER, "password": f"env:{PASSWORD_NAME}"}

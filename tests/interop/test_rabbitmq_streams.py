@@ -23,8 +23,8 @@ from isthmus.errors import IsthmusError
 from isthmus.topology.planning.change import Change
 from isthmus.topology.state import GroupState, LogState
 from rabbitmq_client import RabbitClient
+from rabbitmq_end import DURABLE_SECONDS
 from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server
-from rabbitmq_streams_end import DURABLE_SECONDS
 
 WAIT_SECONDS = 120.0
 GROUP = "isthmus"

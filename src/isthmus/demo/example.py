@@ -279,7 +279,8 @@ class Example:
         with Reach(self.federation, "example") as reach:
             for route in routes(self.federation):
                 with suppress(IsthmusError):
-                    found += BacklogLook().look(reach, route).waiting
+                    backlog = BacklogLook().look(reach, route)
+                    found += backlog.waiting if backlog is not None else 0
         return found
 
     def _judge(self) -> tuple[list[Reconciliation], dict[str, int]]:
