@@ -656,7 +656,7 @@ def test_stats_tell_rates(operator):
 
 
 def test_a_wrong_reference_or_key_is_told_without_the_secret(operator, monkeypatch):
-    [refused] = operator.run("stats", "--connection", "env:NOT_SET_ANYWHERE", code=1)
+    [refused] = operator.run("stats", "--connection", "env:NOT_SET_ANYWHERE", code=2)
     assert "NOT_SET_ANYWHERE" in refused["error"]["message"]
     wrong = operator.ns.connection_string.split("SharedAccessKey=")[0] + "SharedAccessKey=d3Jvbmc=;"
     monkeypatch.setenv("WRONG", wrong + "UseDevelopmentEmulator=true")
