@@ -127,6 +127,10 @@ def make_suite(openers: Mapping[str, EndOpener]) -> Any:
     def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         wanted = _wanted(request)
         with quick_retries(), ExitStack() as stack:
+            # Scenarios ask in threads, and pytest writes each test's name into the environment meanwhile: it must not be read.
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr(
+                "requests.sessions.get_environ_proxies", _no_proxies
+            )
             ends = {
                 kind: stack.enter_context(opener(tmp_path_factory.mktemp(kind)))
                 for kind, opener in openers.items()
@@ -150,6 +154,10 @@ def quick_retries() -> Iterator[None]:
         patch.setattr(sender_handle, "LONGEST_DELAY_SECONDS", 0.3)
         patch.setattr(sender_handle, "DeliverySettings", partial(DeliverySettings, set_aside_seconds=0.5))
         yield
+
+
+def _no_proxies(*_: object, **__: object) -> dict[str, str]:
+    return {}
 
 
 def _wanted(request: pytest.FixtureRequest) -> list[tuple[str, str, str]]:

@@ -82,7 +82,7 @@ def test_an_export_that_cannot_be_written_removes_nothing(ns: NamespaceProcess, 
     if how == "read-only":
         disk.remount("ro")
     code, answer = run(ns, "export", "source", str(disk.folder / "file"), "--remove")
-    assert code == 2
+    assert code == (1 if how == "full" else 2)  # a file that cannot be made is an argument's fault
     assert ("No space left" if how == "full" else "Read-only") in answer["error"]["message"]
     assert list(disk.folder.iterdir()) == []
     assert count(ns, "source") == COUNT
@@ -94,13 +94,13 @@ def test_an_import_whose_note_cannot_be_written_sends_nothing(ns: NamespaceProce
     disk.remount("ro")
     for _ in range(2):
         code, answer = run(ns, "import", str(file), "target")
-        assert code == 2
+        assert code == 1
         assert "file.progress" in answer["error"]["message"]
         assert count(ns, "target") == 0
     disk.remount("rw")
     balloon = disk.fill()
     code, answer = run(ns, "import", str(file), "target")
-    assert code == 2
+    assert code == 1
     assert count(ns, "target") == 0
     balloon.unlink()
     assert run(ns, "import", str(file), "target")[1]["sent"] == 20
