@@ -57,7 +57,7 @@ class Member(Protocol):
 
     def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]: ...
 
-    def write_marker(self, pair: str, value: Mapping[str, object]) -> None: ...
+    def write_marker(self, pair: str, value: Mapping[str, object]) -> object: ...
 
 
 class NotEmptyError(IsthmusError):
@@ -209,6 +209,9 @@ class Failover:
             to_stop = [each for each in layer if each.status not in _TAKES_NONE]
             member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
             self._await_forwarded(state, [each for each in held.values() if _feeds(each, layer)])
+        # Again: a process elsewhere may have read what the member said before, and replaced it since.
+        for each in self.members.values():
+            each.write_marker(state.pair, state.marker)
 
     def _await_forwarded(self, state: PairState, feeders: list[Description]) -> None:
         """Wait until nothing waits in entities that forward.

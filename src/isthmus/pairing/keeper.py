@@ -7,7 +7,8 @@ Invariants:
     I1. A round changes nothing at the active member but the marker.
     I2. What pairing is about to make is on disk before it is made, so that after a kill it is known as made by pairing.
     I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
-    I4. What a fail-over of another process changes on its way is not brought to the standby member.
+    I4. What a fail-over of another process changes on its way is not brought to the standby member, and what it says at the members is not
+        replaced.
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ class Keeper:
         """Make the fence that is pending, and tell both members who is active.
 
         Raises:
+            SupersededError: a member says of a later fail-over, which is left as it is: others have to see it.
             AdministrationError: a member gives no answer, or refuses.
         """
         if state.fence_of(state.standby) is Fence.PENDING:
@@ -173,8 +175,16 @@ class Keeper:
             member.map(lambda each: member.set_status(each, CLOSED[each.kind]), open_)
             state = state.with_fence(state.standby, Fence.CLOSED)
             self._save(state)
+        later: list[int] = []
+
+        def is_later(marker: Mapping[str, Any]) -> bool:
+            if state.is_overtaken(marker) or state.following(marker, time.time()) is not state:
+                later.append(marker["epoch"])
+            return bool(later)
+
         for alias in (state.active, state.standby):
-            self._members[alias].write_marker(state.pair, state.marker)
+            if not self._members[alias].write_marker(state.pair, state.marker, unless=is_later):
+                raise SupersededError(state.pair, later[0])
         return state
 
     def compare(self, state: PairState, consent: Consent | None = None) -> Comparison:

@@ -139,7 +139,7 @@ class PairRun:
             if (current.epoch, current.phase) != (state.epoch, state.phase):
                 return
             current, found = session.keeper.make(current, compared)
-        # Without the lock (I2). A marker that a fail-over has overtaken meanwhile is overwritten by what ends it.
+        # Without the lock (I2).
         session.keeper.settle(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)

@@ -88,10 +88,15 @@ class FakeMember:
         self._ask()
         return self.marker
 
-    def write_marker(self, pair: str, value: Mapping[str, object]) -> None:
+    def write_marker(
+        self, pair: str, value: Mapping[str, object], *, unless: Callable[[Mapping[str, object]], bool] | None = None
+    ) -> bool:
         self._ask()
         self.on_marker()
+        if unless is not None and unless(self.marker):
+            return False
         self.marker = dict(value)
+        return True
 
     def close(self) -> None:
         pass
@@ -209,6 +214,27 @@ def test_i4_a_comparison_that_a_fail_over_elsewhere_has_overtaken_changes_nothin
         with pytest.raises(SupersededError):
             verb()
     assert members["jfk"].statuses == {"orders": "Active"}
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_i4_a_round_does_not_replace_what_a_fail_over_elsewhere_says(
+    session: PairSession, members: dict[str, FakeMember], is_over: bool
+) -> None:
+    """It begins after the round has read the markers, and before that tells the members who is active."""
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state)
+    begun = state.begin(1.0, statuses={}, consume_ms=0, leaves=False)
+    said = (begun.switched(2.0) if is_over else begun).marker
+
+    def begin() -> None:
+        for each in members.values():
+            each.marker = said
+
+    members["ewr"].on_marker = begin
+    with pytest.raises(SupersededError):
+        PairRun(session)._round()
+    assert [each.marker for each in members.values()] == [said, said]
+    assert (session.state().epoch, session.state().active) == (1, "ewr")
 
 
 def test_a_fail_over_that_was_given_up_is_told_to_others(

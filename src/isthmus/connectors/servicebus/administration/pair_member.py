@@ -355,13 +355,22 @@ class PairMember:
         """
         with administration_errors(self.endpoint):
             try:
-                found = json.loads(self._open().client.get_queue(_marker(pair)).user_metadata or "{}")
-            except (ResourceNotFoundError, ValueError):
+                return _read(self._open().client.get_queue(_marker(pair)).user_metadata)
+            except ResourceNotFoundError:
                 return {}
-        return found if isinstance(found, dict) else {}
 
-    def write_marker(self, pair: str, value: Mapping[str, Any]) -> None:
+    def write_marker(
+        self, pair: str, value: Mapping[str, Any], *, unless: Callable[[Mapping[str, Any]], bool] = lambda marker: False
+    ) -> bool:
         """Say something of a pair in the namespace: in the metadata of a queue that holds no message.
+
+        Args:
+            pair: its name.
+            value: what to say.
+            unless: is asked about what the namespace says now, just before that is replaced.
+
+        Returns:
+            Whether the namespace says it; False where `unless` kept what was there.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -374,9 +383,12 @@ class PairMember:
             except ResourceNotFoundError:
                 client.create_queue(_marker(pair), user_metadata=text)
                 stands = client.get_queue(_marker(pair))
+            if unless(_read(stands.user_metadata)):
+                return False
             if stands.user_metadata != text or str(getattr(stands.status, "value", stands.status)) != CLOSED["queue"]:
                 stands.user_metadata, stands.status = text, CLOSED["queue"]
                 client.update_queue(stands)
+        return True
 
     def delete_marker(self, pair: str) -> None:
         """Say nothing of a pair any more.
@@ -386,6 +398,14 @@ class PairMember:
         """
         with administration_errors(self.endpoint), contextlib.suppress(ResourceNotFoundError):
             self._open().client.delete_queue(_marker(pair))
+
+
+def _read(text: str | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _marker(pair: str) -> str:
