@@ -30,7 +30,7 @@ elsewhere("HopBudgetUsedUp", f"{_REWRITER}::test_used_up_hops_are_dead_lettered"
 elsewhere("Visited", f"{_REWRITER}::test_i3_the_only_copy_of_a_message_that_would_return_is_dead_lettered")
 elsewhere(
     "MessageTooLarge",
-    "tests/unit/connectors/servicebus/test_sink.py::test_a_message_that_the_target_refuses_fails_a_write_that_has_no_source",
+    "tests/unit/connectors/servicebus/spark/test_sink.py::test_a_message_that_the_target_refuses_fails_a_write_that_has_no_source",
 )
 
 
