@@ -140,15 +140,25 @@ def schedule_annotations(when: datetime) -> dict[str | bytes, Any]:
     return dict(ServiceBusMessage(None, scheduled_enqueue_time_utc=when).raw_amqp_message.annotations or {})
 
 
-def watch_handler(sender: Any, seen: Callable[[Any], None]) -> None:
-    """Tell each protocol client that a sender makes, while it opens: its socket is to be closed if the opening fails."""
-    create = sender._create_handler
+def watch_handler(sender: Any, seen: Callable[[Any], None], ready: Callable[[], None]) -> None:
+    """Tell of each connection that a sender opens, the first one or one in the place of another that it closed after a refusal.
+
+    Args:
+        sender: of the SDK, not open yet.
+        seen: takes each protocol client before it connects: its socket is to be closed if the opening fails.
+        ready: called once a link is open; what it raises is raised by the call that opened it, before anything is sent.
+    """
+    create, open_link = sender._create_handler, sender._open
 
     def created(auth: Any) -> None:
         create(auth)
         seen(sender._handler)
 
-    sender._create_handler = created
+    def opened(*args: Any, **kwargs: Any) -> None:
+        open_link(*args, **kwargs)
+        ready()
+
+    sender._create_handler, sender._open = created, opened
 
 
 def socket_of(handler: Any) -> Any:

@@ -306,9 +306,8 @@ class _Worker:
         seconds = max(0.1, deadline - time.monotonic())
         self._client = self._lane.endpoint.client(retry_total=0, try_timeout=seconds)
         self._sender = self._client.get_queue_sender(self._lane.entity, **sdk.WITHOUT_THREAD)
-        sdk.watch_handler(self._sender, self._note_handler)
-        if self.has_ended:
-            raise TimeoutError("the attempt was abandoned")
+        sdk.watch_handler(self._sender, self._note_handler, self._check_wanted)
+        self._check_wanted()
         self._sender.__enter__()
         self._sender._config.try_timeout = None  # of the opening only; each send has its own
         self._lane.max_message_bytes, self._lane.max_batch_bytes = sdk.limits(self._sender)
@@ -319,6 +318,12 @@ class _Worker:
         """The SDK makes a connection, the first one or one in the place of another that it closed after a refusal."""
         sdk.release(self._socket)  # the SDK leaves some open
         self._handler, self._socket = handler, None
+        self._check_wanted()
+
+    def _check_wanted(self) -> None:
+        """A connection that the SDK made after the attempt was abandoned had no socket yet that `abandon` could shut down."""
+        if self.has_ended:
+            raise TimeoutError("the attempt was abandoned")
 
     def _batch(self, parcel: Parcel) -> Any:
         first = parcel.message_ids[0] if parcel.message_ids else None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import threading
 from collections.abc import Iterator
@@ -35,7 +36,11 @@ class FakeSender:
         self._handler: Any = None
         self.sockets: list[socket.socket] = []
         self.sent = 0
+        self.connects = threading.Event()
+        self.is_connected = threading.Event()
         self.ends = threading.Event()
+        self.is_stopped = threading.Event()  # set: it makes its second connection only when `goes_on` is
+        self.goes_on = threading.Event()
 
     def _create_handler(self, auth: object) -> None:
         ours, theirs = socket.socketpair()
@@ -45,18 +50,25 @@ class FakeSender:
         transport = SimpleNamespace(sock=ours)
         self._handler = SimpleNamespace(_connection=SimpleNamespace(_transport=transport))
 
-    def __enter__(self) -> Self:
+    def _open(self) -> None:
         self._create_handler(None)
+
+    def __enter__(self) -> Self:
+        self._open()
         return self
 
     def send_messages(self, batch: object, timeout: float) -> None:
         self.sent += 1
         if self.sent == 1:
             raise RefusedError("no session")
-        self._create_handler(None)
-        ours = self._handler._connection._transport.sock
-        ours.settimeout(WAIT_SECONDS)
+        self.connects.set()
         try:
+            if self.is_stopped.is_set():
+                assert self.goes_on.wait(WAIT_SECONDS)
+            self._open()
+            ours = self._handler._connection._transport.sock
+            ours.settimeout(WAIT_SECONDS)
+            self.is_connected.set()
             assert ours.recv(1) == b""
         finally:
             self.ends.set()
@@ -85,9 +97,25 @@ def test_what_is_given_up_is_cut_off_also_on_a_connection_that_the_sdk_made_late
     lane = lane_of(sender)
     assert lane.send(PARCEL, WAIT_SECONDS).failure is Failure.REFUSED
     first = lane._worker
-    assert lane.send(PARCEL, 0.05).failure is Failure.UNKNOWN
+    sending = lane.start(PARCEL, WAIT_SECONDS)
+    assert sender.is_connected.wait(WAIT_SECONDS)
+    assert sending.expire().failure is Failure.UNKNOWN
     assert lane._worker is first
     assert sender.ends.wait(WAIT_SECONDS / 2)
+    lane.close()
+
+
+def test_what_was_given_up_before_the_sdk_made_another_connection_is_not_sent_over_it(sender: FakeSender) -> None:
+    """I4; there is no socket yet that could be shut down, and the namespace would take what its caller sends again elsewhere."""
+    lane = lane_of(sender)
+    assert lane.send(PARCEL, WAIT_SECONDS).failure is Failure.REFUSED
+    sender.is_stopped.set()
+    sending = lane.start(PARCEL, WAIT_SECONDS)
+    assert sender.connects.wait(WAIT_SECONDS)
+    assert sending.expire().failure is Failure.UNKNOWN
+    sender.goes_on.set()
+    assert sender.ends.wait(WAIT_SECONDS / 2)
+    assert not sender.is_connected.is_set()
     lane.close()
 
 
@@ -102,6 +130,7 @@ def test_a_forked_child_has_a_connection_of_its_own_and_leaves_its_parents_alone
     worker = parents._worker
     assert worker is not None
     pid = os.getpid()
+    tasks, worker._tasks = worker._tasks, queue.SimpleQueue()  # whose thread is not in the child
     monkeypatch.setattr(lane_module.os, "getpid", lambda: pid + 1)
     worker.abandon()  # by an attempt that was begun before the fork
     with pytest.raises(BlockingIOError):
@@ -112,6 +141,7 @@ def test_a_forked_child_has_a_connection_of_its_own_and_leaves_its_parents_alone
     assert parents._worker is not worker
     parents.close()
     monkeypatch.undo()
+    worker._tasks = tasks
     worker.finish(WAIT_SECONDS)
 
 

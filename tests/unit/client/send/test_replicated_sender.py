@@ -43,7 +43,7 @@ def test_a_warm_up_that_hangs_is_given_up_without_the_connection_that_took_its_p
         hangs, goes_on = threading.Event(), threading.Event()
         monkeypatch.setattr(sdk, "batch_of", lambda *args: object())
         fake: Any = SimpleNamespace(
-            _config=SimpleNamespace(), _create_handler=lambda auth: None, __enter__=lambda: None,
+            _config=SimpleNamespace(), _create_handler=lambda auth: None, _open=lambda: None, __enter__=lambda: None,
             send_messages=lambda batch, timeout: None, close=lambda: None, get_queue_sender=lambda *args, **options: fake,
         )  # fmt: skip
 
