@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_mach
 from flaky import Flaky
 from long_count import ASKED, SEEN, Account
 from module_times import ModuleTimes
-from quick_sdk import shorten_sleeps
+from quick_sdk import shorten_sleeps, stop_second_readers
 from side_by_side import SideBySide
 
 SHORT_RUN_DIVISOR = 20
@@ -68,6 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """By now the modules of tests have imported what they use."""
+    stop_second_readers()
     if not session.config.getoption("--soak"):
         shorten_sleeps()
 
