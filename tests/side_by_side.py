@@ -1,9 +1,10 @@
 """Which test modules run in one worker, and in which order, when pytest-xdist runs several workers.
 
 A module stays whole: its fixtures start namespaces, Spark and programs of other languages once. Modules that start Spark
-form few chains, because each Spark start takes all processors for seconds and each session 1 GiB: with more of them side by
-side than processors, tests wait for each other. What takes longest starts first: the chains, then the modules of LONG. Unit
-tests start last, because they fill what is left.
+form few chains, because each Spark start takes all processors for seconds and each session 1 GiB: with many of them side by
+side tests wait for each other. Most of their time they wait for something else (the processors work a quarter of the time of a chain),
+so there may be more chains than processors. What takes longest starts first: the chains, then the modules of LONG. Unit tests
+start last, because they fill what is left.
 """
 
 from __future__ import annotations
@@ -28,23 +29,25 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_failover.py",
         "tests/spark/test_counts.py",
         "tests/spark/test_identity.py",
-        "tests/fault/test_route_kill.py",
-        "tests/fault/test_secret.py",
-        "tests/fault/test_secret_kinds.py",
-        "tests/fault/test_batch_kill.py",
         "tests/spark/test_standalone.py",
-        "tests/spark/test_archive.py",
         "tests/spark/test_checkpoint_uri.py",
         "tests/spark/test_many_tasks.py",
     ),
     "spark-2": (
         "tests/spark/test_streams.py",
         "tests/spark/test_all_active.py",
+        "tests/spark/test_windows.py",
         "tests/spark/test_patterns.py",
         "tests/spark/test_tutorial.py",
         "tests/spark/test_first_hour.py",
-        "tests/spark/test_windows.py",
         "tests/spark/test_java_choice.py",
+    ),
+    "spark-3": (
+        "tests/spark/test_archive.py",
+        "tests/fault/test_route_kill.py",
+        "tests/fault/test_secret.py",
+        "tests/fault/test_secret_kinds.py",
+        "tests/fault/test_batch_kill.py",
         # In the process of the tests:
         "tests/spark/test_batch_source.py",
         "tests/spark/test_shared_query.py",
@@ -80,8 +83,15 @@ CHAINS = {**SPARK_CHAINS, **SERVER_CHAINS}
 
 # Modules without Spark that take longest.
 LONG = (
+    "tests/interop/test_client_replicated_receiver.py",
+    "tests/fault/test_pair_kill.py",
+    "tests/fault/test_receiver_kill.py",
     "tests/interop/test_languages_eventhub.py",  # and the first that needs what Go compiles
     "tests/interop/test_operations.py",
+    "tests/interop/test_replicated_sender.py",
+    "tests/unit/bridge/test_conformance.py",
+    "tests/interop/test_client_failover_receiver.py",
+    "tests/interop/test_pair.py",
     "tests/fault/test_fuzz.py",
     "tests/interop/test_eventhub.py",
     "tests/interop/test_languages_servicebus.py",
