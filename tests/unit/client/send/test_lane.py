@@ -14,7 +14,6 @@ from azure.servicebus.exceptions import ServiceBusError
 from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
-from isthmus.client.send import lane as lane_module
 from isthmus.client.send.lane import Lane
 from isthmus.client.send.parcel import Parcel
 
@@ -131,7 +130,7 @@ def test_a_forked_child_has_a_connection_of_its_own_and_leaves_its_parents_alone
     assert worker is not None
     pid = os.getpid()
     tasks, worker._tasks = worker._tasks, queue.SimpleQueue()  # whose thread is not in the child
-    monkeypatch.setattr(lane_module.os, "getpid", lambda: pid + 1)
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     worker.abandon()  # by an attempt that was begun before the fork
     with pytest.raises(BlockingIOError):
         theirs.recv(1)
