@@ -21,6 +21,7 @@ from isthmus.amqp.codec import CodecError
 __all__ = [
     "ONLY_LOCK_TOKEN",
     "UNREADABLE",
+    "SequenceFinder",
     "annotations_of",
     "broker_times_of",
     "enqueued_ms_of",
@@ -90,25 +91,51 @@ def annotations_of(message: bytes, *names: str) -> dict[str, Any]:
 
 def sequences_of(messages: Sequence[bytes]) -> Sequence[int]:
     """The sequence numbers of messages; a range where they are consecutive."""
-    found: list[int] = []
-    add = found.append
-    place = _Place(messages[0])
-    name_at, value_at, annotations_at, head = place.name_at, place.value_at, place.annotations_at, place.head
-    token_at, token = place.token_at, place.token
-    for message in messages:
-        if (
-            message[name_at:value_at] == _NAME
-            and message[annotations_at : annotations_at + 3] == b"\0Sr"
-            and message[:8] == head
-            and message.startswith(token, token_at)
-        ):
-            add(_LONG(message, value_at)[0])
-        else:
-            add(sequence_of(message))
-    count = len(found)
-    if found[-1] - found[0] == count - 1 and all(map(eq, found, range(found[0], found[0] + count))):
-        return range(found[0], found[0] + count)
-    return found
+    return SequenceFinder().of(messages)
+
+
+class SequenceFinder:
+    """Finds sequence numbers where the last message had its own; for the messages of one link.
+
+    Messages that come one by one cost as little as those of long runs.
+    """
+
+    __slots__ = ("_place",)
+
+    def __init__(self) -> None:
+        self._place: _Place | None = None
+
+    def of(self, messages: Sequence[bytes]) -> Sequence[int]:
+        """The sequence numbers of messages; a range where they are consecutive.
+
+        Raises:
+            CodecError: one has none, or cannot be read.
+        """
+        place = self._place
+        if place is None or not place.fits(messages[0]):
+            place = _Place(messages[0])
+            self._place = place if place.name_at else None
+        if len(messages) == 1 and place.name_at:
+            first = _LONG(messages[0], place.value_at)[0]
+            return range(first, first + 1)
+        found: list[int] = []
+        add = found.append
+        name_at, value_at, annotations_at, head = place.name_at, place.value_at, place.annotations_at, place.head
+        token_at, token = place.token_at, place.token
+        for message in messages:
+            if (  # as `fits`, which would take a call for each message
+                message[name_at:value_at] == _NAME
+                and message[annotations_at : annotations_at + 3] == b"\0Sr"
+                and message[:8] == head
+                and message.startswith(token, token_at)
+            ):
+                add(_LONG(message, value_at)[0])
+            else:
+                add(sequence_of(message))
+        count = len(found)
+        if found[-1] - found[0] == count - 1 and all(map(eq, found, range(found[0], found[0] + count))):
+            return range(found[0], found[0] + count)
+        return found
 
 
 class _Place:
@@ -135,3 +162,12 @@ class _Place:
         self.value_at = self.name_at + len(_NAME)
         self.annotations_at = low
         self.head = message[:8]
+
+    def fits(self, message: bytes) -> bool:
+        """Whether a message has its sequence number here, too."""
+        return (
+            message[self.name_at : self.value_at] == _NAME
+            and message[self.annotations_at : self.annotations_at + 3] == b"\0Sr"
+            and message[:8] == self.head
+            and message.startswith(self.token, self.token_at)
+        )

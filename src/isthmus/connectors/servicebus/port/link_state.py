@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from isthmus.connectors.servicebus.message.sequence import SequenceFinder
 from isthmus.connectors.servicebus.port.look.head_guard import Run
 
 __all__ = ["MASK32", "LinkState", "OwnerCredit"]
@@ -27,6 +28,7 @@ class LinkState:
         self.has_told_end = False
         self.is_retrying = False
         self.ready: deque[Run] = deque()
+        self.sequences = SequenceFinder()
         self._last_id: int | None = None
 
     def unwrapped(self, delivery_id: int) -> int:

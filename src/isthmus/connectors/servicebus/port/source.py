@@ -23,7 +23,7 @@ from typing import Any
 from isthmus.amqp.performative import Released
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
+from isthmus.connectors.servicebus.message.sequence import UNREADABLE
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
 from isthmus.connectors.servicebus.port.connection import peer_of
@@ -249,7 +249,7 @@ class ServiceBusSource(End):
         self, receiver: MarkedReceiver, first_id: int, tokens: Sequence[bytes], payloads: Sequence[bytes], now: float
     ) -> None:
         try:
-            sequences = sequences_of(payloads)
+            sequences = self._link.sequences.of(payloads)
         except UNREADABLE as error:
             raise ProtocolError(f"'{self.path}': a delivery cannot be read: {error}") from None
         self._clock.read(payloads, now)

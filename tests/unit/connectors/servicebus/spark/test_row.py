@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isthmus.amqp import codec, section, types
 from isthmus.amqp.section import Header, locate
-from isthmus.connectors.servicebus.message.sequence import sequences_of
+from isthmus.connectors.servicebus.message.sequence import SequenceFinder, sequences_of
 from isthmus.connectors.servicebus.spark.row import (
     RAW_SCHEMA,
     decoded_batch,
@@ -163,7 +163,10 @@ def test_sequence_numbers_are_those_of_the_annotations(rows: list[tuple[int, boo
         )
         for sequence, with_header, text in rows
     ]
-    assert list(sequences_of(messages)) == [sequence for sequence, _, _ in rows]
+    expected = [sequence for sequence, _, _ in rows]
+    assert list(sequences_of(messages)) == expected
+    one_by_one = SequenceFinder()
+    assert [number for message in messages for number in one_by_one.of([message])] == expected
 
 
 def test_consecutive_sequence_numbers_are_a_range() -> None:
@@ -188,3 +191,6 @@ def test_a_sender_does_not_choose_the_sequence_number_that_is_read() -> None:
     second = delivered(8000, b"x" * (40 - len(codec.encode(b""))) + b"xx" + forged)
     assert second.startswith(forged, low)
     assert list(sequences_of([first, second])) == [7000, 8000]
+    for messages, expected in (([first, second], [7000, 8000]), ([second, first], [8000, 7000])):
+        one_by_one = SequenceFinder()
+        assert [number for message in messages for number in one_by_one.of([message])] == expected
