@@ -42,6 +42,7 @@ from isthmus.errors import (
     UnauthorizedError,
 )
 from isthmus.message import DUPLICATE_KEYS
+from isthmus.message.compression import DEFLATE
 from isthmus.message.name import RESTORES
 
 if TYPE_CHECKING:
@@ -181,9 +182,9 @@ class Attachments:
             limit_bytes = destination.max_message_size_bytes
             told = {_MAX_BATCH_SIZE: ULong(BATCH_BYTES)} if limit_bytes > BATCH_BYTES else None
             takes_copies = onward is None and DUPLICATE_KEYS in link.desired_capabilities
-            offered = [
-                name for name, is_met in ((DUPLICATE_KEYS, takes_copies), (RESTORES, restores)) if is_met
-            ] or None
+            takes_deflated = onward is None and DEFLATE in link.desired_capabilities
+            met = ((DUPLICATE_KEYS, takes_copies), (RESTORES, restores), (DEFLATE, takes_deflated))
+            offered = [name for name, is_met in met if is_met] or None
             link.accept(max_message_size=limit_bytes, properties=told, offered_capabilities=offered)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
@@ -201,6 +202,7 @@ class Attachments:
                 credit=self._limits.sender_credit,
                 takes_copies=takes_copies,
             )
+            receiver_link.takes_deflated = takes_deflated
             if onward is not None:
                 receiver_link.destinations = (_path(onward),)
             self.handlers[link] = receiver_link

@@ -42,6 +42,7 @@ class Proxy:
         port: where it listens, on 127.0.0.1.
         accepted: how many connections have been made through it.
         refused: how many connections were reset at once.
+        bytes_there: how many bytes clients have sent through it.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Proxy:
         self._door = socket.create_server(("127.0.0.1", 0))
         self._door.setblocking(False)
         self.port: int = self._door.getsockname()[1]
-        self.accepted = self.refused = 0
+        self.accepted = self.refused = self.bytes_there = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="isthmus-proxy", daemon=True)
         self._thread.start()
@@ -145,13 +146,18 @@ class Proxy:
             self.refused += 1
             raise ConnectionError("refused")
 
+    def _counted(self, data: bytes) -> bytes:
+        self.bytes_there += len(data)
+        return data
+
     async def _serve(self, client: socket.socket) -> None:
         server = socket.socket()
         for each in (client, server):
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         rewrite = self._rewrite
-        pair = _Pair(client, server, self._weather, None if rewrite is None else lambda data: rewrite(data, self.port))
+        back = None if rewrite is None else lambda data: rewrite(data, self.port)
+        pair = _Pair(client, server, self._weather, self._counted, back)
         cuts = self._cuts
         try:
             self._raise_refusal()
@@ -175,10 +181,15 @@ class _Pair:
     """One connection: the client's socket and the one to the server."""
 
     def __init__(
-        self, client: socket.socket, server: socket.socket, weather: tuple[Weather, Weather], rewrite: Rewrite | None
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        weather: tuple[Weather, Weather],
+        there: Rewrite,
+        back: Rewrite | None,
     ) -> None:
         self._sockets = (client, server)
-        self._ways = (_Way(client, server, weather[0], 1), _Way(server, client, weather[1], 2, rewrite))
+        self._ways = (_Way(client, server, weather[0], 1, there), _Way(server, client, weather[1], 2, back))
         self._tasks: list[asyncio.Task[None]] = []
 
     def set_weather(self, there: Weather, back: Weather) -> None:

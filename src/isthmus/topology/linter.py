@@ -15,6 +15,7 @@ from isthmus.rules import Filter
 from isthmus.rules.analysis.analysis import never_matches
 from isthmus.rules.syntax.tree import And
 from isthmus.topology.canary import check_canaries
+from isthmus.topology.duplicate import keeps_keys
 from isthmus.topology.file.document import Document
 from isthmus.topology.file.reader import read_model
 from isthmus.topology.graph.edge import cycle_faults
@@ -23,6 +24,7 @@ from isthmus.topology.kind import KINDS
 from isthmus.topology.mailbox import check_full
 from isthmus.topology.model import Federation, NamespaceRef, Route, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAKE_LOGS
+from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.pattern.ordering import check_sessions
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.route import routes
@@ -90,6 +92,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         _warn_of_steps(federation, document)
         _check_windows(federation, document)
         check_full(federation, document)
+        _check_sending(federation, document)
         has_unordered = any(
             route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found
         )
@@ -107,6 +110,26 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
             if warned is not None:
                 document.warn(spark.place, *warned)
     return document, federation
+
+
+def _check_sending(federation: Federation, document: Document) -> None:
+    """Fault what is said of copies where a task sends none, or sends them to what cannot take them so."""
+    for task in federation.tasks.values():
+        targets = [
+            federation.namespaces[each.target.alias]
+            for each in PATTERNS[task.pattern].routes(task)
+            if not each.target.is_table
+        ]
+        if task.hop_budget != DEFAULT_HOP_BUDGET and not targets:
+            document.fault(
+                task.places.get("hop_budget", task.place), f"task {task.name} makes no copies", "remove hop_budget"
+            )
+        if task.compression != "none" and not any(each.is_service_bus and keeps_keys(each.host) for each in targets):
+            document.fault(
+                task.places.get("compression", task.place),
+                f"task {task.name} sends to no namespace of isthmus, and nothing else takes deflated envelopes",
+                "remove compression",
+            )
 
 
 def _check_taken(federation: Federation, document: Document) -> None:

@@ -139,6 +139,8 @@ class Task:
         ledger: the account of what its routes move; None: there is none.
         mailbox: whether its replication subscriptions forward to queues of their own.
         when_full: what is done when a source fills: `alert`, `spool` or `drop`.
+        compression: how its routes send to namespaces of isthmus: `none` or `deflate`.
+        hop_budget: how many copies of copies a message may become.
         place: where the task is in the file.
         places: where its settings are in the file.
     """
@@ -152,6 +154,8 @@ class Task:
     ledger: LedgerOptions | None = None
     mailbox: bool = False
     when_full: str = "alert"
+    compression: str = "none"
+    hop_budget: int = 8
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -260,6 +264,8 @@ class RouteOptions:
         ledger: the account of what it moves; None: there is none.
         feed: path of the subscription that forwards to the route's source, a mailbox; empty: it is none.
         when_full: what is done when its source fills: `alert`, `spool` or `drop`.
+        compression: how it sends to a namespace of isthmus: `none` or `deflate`.
+        hop_budget: how many copies of copies a message may become.
     """
 
     ordering: str = "ordered"
@@ -280,6 +286,8 @@ class RouteOptions:
     ledger: LedgerOptions | None = None
     feed: str = ""
     when_full: str = "alert"
+    compression: str = "none"
+    hop_budget: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

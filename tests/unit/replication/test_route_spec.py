@@ -95,6 +95,17 @@ def test_what_the_file_says_of_a_route_is_passed_on() -> None:
     assert spec.target.options["trusts_provenance"] == "true"
 
 
+def test_a_long_way_and_a_number_of_hops_are_passed_on() -> None:
+    plain = read(TEXT)
+    spec = route_spec(routes(plain)[0], plain)
+    assert (spec.envelope_messages, spec.target.options.get("compression")) == (0, None)
+    assert "hop_budget" not in spec.target.options
+    far = read(TEXT.replace("topic: flights", "topic: flights, compression: deflate, hop_budget: 3"))
+    spec = route_spec(routes(far)[0], far)
+    assert (spec.envelope_messages > 1, spec.target.options["compression"]) == (True, "deflate")
+    assert spec.target.options["hop_budget"] == "3"
+
+
 @pytest.mark.parametrize(
     ("ordering", "only_present", "is_spread"), [("ordered", False, False), ("none", False, True), ("none", True, False)]
 )

@@ -11,7 +11,8 @@ Invariants:
         message in it is rejected alone.
     I3. The only outcomes sent are accepted, and rejected with condition and text: one SDK hangs on any other.
     I4. Settled transfers get no disposition.
-    I5. `owed` counts what waits for a commit, so that the link's end is told behind it (`isthmus.broker.link.departure`).
+    I5. A deflated envelope is taken as the envelope that it was, on a link that was offered the capability.
+    I6. `owed` counts what waits for a commit, so that the link's end is told behind it (`isthmus.broker.link.departure`).
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ from isthmus.broker.link.handler import LinkHandler
 from isthmus.broker.security.access import Access
 from isthmus.broker.security.keyring import Right
 from isthmus.errors import IsthmusError
+from isthmus.message.compression import DEFLATED_FORMAT, expand
 
-__all__ = ["CREDIT", "IncomingLink", "Refusing", "wrap"]
+__all__ = ["BATCH_BYTES", "CREDIT", "IncomingLink", "Refusing", "wrap"]
 
 _log = logging.getLogger(__name__)
 
 # Deliveries that a client may have under way on a link; one frame of a flow serves half as many.
 CREDIT = 2000
+# An envelope is taken in one turn of the loop; the service's limit, however large an entity's messages may be.
+BATCH_BYTES = 1 << 20
 
 Durable = Callable[[], None]
 Failed = Callable[[Exception], None]
@@ -62,9 +66,11 @@ class IncomingLink(LinkHandler, ABC):
 
     Attributes:
         destinations: other paths that the messages go to, on which the client needs Send as well.
+        takes_deflated: whether deflated envelopes are taken.
     """
 
     destinations: tuple[str, ...] = ()
+    takes_deflated = False
     owed: Owed
 
     def __init__(
@@ -127,6 +133,9 @@ class IncomingLink(LinkHandler, ABC):
         elif event.message_format == BATCH_FORMAT:
             for number, payload in enumerate(event.payloads):
                 self._take_batch(payload, first + number, settled)
+        elif event.message_format == DEFLATED_FORMAT and self.takes_deflated:
+            for number, payload in enumerate(event.payloads):
+                self._take_deflated(payload, first + number, settled)
         else:
             self._take_run(event.payloads, first, settled)
         self.top_up()
@@ -150,6 +159,14 @@ class IncomingLink(LinkHandler, ABC):
             self.reject(delivery_id, 1, error, settled)
             return
         self._await(size_bytes)
+
+    def _take_deflated(self, payload: bytes, delivery_id: int, settled: bool) -> None:
+        try:
+            whole = expand(payload, BATCH_BYTES)
+        except IsthmusError as error:
+            self.reject(delivery_id, 1, error, settled)
+            return
+        self._take_batch(whole, delivery_id, settled)
 
     def _take_run(self, payloads: list[bytes], first: int, settled: bool) -> None:
         size_bytes = sum(map(len, payloads))

@@ -19,7 +19,7 @@ from isthmus.amqp import BATCH_FORMAT, Link, TransferParts, Transfers
 from isthmus.amqp.performative import Accepted, TransactionalState
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
 from isthmus.broker.link.coordinator import Transactions
-from isthmus.broker.link.incoming_link import CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
+from isthmus.broker.link.incoming_link import BATCH_BYTES, CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
 from isthmus.broker.security.keyring import Right
 from isthmus.entities import Copy, Large, Payload, Transaction
 from isthmus.entities.port import MessageTarget
@@ -28,9 +28,6 @@ from isthmus.entities.transaction.participant import Participant
 from isthmus.errors import IsthmusError, MessageTooLargeError, NotAllowedError
 
 __all__ = ["BATCH_BYTES", "CREDIT", "Destination", "ReceiverLink"]
-
-# An envelope is taken in one turn of the loop; the service's limit, however large an entity's messages may be.
-BATCH_BYTES = 1 << 20
 
 
 class Destination(Participant, Refusing, Protocol):

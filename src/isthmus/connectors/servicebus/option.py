@@ -255,6 +255,12 @@ class SinkOptions(_Options):
         "nothing but mark, provenance and what is left of TimeToLive.",
         "",
     )
+    compression: str = _option(
+        "What is sent to a namespace of isthmus: `none`, as it is; `deflate`, in deflated envelopes. Others get everything as it is.",
+        "none",
+        kind=Kind.CHOICE,
+        choices=("none", "deflate"),
+    )
     batch_messages: int = _option(
         "Messages per envelope; 0 or 1: every message alone, as one that fits no envelope. The messages of a refused "
         "envelope are sent again each alone, behind what went meanwhile, and only those at fault are dead-lettered.",

@@ -19,6 +19,7 @@ from isthmus.topology.ledger import read_ledger
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pair.declaration import read_pairs
 from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.rate import read_rate
 from isthmus.topology.spark import read_spark
 from isthmus.topology.step.reader import read_steps
@@ -282,6 +283,8 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
         ledger=ledger,
         mailbox=bool(values["mailbox"]),
         when_full=values["when_full"] or "alert",
+        compression=values["compression"] or "none",
+        hop_budget=values["hop_budget"] or DEFAULT_HOP_BUDGET,
     )
 
 

@@ -16,7 +16,9 @@ from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.rate import RATE
 from isthmus.topology.state import WantedState
 
-__all__ = ["COMMON", "COMMON_PLANNED", "Pattern"]
+__all__ = ["COMMON", "COMMON_PLANNED", "DEFAULT_HOP_BUDGET", "Pattern"]
+
+DEFAULT_HOP_BUDGET = 8
 
 COMMON = (
     Setting(
@@ -87,12 +89,27 @@ COMMON_PLANNED = (
         "when a mailbox is 90 % full, `run` deletes its oldest messages until it is 80 % full, and counts them.",
         example="spool",
     ),
-    *(
-        Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
-        for name in ("compression", "hop_budget")
+    Setting(
+        name="compression",
+        kind=Kind.CHOICE,
+        choices=("none", "deflate"),
+        default="none",
+        description="How the routes send to namespaces of isthmus. `none`: each message as it is; `deflate`: in deflated envelopes, for a long "
+        "way. What routes read is not compressed: run them where the source is.",
+        example="deflate",
+    ),
+    Setting(
+        name="hop_budget",
+        kind=Kind.INTEGER,
+        default=DEFAULT_HOP_BUDGET,
+        minimum=1,
+        maximum=64,
+        description="How many copies of copies a message may become, over all tasks whose routes it goes through; at a route beyond that it "
+        "is dead-lettered at its source with the reason `HopBudgetUsedUp`.",
+        example="3",
     ),
 )
-"""Behind the settings of a pattern: what tasks of every pattern take, or will take."""
+"""Behind the settings of a pattern: what tasks of every pattern take."""
 
 
 class Pattern(Protocol):

@@ -18,6 +18,7 @@ from typing import Any
 from isthmus.topology.file.document import Document, Place, Values
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef
+from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.pattern.part.entity import check_own_name
 from isthmus.topology.pattern.part.mark import default_mark
 from isthmus.topology.pattern.part.replication import FILTER, MARK, check_task_filter
@@ -26,10 +27,7 @@ from isthmus.topology.pattern.transfer.setting import ACTION, AUDIT_SETTING, COM
 from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask, flow, places_of
 from isthmus.topology.rule_check import check_action
 
-__all__ = ["MAX_DEPTH", "FanOut", "FanOutTask"]
-
-MAX_DEPTH = 8
-"""How many copies of copies a message may become (`message_rewriter`, hop budget)."""
+__all__ = ["FanOut", "FanOutTask"]
 
 _ALIAS = Setting(name="members", kind=Kind.ALIAS, description="Alias of a member.", example="jfk")
 
@@ -105,7 +103,8 @@ class FanOut(TransferPattern):
         if not topic or not hub:
             return None
         places: dict[str, Place] = {}
-        edges = list(self._edges(values["members"], hub, 1, {hub}, places, document))
+        budget = values["hop_budget"] or DEFAULT_HOP_BUDGET
+        edges = list(self._edges(values["members"], hub, 1, {hub}, places, document, budget))
         if not edges:
             if values["members"] is not None and "members" not in values.faulty:
                 document.fault(values.at("members"), "members names nobody", "write members: [jfk, lga]")
@@ -126,7 +125,14 @@ class FanOut(TransferPattern):
         return FanOutTask(members=(hub, *places), transfers=transfers, **fields)
 
     def _edges(
-        self, node: Any, parent: str, depth: int, seen: set[str], places: dict[str, Place], document: Document
+        self,
+        node: Any,
+        parent: str,
+        depth: int,
+        seen: set[str],
+        places: dict[str, Place],
+        document: Document,
+        budget: int,
     ) -> Iterator[tuple[str, str]]:
         if node is None or document.is_empty(node):
             return
@@ -140,11 +146,11 @@ class FanOut(TransferPattern):
             if alias in seen:
                 document.fault(document.place(key), f"member {alias} appears twice in the tree", "remove one")
                 continue
-            if depth > MAX_DEPTH:
+            if depth > budget:
                 document.fault(
                     document.place(key),
-                    f"member {alias} is {depth} copies away from the hub, {MAX_DEPTH} at most",
-                    "write it nearer to the hub",
+                    f"member {alias} is {depth} copies away from the hub, {budget} at most",
+                    "write it nearer to the hub, or a larger hop_budget",
                 )
                 continue
             seen.add(alias)
@@ -153,7 +159,7 @@ class FanOut(TransferPattern):
             if value is not None:
                 below.append((value, alias))
         for value, alias in below:
-            yield from self._edges(value, alias, depth + 1, seen, places, document)
+            yield from self._edges(value, alias, depth + 1, seen, places, document, budget)
 
     def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> FanOutTask:
         def mark(transfer: Transfer) -> str:

@@ -1,12 +1,14 @@
 """Sending links: what is accepted, when, and what is rejected."""
 
 import asyncio
+import zlib
 
 from isthmus.amqp import BATCH_FORMAT, Disposed
-from isthmus.amqp.performative import Accepted, Rejected, TransactionalState, Transfer
+from isthmus.amqp.performative import Accepted, Rejected, Source, Target, TransactionalState, Transfer
 from isthmus.broker.link.receiver_link import BATCH_BYTES, CREDIT
 from isthmus.entities import QueueDescription
 from isthmus.errors import StoreError
+from isthmus.message.compression import DEFLATE, DEFLATED_FORMAT, compress
 
 
 def outcomes(client):
@@ -92,6 +94,32 @@ async def test_a_batch_is_taken_whole_and_in_order_i2(broker, message):
     await client.settle()
     assert outcomes(client) == [(0, Accepted)]
     assert client.bodies(receiver) == [str(n).encode() for n in range(10)]
+
+
+async def test_a_deflated_envelope_is_taken_where_the_link_was_offered_that(broker, message, caplog):
+    client = broker.client()
+    link = client.session.attach_sender(
+        "far", Target(address="orders"), source=Source(address="me"), desired_capabilities=[DEFLATE]
+    )
+    plain = client.sender("orders")
+    whole = envelope([message(f"{n} of all the messages of an envelope") for n in range(30)])
+    deflated = compress(whole)
+    link.send(deflated, b"1", message_format=DEFLATED_FORMAT)
+    link.send(deflated[:-1], b"2", message_format=DEFLATED_FORMAT)
+    link.send(zlib.compress(bytes(BATCH_BYTES * 2)), b"3", message_format=DEFLATED_FORMAT)
+    link.send(zlib.compress(b"no envelope" * 20), b"4", message_format=DEFLATED_FORMAT)
+    plain.send(deflated, b"5", message_format=DEFLATED_FORMAT)
+    link.send(whole, b"6", message_format=BATCH_FORMAT)
+    await client.settle()
+    receiver = client.receiver("orders", credit=100)
+    await client.settle()
+    assert link.peer.offered_capabilities == [DEFLATE]
+    assert plain.peer.offered_capabilities is None
+    assert sorted(outcomes(client), key=lambda pair: pair[0]) == [
+        (0, Accepted), (1, Rejected), (2, Rejected), (3, Rejected), (4, Rejected), (5, Accepted),
+    ]  # fmt: skip
+    bodies = [f"{n} of all the messages of an envelope".encode() for n in range(30)]
+    assert client.bodies(receiver) == bodies + bodies
 
 
 async def test_a_batch_with_a_bad_message_is_rejected_whole_i2(broker, message, caplog):

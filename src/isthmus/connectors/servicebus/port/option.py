@@ -39,6 +39,7 @@ _TARGET = (
     "duplicates",
     "trusts_provenance",
     "policy",
+    "compression",
 )
 
 

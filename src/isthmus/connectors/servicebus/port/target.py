@@ -29,6 +29,7 @@ from isthmus.connectors.servicebus.spark.error import TargetChangedError
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
+from isthmus.message.compression import DEFLATE, DEFLATED_FORMAT, compress
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.transport import Client
 from isthmus.transport.sender import envelope
@@ -38,6 +39,8 @@ __all__ = ["CREDIT_SECONDS", "ServiceBusTarget"]
 CREDIT_SECONDS = 30.0
 # More would save little more credit, and be more to send again where one is refused; the service takes thousands.
 ENVELOPE_MESSAGES = 200
+# What is larger goes as it is: a namespace expands no more at one go.
+ENVELOPE_BYTES = 1_000_000
 # Of an envelope a partitioned entity, or an event hub, looks at the envelope's key or at that of its first message.
 _PARTITION_KEY = names.PARTITION_KEY.encode()
 
@@ -58,7 +61,9 @@ class ServiceBusTarget(End):
         self._origin_identity = origin_identity
         # Sequence numbers tell messages of one namespace apart: without its identity they are no duplicate keys.
         asks = bool(options.origin and origin_identity) and options.duplicates in ("auto", "origin")
-        self._capabilities = (DUPLICATE_KEYS,) if asks else ()
+        deflates = options.compression == "deflate"
+        self._capabilities = (*((DUPLICATE_KEYS,) if asks else ()), *((DEFLATE,) if deflates else ()))
+        self._deflates = False  # the present link takes it
         self._known: tuple[str, frozenset[str]] | None = None
         self._rewriter: MessageRewriter | None = None
         self._sender: MarkedSender | None = None
@@ -118,11 +123,30 @@ class ServiceBusTarget(End):
         if sender is None or sender.error is not None or self.step is not Step.ATTACHED:
             return
         if send.is_envelope:
-            sender.send((envelope(send.payloads),), message_format=BATCH_FORMAT)
+            self._send_envelope(sender, envelope(send.payloads))
             self._credit -= 1
+        elif self._deflates:
+            for payload in send.payloads:
+                self._send_alone(sender, payload)
+            self._credit -= len(send.payloads)
         else:
             sender.send(send.payloads)
             self._credit -= len(send.payloads)
+
+    def _send_envelope(self, sender: MarkedSender, data: bytes) -> None:
+        deflated = compress(data) if self._deflates else None
+        if deflated is None:
+            sender.send((data,), message_format=BATCH_FORMAT)
+        else:
+            sender.send((deflated,), message_format=DEFLATED_FORMAT)
+
+    def _send_alone(self, sender: MarkedSender, payload: bytes) -> None:
+        is_small = len(payload) <= ENVELOPE_BYTES
+        deflated = compress(envelope((payload,))) if is_small else None
+        if deflated is None:
+            sender.send((payload,))
+        else:
+            sender.send((deflated,), message_format=DEFLATED_FORMAT)
 
     def close(self) -> None:
         """Ends it."""
@@ -136,7 +160,7 @@ class ServiceBusTarget(End):
         self._sender = MarkedSender(self.mark, client, self.path, self._capabilities)
 
     def _opened(self, sender: MarkedSender, events: list[TargetEvent], now: float) -> None:
-        found = (sender.client.namespace_id, frozenset(filter(sender.offers, self._capabilities)))
+        found = (sender.client.namespace_id, frozenset(filter(sender.offers, set(self._capabilities) - {DEFLATE})))
         if self._known is None:
             self._known = found
             self._rewriter = self._rewriter_for(*found)
@@ -145,6 +169,7 @@ class ServiceBusTarget(End):
             return
         self.attached()
         self._credit = 0
+        self._deflates = sender.offers(DEFLATE)
         events.append(Opened(sender.max_message_bytes, ENVELOPE_MESSAGES))
 
     def _rewriter_for(self, namespace_id: str, offered: frozenset[str]) -> MessageRewriter:
