@@ -15,7 +15,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.topology.file.document import suggest
 from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.file.starter import starter
-from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.pattern import AS_STEPS, PATTERNS, by_step
 
 __all__ = ["register"]
 
@@ -41,8 +41,8 @@ def run(
     if not pattern:
         _list(as_json=as_json)
         return
-    if pattern in PLANNED:
-        raise InvalidArgumentError(f"pattern {pattern} is not available yet; write {' or '.join(PATTERNS)}")
+    if pattern in AS_STEPS:
+        raise InvalidArgumentError("; ".join(by_step(pattern)))
     if pattern not in PATTERNS:
         raise InvalidArgumentError(f"there is no pattern {pattern!r}; {suggest(pattern, list(PATTERNS))}")
     text = starter(pattern)

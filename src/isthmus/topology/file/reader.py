@@ -18,7 +18,7 @@ from isthmus.topology.kind import KINDS, SERVICE_BUS, NamespaceKind
 from isthmus.topology.ledger import read_ledger
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pair.declaration import read_pairs
-from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.pattern import AS_STEPS, PATTERNS, by_step
 from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.rate import read_rate
 from isthmus.topology.spark import read_spark
@@ -69,7 +69,6 @@ FILE_SPEC = Spec(
     ),
 )
 
-_PLANNED_KINDS = ("eventhubs", "iothub", "eventgrid", "queuestorage", "rabbitmq")
 
 NAMESPACE_SPEC = Spec(
     "namespace",
@@ -112,7 +111,6 @@ NAMESPACE_SPEC = Spec(
             name="kind",
             kind=Kind.CHOICE,
             choices=tuple(KINDS),
-            planned=tuple(each for each in _PLANNED_KINDS if each not in KINDS),
             default=SERVICE_BUS.name,
             description="Which system it is. Each kind other than `servicebus` has settings of its own.",
             example=SERVICE_BUS.name,
@@ -130,7 +128,6 @@ PATTERN_SETTING = Setting(
     name="pattern",
     kind=Kind.CHOICE,
     choices=tuple(PATTERNS),
-    planned=PLANNED,
     required=True,
     description="What the task does.",
     example="all-active",
@@ -263,8 +260,12 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
     except SettingError as wrong:
         unknown = "unknown" in wrong.message
         written = str(getattr(value, "value", ""))
-        hint = suggest(written, [*PATTERNS, *PLANNED]) if unknown else wrong.hint
-        document.fault(document.place(value), wrong.message, hint)
+        if written in AS_STEPS:
+            document.fault(document.place(value), *by_step(written))
+        else:
+            document.fault(
+                document.place(value), wrong.message, suggest(written, list(PATTERNS)) if unknown else wrong.hint
+            )
         return None
     values = document.settings(node, pattern.spec, f"task {name}", ignore=frozenset({"pattern"}))
     values.place = place

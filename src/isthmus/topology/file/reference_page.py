@@ -14,10 +14,10 @@ from isthmus.topology.file.reader import FILE_SPEC, NAMESPACE_SPEC
 from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.kind import KINDS
 from isthmus.topology.pair.declaration import PAIR_SPEC
-from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.pattern import AS_STEPS, PATTERNS
 from isthmus.topology.pattern.part.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
-from isthmus.topology.step import PLANNED_STEPS, STEPS
+from isthmus.topology.step import STEPS
 
 __all__ = ["reference_page"]
 
@@ -51,16 +51,16 @@ _STEPS = """\
 ## steps
 
 A task of any pattern can declare `steps`: what messages go through on each of its routes, in order. A step that fails on a message
-sets that message aside at its source and not the route.{planned} How to use them:
+sets that message aside at its source and not the route. How to use them:
 [change messages on the way](../how-to/change-messages-on-the-way.md).
 
 ```yaml
 steps:
-  - validate: {{schema: flight.schema.json, on_failure: dead-letter}}
+  - validate: {schema: flight.schema.json, on_failure: dead-letter}
   - filter: "carrier = 'UA'"
   - set: "SET priority = 'high'"
-  - enrich: {{from: airports.csv, on: dest = faa, columns: [name, lat]}}
-  - encrypt: {{key: file:flight.key, algorithm: A256GCM}}
+  - enrich: {from: airports.csv, on: dest = faa, columns: [name, lat]}
+  - encrypt: {key: file:flight.key, algorithm: A256GCM}
 ```
 """
 
@@ -78,12 +78,12 @@ def reference_page() -> str:
             for kind in KINDS.values()
             if kind.settings
         ),
-        "## tasks\n\nEvery task has a `pattern`; the other settings depend on it. Not available yet: "
-        + ", ".join(f"`{name}`" for name in PLANNED)
-        + ".\n",
+        "## tasks\n\nEvery task has a `pattern`; the other settings depend on it. "
+        + ", ".join(f"{name} is the step `{step}`" for name, step in AS_STEPS.items()).capitalize()
+        + " of a task of any pattern.\n",
         *(section for pattern in PATTERNS.values() for section in _pattern(pattern.spec)),
         _section("#### subscriptions", SUBSCRIPTION_SPEC),
-        _STEPS.format(planned=_not_yet(PLANNED_STEPS)),
+        _STEPS,
         *(_section(f"### step: {kind.spec.name}", kind.spec) for kind in STEPS.values()),
         _section("## spark", SPARK_SPEC),
         "Refused in `settings`:\n\n" + "\n".join(f"- `{name}`: {reason}." for name, reason in REFUSED.items()) + "\n",

@@ -20,7 +20,7 @@ from isthmus.topology.pattern.spillover import Spillover
 from isthmus.topology.pattern.split import Split
 from isthmus.topology.pattern.stream_to_queue import StreamToQueue
 
-__all__ = ["LOG_PATTERNS", "PATTERNS", "PLAIN_PATTERNS", "PLANNED", "TAKE_LOGS", "Pattern"]
+__all__ = ["AS_STEPS", "LOG_PATTERNS", "PATTERNS", "PLAIN_PATTERNS", "TAKE_LOGS", "Pattern", "by_step"]
 
 PATTERNS: dict[str, Pattern] = {
     pattern.spec.name: pattern
@@ -49,10 +49,19 @@ PLAIN_PATTERNS = ("copy", "move", "consolidate", "all-active")
 TAKE_LOGS = ("all-active", "copy", "move", "consolidate", "split", "archive")
 """Patterns whose target, or source and target, may be logs or plain queues; the others need subscriptions, rules and dead-letter queues everywhere."""
 
-PLANNED = (
-    "validation",
-    "reduction",
-    "enrichment",
-    "normalisation",
-)
-"""Patterns that are known by name and refused as not available yet."""
+AS_STEPS = {
+    "validation": "validate",
+    "reduction": "reduce",
+    "enrichment": "enrich",
+    "normalisation": "normalise",
+}
+"""What people look for among the patterns, and the step by which a task of any pattern does it."""
+
+
+def by_step(name: str) -> tuple[str, str]:
+    """What is wrong with one of `AS_STEPS` as a pattern, and what to write."""
+    step = AS_STEPS[name]
+    return (
+        f"{name} is no pattern, but the step {step} of a task of any pattern",
+        f"write pattern: copy, and {step} among its steps",
+    )

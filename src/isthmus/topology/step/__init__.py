@@ -18,7 +18,6 @@ from isthmus.topology.step.validate import ValidateStep
 from isthmus.topology.step.window import AggregateStep, DeduplicateStep
 
 __all__ = [
-    "PLANNED_STEPS",
     "STEPS",
     "StepDeclaration",
     "StepKind",
@@ -47,9 +46,6 @@ STEPS: dict[str, StepKind] = {
         AggregateStep(),
     )
 }
-
-PLANNED_STEPS: tuple[str, ...] = ()
-"""Steps that are known by name and refused as not available yet."""
 
 
 def anchored(step: StepDeclaration, directory: object) -> StepDeclaration:

@@ -12,7 +12,7 @@ import yaml
 
 from isthmus.topology.file.document import Document, Values, suggest
 from isthmus.topology.file.setting import Setting, SettingError
-from isthmus.topology.step import PLANNED_STEPS, STEPS, StepDeclaration, StepKind, shuffles
+from isthmus.topology.step import STEPS, StepDeclaration, StepKind, shuffles
 from isthmus.topology.step.order import in_between
 
 __all__ = ["read_steps"]
@@ -53,10 +53,7 @@ def _step(node: Any, document: Document) -> StepDeclaration | None:
     ((name, (key, value)),) = pairs.items()
     kind = STEPS.get(name)
     if kind is None:
-        if name in PLANNED_STEPS:
-            document.fault(document.place(key), f"the step {name} is not available yet", "remove it")
-        else:
-            document.fault(document.place(key), f"there is no step {name!r}", suggest(name, tuple(STEPS)))
+        document.fault(document.place(key), f"there is no step {name!r}", suggest(name, tuple(STEPS)))
         return None
     before = len(document.faults)
     values = _values(kind, value, document)
