@@ -97,7 +97,7 @@ def describe(value: Any) -> dict[str, Any] | None:
 
 
 def restore(struct: dict[str, Any] | None) -> Any:
-    """The application property that a struct describes; without a `type`, that of the field that is set.
+    """The application property that a struct describes; without a `type`, that of the field that is set; null where none is.
 
     Raises:
         ValueError: the type is unknown, or the value is none of that type.
@@ -105,19 +105,19 @@ def restore(struct: dict[str, Any] | None) -> Any:
     if struct is None:
         return None
     name = struct.get("type")
-    if name == "amqp":
-        return codec.decode(struct["binary"])[0]
-    if name is None:
-        field = next((kind for kind in _KINDS if struct.get(kind) is not None), None)
-        if field is None:
-            return None
-        if field == "timespan_microseconds":
-            return types.Described(_TIMESPAN, types.Long(struct[field] * _TICKS_PER_MICROSECOND))
-        name = _DEFAULTS[field]
-    maker = _MAKERS.get(name)
-    if maker is None:
+    found = next((kind for kind in _KINDS if struct.get(kind) is not None), None)
+    if name is not None and name != "amqp" and name not in _MAKERS:
         raise ValueError(f"application_properties: unknown type '{name}'; known are {', '.join(_MAKERS)}, amqp")
-    return maker(struct[_FIELD_OF[name]])
+    if found is None:
+        return None
+    if name is None and found == "timespan_microseconds":
+        return types.Described(_TIMESPAN, types.Long(struct[found] * _TICKS_PER_MICROSECOND))
+    name = name or _DEFAULTS[found]
+    field = _FIELD_OF.get(name, "binary")
+    value = struct.get(field)
+    if value is None:
+        raise ValueError(f"application_properties: the type is '{name}' and the field {field} is null; {found} is set")
+    return codec.decode(value)[0] if name == "amqp" else _MAKERS[name](value)
 
 
 def is_moment(value: Any) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
@@ -27,6 +28,7 @@ from isthmus.connectors.servicebus.message.sequence import UNREADABLE
 __all__ = [
     "DECODED_DDL",
     "DECODED_SCHEMA",
+    "DECODED_TYPES",
     "RAW_DDL",
     "RAW_SCHEMA",
     "UNREADABLE_BODY",
@@ -43,7 +45,7 @@ RAW_SCHEMA = pa.schema([("message", pa.binary()), ("lock_token", pa.binary()), (
 
 # Columns of the decoded schema behind the first three, by Spark's type. The names of system properties and the fields of
 # `application_properties` are those of the rules' columns (`isthmus.replication.rule_cell`).
-_COLUMNS: dict[str, str] = {
+DECODED_TYPES: dict[str, str] = {
     "message_id": "string",
     "subject": "string",
     "content_type": "string",
@@ -83,7 +85,7 @@ _PROPERTY = pa.struct(
 )
 DECODED_DDL = (
     "body binary, lock_token binary, sequence_number long, "
-    + ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+    + ", ".join(f"{name} {kind}" for name, kind in DECODED_TYPES.items())
     + ", application_properties map<string, struct<boolean: boolean, long: bigint, double: double, string: string, "
     "datetime: timestamp, timespan_microseconds: bigint, uuid: string, binary: binary, type: string>>"
 )
@@ -92,7 +94,7 @@ DECODED_SCHEMA = pa.schema(
         ("body", pa.binary()),
         ("lock_token", pa.binary()),
         ("sequence_number", pa.int64()),
-        *((name, _ARROW[kind]) for name, kind in _COLUMNS.items()),
+        *((name, _ARROW[kind]) for name, kind in DECODED_TYPES.items()),
         ("application_properties", pa.map_(pa.string(), _PROPERTY)),
     ]
 )
@@ -298,4 +300,6 @@ def _place(row: dict[str, Any]) -> dict[Any, Any]:
 
 
 def _restored(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return types.Timestamp(milliseconds(value))
     return restore(value) if isinstance(value, dict) else value

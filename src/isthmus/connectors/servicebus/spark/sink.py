@@ -9,13 +9,12 @@ Invariants:
     I1. `write` returns only after the target has acknowledged every row.
     I2. Rows are handed over in their order.
     I3. Every row that has a place at a source gets a disposition there; none is dropped silently.
-    I4. What cannot be written is refused when the query is planned: overwriting, and columns that no message is made of.
+    I4. What cannot be written is refused when the query is planned: overwriting, and columns that no message is made of (`column`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -30,15 +29,14 @@ from pyspark.sql.types import StructType
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.spark.worker import share_interpreter
 from isthmus.connectors.servicebus.option import SinkOptions
+from isthmus.connectors.servicebus.spark.column import written_columns
 from isthmus.connectors.servicebus.spark.outward import Outward
-from isthmus.connectors.servicebus.spark.row import DECODED_SCHEMA, encode
-from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.connectors.servicebus.spark.row import encode
+from isthmus.errors import InvalidArgumentError
 
 __all__ = ["DISPOSITIONS", "BatchWriter", "ServiceBusSinkMixin", "StreamWriter"]
 
 DISPOSITIONS = ("complete", "dead-letter", "defer")
-# What is read beside a message: where it comes from, and what becomes of it there.
-PLACE_COLUMNS = ("lock_token", "sequence_number", "disposition", "reason", "description")
 # Up to so many, a loop is faster than numpy.
 FEW_ROWS = 32
 
@@ -54,41 +52,12 @@ class ServiceBusSinkMixin:
                 "servicebus write: messages cannot be overwritten; write mode('append'), and purge the entity first if it "
                 "has to be empty"
             )
-        return BatchWriter(SinkOptions.read(self.options), _columns(schema))
+        return BatchWriter(SinkOptions.read(self.options), written_columns(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - as above; Spark's
         if overwrite:
             raise InvalidArgumentError("servicebus write: messages cannot be overwritten; write outputMode('append')")
-        return StreamWriter(SinkOptions.read(self.options), _columns(schema))
-
-
-def _columns(schema: StructType) -> list[str]:
-    """The names of the columns to write.
-
-    Raises:
-        ConfigError: there is no column to make messages of, or nothing would be written from a column that is there.
-    """
-    names: list[str] = schema.fieldNames()
-    if "message" not in names and "body" not in names:
-        raise InvalidArgumentError(
-            "servicebus writes rows with a column 'message' (encoded) or 'body' (and the decoded columns)"
-        )
-    encoded = "message" in names
-    known = ("message", *PLACE_COLUMNS) if encoded else (*DECODED_SCHEMA.names, *PLACE_COLUMNS)
-    faults = [_fault(name, known, encoded) for name in names if name not in known]
-    if faults:
-        raise ConfigError(faults)
-    return names
-
-
-def _fault(name: str, known: Sequence[str], encoded: bool) -> Fault:
-    if encoded:
-        hint = "drop it; the column 'message' holds the whole message"
-        return Fault(f"servicebus write: nothing is written from column '{name}'", hint)
-    near = {one.replace("_", ""): one for one in known}
-    found = get_close_matches(name.lower().replace("_", ""), near, 1)
-    hint = f"write {near[found[0]]}" if found else "drop it, or put it into application_properties"
-    return Fault(f"servicebus write: there is no column '{name}'", hint)
+        return StreamWriter(SinkOptions.read(self.options), written_columns(schema))
 
 
 class _Writer:
@@ -138,7 +107,7 @@ def hand_over(batch: pa.RecordBatch, outward: Outward) -> None:
     numbers: Sequence[int] | None = None
     if "sequence_number" in names:
         column = batch.column(names.index("sequence_number"))
-        numbers = _numbers(np.asarray(column.fill_null(0) if column.null_count else column))
+        numbers = _numbers(np.asarray(column.cast(pa.int64()).fill_null(0) if column.null_count else column))
         if "lock_token" in names:
             outward.know(numbers, batch.column(names.index("lock_token")).to_pylist())
     disposed: list[tuple[int, Disposition]] = []
@@ -176,11 +145,26 @@ def _bytes_of(column: pa.Array) -> tuple[bytes, list[int]]:
 
 
 def _encoded(batch: pa.RecordBatch) -> tuple[bytes, list[int]]:
-    messages = [encode(row, with_place=True) for row in batch.to_pylist()]
+    # Times as milliseconds: Spark's go beyond those of Python.
+    times = {name: _milliseconds(batch.column(name)) for name in batch.schema.names if _is_time(batch, name)}
+    rows = batch.drop_columns(list(times)).to_pylist()
+    for name, values in times.items():
+        for row, value in zip(rows, values, strict=True):
+            row[name] = value
+    messages = [encode(row, with_place=True) for row in rows]
     offsets = [0]
     for message in messages:
         offsets.append(offsets[-1] + len(message))
     return b"".join(messages), offsets
+
+
+def _is_time(batch: pa.RecordBatch, name: str) -> bool:
+    return bool(pa.types.is_timestamp(batch.schema.field(name).type))
+
+
+def _milliseconds(column: pa.Array) -> list[int | None]:
+    found = column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+    return [None if each is None else (each + 500) // 1000 for each in found]
 
 
 def _disposed(

@@ -40,3 +40,14 @@ def test_a_row_without_types_gets_those_of_its_fields() -> None:
     assert restore({"timespan_microseconds": 2}).value == 20
     with pytest.raises(ValueError, match="unknown type 'decimal'"):
         restore({"type": "decimal", "string": str(Decimal(1))})
+
+
+@pytest.mark.parametrize("name", ["string", "boolean", "long", "double", "uuid", "binary", "timestamp", "amqp", None])
+def test_a_struct_whose_value_is_null_is_a_null_property(name: str | None) -> None:
+    assert restore({"type": name, "string": None, "boolean": None}) is None
+
+
+@pytest.mark.parametrize("struct", [{"type": "string", "long": 5}, {"type": "amqp", "string": "x"}])
+def test_a_value_that_its_type_does_not_say_is_refused(struct: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"the type is '{struct['type']}' and the field"):
+        restore(struct)

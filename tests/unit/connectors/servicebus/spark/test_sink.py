@@ -6,11 +6,30 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from isthmus.amqp import section, types
 from isthmus.amqp.section import Header
@@ -231,7 +250,15 @@ def source() -> ServiceBusDataSource:
 
 
 def columns(*names: str) -> StructType:
-    return StructType([StructField(name, BinaryType()) for name in names])
+    known = {**dict(_OWN), "disposition": StringType(), "reason": StringType(), "description": StringType()}
+    return StructType([StructField(name, known.get(name, BinaryType())) for name in names])
+
+
+_OWN = [
+    (field.name, field.dataType)
+    for schema in (RAW_SCHEMA, DECODED_SCHEMA)
+    for field in from_arrow_schema(schema).fields
+]
 
 
 def test_overwriting_is_refused_when_the_write_is_planned_i4() -> None:
@@ -254,6 +281,85 @@ def test_columns_that_no_message_is_made_of_are_refused_by_name_i4(names: tuple[
         with pytest.raises(ConfigError) as caught:
             make(columns(*names), False)
         assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("body", IntegerType(), "column 'body' is int; cast it to binary or string"),
+        ("body", ArrayType(IntegerType()), "column 'body' is array<int>; cast it to binary or string"),
+        ("body", BooleanType(), "column 'body' is boolean; cast it"),
+        ("message_id", LongType(), "column 'message_id' is bigint; cast it to string"),
+        ("session_id", IntegerType(), "column 'session_id' is int; cast it to string"),
+        ("subject", BooleanType(), "column 'subject' is boolean; cast it to string"),
+        ("scheduled_enqueue_time", TimestampNTZType(), "is timestamp_ntz; cast it to timestamp"),
+        ("scheduled_enqueue_time", LongType(), "is bigint; cast it to timestamp"),
+        ("scheduled_enqueue_time", DateType(), "is date; cast it to timestamp"),
+        ("time_to_live_ms", FloatType(), "column 'time_to_live_ms' is float; cast it to bigint"),
+        ("sequence_number", StringType(), "column 'sequence_number' is string; cast it to bigint"),
+        ("disposition", BooleanType(), "column 'disposition' is boolean; cast it to string"),
+        ("application_properties", StringType(), "make a map<string, struct>"),
+        ("application_properties", MapType(StringType(), DecimalType(10, 2)), "no property is made of decimal(10,2)"),
+        ("application_properties", MapType(StringType(), ArrayType(StringType())), "is made of array<string>"),
+        (
+            "application_properties",
+            MapType(StringType(), StructType([StructField("string", StringType()), StructField("number", LongType())])),
+            "nothing is written from the fields number",
+        ),
+        (
+            "application_properties",
+            MapType(StringType(), StructType([StructField("long", StringType())])),
+            "nothing is written from the fields long",
+        ),
+    ],
+)
+def test_a_column_whose_values_would_be_sent_as_others_is_refused_i4(name: str, kind: DataType, told: str) -> None:
+    schema = StructType(
+        [*columns("body").fields, StructField(name, kind)] if name != "body" else [StructField(name, kind)]
+    )
+    for make in (source().writer, source().streamWriter):
+        with pytest.raises(ConfigError) as caught:
+            make(schema, False)
+        assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("message_id", NullType()),
+        ("sequence_number", IntegerType()),
+        *(
+            ("application_properties", MapType(StringType(), kind))
+            for kind in (StringType(), LongType(), BooleanType(), BinaryType(), TimestampType(), NullType())
+        ),
+        ("application_properties", MapType(StringType(), StructType([StructField("long", IntegerType())]))),
+    ],
+)
+def test_a_column_of_a_kindred_type_is_written(name: str, kind: DataType) -> None:
+    source().writer(StructType([StructField("body", BinaryType()), StructField(name, kind)]), False)
+
+
+def test_a_message_that_is_no_bytes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="column 'message' is string; cast it to binary"):
+        source().writer(StructType([StructField("message", StringType())]), False)
+
+
+def test_columns_of_nulls_and_times_beyond_pythons_are_written(target: Peer) -> None:
+    far_us = 300_000_000_000_000_000
+    rows = {
+        "body": pa.array([b"x"]),
+        "sequence_number": pa.nulls(1),
+        "message_id": pa.nulls(1),
+        "scheduled_enqueue_time": pa.array([far_us]).cast(pa.timestamp("us", tz="Europe/Berlin")),
+        "application_properties": pa.array(
+            [[("at", datetime(2026, 1, 1, tzinfo=UTC))]], pa.map_(pa.string(), pa.timestamp("us", tz="UTC"))
+        ),
+    }
+    write(pa.RecordBatch.from_arrays(list(rows.values()), names=list(rows)))
+    (copy,) = copies(target)
+    row = decode(copy)
+    assert row["scheduled_enqueue_time"] == far_us // 1000
+    assert row["application_properties"] == [("at", {"datetime": 1_767_225_600_000_000, "type": "timestamp"})]
 
 
 def test_every_column_that_is_read_can_be_written() -> None:

@@ -1,0 +1,136 @@
+"""What a write takes of its columns: their names, and their types as Spark plans them.
+
+What it is: the check of a schema before a task runs. What it is not: the rows (`row`).
+
+Invariants:
+    I1. A column that no message is made of, and one whose values would be sent as something else than they are, is refused by name,
+        all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from isthmus.connectors.servicebus.spark.row import DECODED_TYPES
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+
+__all__ = ["PLACE_COLUMNS", "written_columns"]
+
+# What is read beside a message: where it comes from, and what becomes of it there.
+PLACE_COLUMNS = ("lock_token", "sequence_number", "disposition", "reason", "description")
+_TEXT = (StringType,)
+# By the type that a column is read with: the types that it is written from, and what to cast others to.
+_KINDS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "string": (_TEXT, "string"),
+    "long": ((IntegralType,), "bigint"),
+    "int": ((IntegralType,), "int"),
+    "timestamp": ((TimestampType,), "timestamp"),
+    "binary": ((BinaryType,), "binary"),
+}
+_BODY = ((BinaryType, StringType), "binary or string, e.g. by to_json")
+_OTHERS = {
+    "message": "binary",
+    "lock_token": "binary",
+    "sequence_number": "long",
+    "disposition": "string",
+    "reason": "string",
+    "description": "string",
+}
+_FIELDS: dict[str, tuple[type[DataType], ...]] = {
+    "boolean": (BooleanType,),
+    "long": (IntegralType,),
+    "double": (FloatType, DoubleType),
+    "string": _TEXT,
+    "datetime": (TimestampType,),
+    "timespan_microseconds": (IntegralType,),
+    "uuid": _TEXT,
+    "binary": (BinaryType,),
+    "type": _TEXT,
+}
+_PLAIN = (StringType, BooleanType, IntegralType, FloatType, DoubleType, BinaryType, TimestampType)
+
+
+def written_columns(schema: StructType) -> list[str]:
+    """The names of the columns to write.
+
+    Raises:
+        InvalidArgumentError: there is no column to make messages of.
+        ConfigError: nothing would be written from a column that is there, or something else than its values.
+    """
+    names: list[str] = schema.fieldNames()
+    if "message" not in names and "body" not in names:
+        raise InvalidArgumentError(
+            "servicebus writes rows with a column 'message' (encoded) or 'body' (and the decoded columns)"
+        )
+    encoded = "message" in names
+    known = (
+        ("message", *PLACE_COLUMNS) if encoded else ("body", *DECODED_TYPES, *PLACE_COLUMNS, "application_properties")
+    )
+    faults: list[Fault] = []
+    for field in schema.fields:
+        faults += (
+            [_unknown(field.name, known, encoded)]
+            if field.name not in known
+            else _type_faults(field.name, field.dataType)
+        )
+    if faults:
+        raise ConfigError(faults)
+    return names
+
+
+def _unknown(name: str, known: Sequence[str], encoded: bool) -> Fault:
+    if encoded:
+        hint = "drop it; the column 'message' holds the whole message"
+        return Fault(f"servicebus write: nothing is written from column '{name}'", hint)
+    near = {one.replace("_", ""): one for one in known}
+    found = get_close_matches(name.lower().replace("_", ""), near, 1)
+    hint = f"write {near[found[0]]}" if found else "drop it, or put it into application_properties"
+    return Fault(f"servicebus write: there is no column '{name}'", hint)
+
+
+def _type_faults(name: str, given: DataType) -> Iterator[Fault]:
+    if isinstance(given, NullType):
+        return
+    if name == "application_properties":
+        if why := _property_fault(given):
+            yield Fault(f"servicebus write: column '{name}' is {given.simpleString()}", why)
+        return
+    types, cast = _BODY if name == "body" else _KINDS[_OTHERS.get(name) or DECODED_TYPES[name]]
+    if not isinstance(given, types):
+        yield Fault(f"servicebus write: column '{name}' is {given.simpleString()}", f"cast it to {cast}")
+
+
+def _property_fault(given: DataType) -> str:
+    """What to do with a type that no application properties are made of; empty where they are."""
+    if not isinstance(given, MapType) or not isinstance(given.keyType, StringType):
+        return "make a map<string, struct> as it is read, or a map<string, string>"
+    value = given.valueType
+    if isinstance(value, (NullType, *_PLAIN)):
+        return ""
+    if not isinstance(value, StructType):
+        return f"cast the values to one of {', '.join(_FIELDS)}; no property is made of {value.simpleString()}"
+    wrong = [
+        field.name
+        for field in value.fields
+        if not isinstance(field.dataType, (NullType, *_FIELDS.get(field.name, ()))) or field.name not in _FIELDS
+    ]
+    return (
+        f"nothing is written from the fields {', '.join(wrong)} as they are; known are {', '.join(_FIELDS)}"
+        if wrong
+        else ""
+    )
