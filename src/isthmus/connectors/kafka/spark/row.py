@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -41,6 +40,8 @@ _WRITTEN = ("key", "value", "partition", "timestamp", "headers")
 # What is read beside a record, and passed over by a write.
 _PLACE = ("topic", "offset")
 _NO_TIMESTAMP = 0
+# What a column of microseconds holds. Kafka takes any time of a producer, e.g. nanoseconds by mistake.
+_MOST_MS = ((1 << 63) - 1) // 1000
 
 
 def rows_of(records: Sequence[Any]) -> pa.RecordBatch:
@@ -52,13 +53,18 @@ def rows_of(records: Sequence[Any]) -> pa.RecordBatch:
         pa.array([each.topic() for each in records], pa.string()),
         pa.array([each.partition() for each in records], pa.int32()),
         pa.array([each.offset() for each in records], pa.int64()),
-        pa.array([ms * 1000 if kind != _NO_TIMESTAMP else None for kind, ms in times], pa.int64()).cast(_TIMESTAMP),
+        pa.array([_microseconds(*each) for each in times], pa.int64()).cast(_TIMESTAMP),
         pa.array(
             [[{"key": name, "value": value} for name, value in each.headers() or ()] for each in records],
             pa.list_(_HEADER),
         ),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _microseconds(kind: int, ms: int) -> int | None:
+    """A record's time; null where it has none, or one that no column holds: a query that failed for it would never get past it."""
+    return ms * 1000 if kind != _NO_TIMESTAMP and -_MOST_MS <= ms <= _MOST_MS else None
 
 
 def check_columns(names: Sequence[str]) -> None:
@@ -89,12 +95,15 @@ def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         InvalidArgumentError: a cell cannot be written.
     """
     names = [name for name in _WRITTEN if name in batch.schema.names]
-    for row in batch.select(names).to_pylist():
+    times = _milliseconds(batch.column("timestamp")) if "timestamp" in names else [None] * batch.num_rows
+    if "partition" in names and not _is_integer(batch.column("partition").type):
+        raise InvalidArgumentError(f"column 'partition' holds {batch.column('partition').type}; cast it to int")
+    for row, time in zip(batch.select([each for each in names if each != "timestamp"]).to_pylist(), times, strict=True):
         found: dict[str, Any] = {"value": _bytes(row["value"], "value"), "key": _bytes(row.get("key"), "key")}
         if row.get("headers"):
             found["headers"] = [_header(each) for each in row["headers"]]
-        if row.get("timestamp") is not None:
-            found["timestamp"] = _milliseconds(row["timestamp"])
+        if time is not None:
+            found["timestamp"] = time
         if row.get("partition") is not None:
             found["partition"] = int(row["partition"])
         yield found
@@ -114,7 +123,15 @@ def _header(each: Any) -> tuple[str, bytes | None]:
     return each["key"], _bytes(each.get("value"), "headers")
 
 
-def _milliseconds(value: Any) -> int:
-    if not isinstance(value, datetime):
-        raise InvalidArgumentError(f"column 'timestamp' holds {type(value).__name__}; cast it to timestamp")
-    return round(value.timestamp() * 1000)
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+
+
+def _milliseconds(column: pa.Array) -> list[int | None]:
+    """Times of a column; not by Python's datetime, which ends with the year 9999."""
+    kind = column.type
+    if not pa.types.is_null(kind) and not (pa.types.is_timestamp(kind) and kind.tz):
+        hint = ", which has a time zone" if pa.types.is_timestamp(kind) else ""
+        raise InvalidArgumentError(f"column 'timestamp' holds {kind}; cast it to timestamp{hint}")
+    found = column.cast(_TIMESTAMP, safe=False).cast(pa.int64()).to_pylist()
+    return [None if each is None else (each + 500) // 1000 for each in found]

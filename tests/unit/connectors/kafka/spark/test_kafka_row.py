@@ -63,6 +63,8 @@ def test_text_is_written_as_utf8_and_what_is_absent_is_left_out() -> None:
         {"value": 1},
         {"value": b"x", "key": 1.5},
         {"value": b"x", "timestamp": "now"},
+        {"value": b"x", "timestamp": datetime(2026, 1, 1)},  # noqa: DTZ001 - without a zone, by the worker's
+        {"value": b"x", "partition": 1.7},
         {"value": b"x", "headers": ["a"]},
         {"value": b"x", "headers": [{"key": None, "value": b"1"}]},
     ],
@@ -70,6 +72,25 @@ def test_text_is_written_as_utf8_and_what_is_absent_is_left_out() -> None:
 def test_a_cell_of_another_type_is_refused(row: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         list(records_of(pa.RecordBatch.from_pylist([row])))
+
+
+@pytest.mark.parametrize("ms", [1_793_491_200_123_456, 253_402_300_800_000, -62_135_596_800_001, 0, -1])
+def test_a_time_beyond_pythons_is_written_as_it_was_read(ms: int) -> None:
+    (record,) = records_of(rows_of([Found(b"v", None, None, (1, ms))]))
+    assert record["timestamp"] == ms
+
+
+@pytest.mark.parametrize("ms", [1_793_491_200_123_456_789, (1 << 63) - 1, -(1 << 63)])
+def test_a_time_that_no_column_holds_keeps_no_record_from_being_read(ms: int) -> None:
+    rows = rows_of([Found(b"v", None, None, (1, ms)), Found(b"w", None, None, (1, 5))])
+    assert [record.get("timestamp") for record in records_of(rows)] == [None, 5]
+
+
+def test_columns_of_nulls_are_written() -> None:
+    rows = pa.RecordBatch.from_pylist(
+        [{"value": b"x", "key": None, "timestamp": None, "partition": None, "headers": None}]
+    )
+    assert list(records_of(rows)) == [{"value": b"x", "key": None}]
 
 
 def test_columns_of_which_nothing_is_written_are_refused() -> None:
