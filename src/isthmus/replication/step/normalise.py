@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Callable
 from datetime import date, datetime, time
@@ -23,6 +24,7 @@ from xml.etree import ElementTree as ET
 from xml.parsers import expat
 
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.replication.step.avro import check_datum
 from isthmus.replication.step.base import MessageStep, Settings
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.watched_file import WatchedFile
@@ -34,6 +36,7 @@ CONTENT_TYPES = {"json": "application/json", "avro": "avro/binary", "xml": "appl
 # What XML 1.0 holds; a carriage return becomes a line feed when it is read.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_ATTRIBUTE = re.compile(r"[^\W\d][\w.-]*(:[^\W\d][\w.-]*)?")
 
 
 def open_normalise(settings: Settings) -> MessageStep:
@@ -82,8 +85,11 @@ def _writer(settings: Settings) -> Callable[[Any], bytes]:
             schema = WatchedFile(settings["schema"], load_avro_schema)
 
             def write(value: Any) -> bytes:
-                out = io.BytesIO()
-                schemaless_writer(out, schema.get(), value)
+                out, parsed = io.BytesIO(), schema.get()
+                check_datum(value, parsed)
+                schemaless_writer(
+                    out, parsed, value, strict_allow_default=True
+                )  # a field that it has not is no less a field
                 return out.getvalue()
 
             return write
@@ -116,6 +122,8 @@ def read_csv(body: bytes, columns: list[str] | None) -> Any:
     """The rows of a body as objects of texts; one row without a header line is one object."""
     rows = list(csv.reader(io.StringIO(body.decode("utf-8-sig")), strict=True))
     names = columns or (rows.pop(0) if rows else [])
+    if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
+        raise ValueError(f"two columns are named {twice!r}")
     wrong = next((row for row in rows if len(row) != len(names)), None)
     if wrong is not None:
         raise ValueError(f"a row has {len(wrong)} values, and there are {len(names)} columns")
@@ -129,6 +137,9 @@ def write_csv(value: Any, columns: list[str] | None) -> bytes:
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("CSV is written from an object or a list of objects")
     names = columns or list(dict.fromkeys(name for row in rows for name in row))
+    more = {name: None for row in rows for name in row if columns and name not in columns}
+    if more:
+        raise ValueError(f"there is no column for the field {', '.join(map(repr, more))}")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     if not columns:
@@ -143,7 +154,18 @@ def _csv_cell(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, dict | list):
         return _write_json(value).decode()
-    return "" if value is None else value if isinstance(value, str | int | float) else _json_value(value)
+    return "" if value is None else value if isinstance(value, str | int) else _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    """A number, or what else is no text.
+
+    Raises:
+        ValueError: it is no number that JSON has.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"it has the number {value}, which is none of JSON's")
+    return value if isinstance(value, int | float) else _json_value(value)
 
 
 # ---- XML
@@ -211,6 +233,8 @@ def _element(name: str, value: Any) -> ET.Element:
         if key == "#text":
             element.text = _xml_text(each)
         elif key.startswith("@"):
+            if not _ATTRIBUTE.fullmatch(key[1:]):
+                raise ValueError(f"{key[1:]!r} is no name of an XML attribute")
             element.set(key[1:], _xml_text(each) or "")
         else:
             element.extend([_element(key, one) for one in (each if isinstance(each, list) else [each])])
@@ -223,7 +247,7 @@ def _xml_text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
-        return str(_json_value(value) if not isinstance(value, int | float) else value)
+        return str(_scalar(value))
     found = _NO_XML.search(value)
     if found is not None:
         raise ValueError(f"it has the character U+{ord(found[0]):04X}, which XML does not hold")

@@ -84,7 +84,8 @@ class NormaliseStep(StepKind):
     spec = Spec(
         "normalise",
         "Writes bodies in another encoding. XML and JSON: attributes are fields with `@` in front, text beside them is `#text`, elements "
-        "that repeat are lists. An XML document with a DTD is refused. ContentType is set. Numbers that JSON has not (NaN) are refused.",
+        "that repeat are lists. An XML document with a DTD is refused. ContentType is set. Numbers that JSON has not (NaN) are refused, and so are a field that "
+        "`schema` or `columns` do not name, which `reduce` takes out, and a value that is none of its type in the schema (1.5 as `int`).",
         (
             Setting(
                 name="from",

@@ -369,6 +369,84 @@ def test_i2_of_normalise_what_json_has_not_is_refused_and_cells_are_as_in_json(t
     assert told[1] == "StepFailed"  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ('"int"', 1.5),
+        ('"int"', 1 << 40),
+        ('"int"', True),
+        ('"long"', 1e300),
+        ('"boolean"', "false"),
+        ('"boolean"', 0),
+        ('"float"', 1e300),
+        ('"double"', (1 << 60) + 1),
+        ('{"type": "array", "items": "int"}', [1, 1.5]),
+        ('{"type": "map", "values": "boolean"}', {"x": "no"}),
+        ('{"type": "record", "name": "q", "fields": [{"name": "x", "type": "long"}]}', {"x": 0.5}),
+        ('{"type": "record", "name": "q", "fields": [{"name": "x", "type": "long"}]}', {"x": 1, "y": 2}),
+        ('["null", "int"]', 1.5),
+    ],
+)
+def test_i2_of_normalise_what_avro_would_hold_as_another_value_is_refused(
+    kind: str, value: Any, tmp_path: Path
+) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text(f'{{"type": "record", "name": "r", "fields": [{{"name": "a", "type": {kind}}}]}}')
+    told = passed("normalise", message({"a": value}), **{"from": "json", "to": "avro", "schema": str(schema)})
+    assert told[1] == "StepFailed"  # type: ignore[index]
+
+
+def test_i2_of_normalise_avro_holds_whole_numbers_defaults_and_named_types(tmp_path: Path) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text(
+        '{"type": "record", "name": "r", "namespace": "n", "fields": [{"name": "a", "type": "long"}, {"name": "f", "type": "float"},'
+        '{"name": "d", "type": "int", "default": 3}, {"name": "t", "type": {"type": "int", "logicalType": "date"}},'
+        '{"name": "next", "type": ["null", "r"], "default": null}]}'
+    )
+    first = {"a": 5.0, "f": 1, "t": "2026-01-01"}
+    settings = {"schema": str(schema)}
+    written = passed(
+        "normalise", message(first | {"next": {"a": 1, "f": 2.5, "t": 0}}), **{"from": "json", "to": "avro"}, **settings
+    )
+    assert isinstance(written, StepMessage), written
+    back = passed("normalise", written.raw, **{"from": "avro", "to": "json"}, **settings)
+    inner = {"a": 1, "f": 2.5, "d": 3, "t": "1970-01-01", "next": None}
+    assert back.json == {"a": 5, "f": 1.0, "d": 3, "t": "2026-01-01", "next": inner}  # type: ignore[union-attr]
+
+
+def test_i2_of_normalise_a_field_that_the_schema_has_not_is_refused(tmp_path: Path) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int", "default": 3}]}')
+    settings = {"from": "json", "to": "avro", "schema": str(schema)}
+    assert passed("normalise", message({"A": 5}), **settings)[1] == "StepFailed"  # type: ignore[index]
+
+
+def test_i2_of_normalise_csv_leaves_no_field_out() -> None:
+    to_csv = {"from": "json", "to": "csv"}
+    told = passed("normalise", message({"a": 1, "b": 2}), **to_csv, columns=["a"])
+    assert told[2].endswith("there is no column for the field 'b'")  # type: ignore[index]
+    told = passed("normalise", message(b"a,b,a\r\n1,2,3\r\n"), **{"from": "csv", "to": "json"})
+    assert told[2].endswith("two columns are named 'a'")  # type: ignore[index]
+
+
+@pytest.mark.parametrize("to", ["csv", "xml"])
+def test_i2_of_normalise_a_number_that_json_has_not_is_refused(to: str) -> None:
+    told = passed("normalise", message(b'{"a": 1e999}'), **{"from": "json", "to": to})
+    assert told[2].endswith("it has the number inf, which is none of JSON's")  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["a b", "", "{u}a", "1", "a:b:c", "a='1' b"])
+def test_a_name_that_no_attribute_of_xml_has_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of an XML attribute"):
+        write_xml({f"@{name}": "x"}, "r")
+
+
+@pytest.mark.parametrize("name", ["xmlns", "xmlns:n", "n:a", "é", "_a.b-c"])
+def test_a_name_of_an_attribute_is_written(name: str) -> None:
+    told = {"@xmlns:n": "urn:n", f"@{name}": "x"}
+    assert read_xml(write_xml(told, "r")) == told
+
+
 def test_i1_of_normalise_a_document_with_a_dtd_is_refused() -> None:
     bomb = b'<!DOCTYPE a [<!ENTITY b "cccc">]><a>&b;</a>'
     told = passed("normalise", message(bomb), **{"from": "xml", "to": "json"})
