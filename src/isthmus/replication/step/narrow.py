@@ -8,6 +8,7 @@ rows, and then nothing moves until the lease ends; one that shuffles would hold 
 
 Invariants:
     I1. A plan with a node that is not known to pass every row on, one by one, is refused with the node's name.
+    I2. A column of a type of which its values would be written as others is refused with what to cast it to.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import InvalidArgumentError
+from isthmus.replication.step.message.column import READ_ONLY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,9 +81,12 @@ def completed(rows: DataFrame, step: str, columns: tuple[str, ...]) -> DataFrame
         columns: those that a message can have.
 
     Raises:
-        InvalidArgumentError: a raw column is gone or has another type, or there is a column that nothing is written from.
+        InvalidArgumentError: a raw column is gone, a column has a type of which its values would not be written as they are, or there is
+            one that nothing is written from.
     """
     from pyspark.sql import functions as F
+
+    from isthmus.connectors.servicebus.spark.column import misfit
 
     given = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     for name, kind in _RAW.items():
@@ -94,6 +99,9 @@ def completed(rows: DataFrame, step: str, columns: tuple[str, ...]) -> DataFrame
             raise InvalidArgumentError(
                 f"step {step}: nothing is written from a column {name!r}; drop it, or name it as one of {', '.join(columns)}"
             )
+    for field in rows.schema.fields:
+        if field.name not in {*_RAW, *READ_ONLY} and (hint := misfit(field.name, field.dataType)):
+            raise InvalidArgumentError(f"step {step}: column {field.name} is {field.dataType.simpleString()}; {hint}")
     missing = {name: F.lit(None).cast("string") for name in _MARKS if name not in given}
     return rows.withColumns(missing) if missing else rows
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from isthmus.amqp import codec, types
 
-__all__ = ["describe", "is_moment", "milliseconds", "restore"]
+__all__ = ["describe", "is_moment", "milliseconds", "property_of", "restore"]
 
 _KINDS = ("boolean", "long", "double", "string", "datetime", "timespan_microseconds", "uuid", "binary")
 # The years 1 to 9999, which are all that Spark's and Python's times have in common.
@@ -118,6 +119,17 @@ def restore(struct: dict[str, Any] | None) -> Any:
     if value is None:
         raise ValueError(f"application_properties: the type is '{name}' and the field {field} is null; {found} is set")
     return codec.decode(value)[0] if name == "amqp" else _MAKERS[name](value)
+
+
+def property_of(cell: Any) -> Any:
+    """The application property of a cell of the map: a struct, or a value of a map that a query has made.
+
+    Raises:
+        ValueError: as `restore`.
+    """
+    if isinstance(cell, datetime):
+        return types.Timestamp(milliseconds(cell))
+    return restore(cell) if isinstance(cell, dict) else cell
 
 
 def is_moment(value: Any) -> bool:

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from pyspark.sql.types import (
@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from isthmus.connectors.servicebus.spark.row import DECODED_TYPES
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 
-__all__ = ["PLACE_COLUMNS", "written_columns"]
+__all__ = ["PLACE_COLUMNS", "misfit", "written_columns"]
 
 # What is read beside a message: where it comes from, and what becomes of it there.
 PLACE_COLUMNS = ("lock_token", "sequence_number", "disposition", "reason", "description")
@@ -83,11 +83,10 @@ def written_columns(schema: StructType) -> list[str]:
     )
     faults: list[Fault] = []
     for field in schema.fields:
-        faults += (
-            [_unknown(field.name, known, encoded)]
-            if field.name not in known
-            else _type_faults(field.name, field.dataType)
-        )
+        if field.name not in known:
+            faults.append(_unknown(field.name, known, encoded))
+        elif hint := misfit(field.name, field.dataType):
+            faults.append(Fault(f"servicebus write: column '{field.name}' is {field.dataType.simpleString()}", hint))
     if faults:
         raise ConfigError(faults)
     return names
@@ -103,16 +102,19 @@ def _unknown(name: str, known: Sequence[str], encoded: bool) -> Fault:
     return Fault(f"servicebus write: there is no column '{name}'", hint)
 
 
-def _type_faults(name: str, given: DataType) -> Iterator[Fault]:
+def misfit(name: str, given: DataType) -> str:
+    """What to do with a column of a type of which its values would not be sent as they are; empty where they are.
+
+    Args:
+        name: of a column that is written.
+        given: its type.
+    """
     if isinstance(given, NullType):
-        return
+        return ""
     if name == "application_properties":
-        if why := _property_fault(given):
-            yield Fault(f"servicebus write: column '{name}' is {given.simpleString()}", why)
-        return
+        return _property_fault(given)
     types, cast = _BODY if name == "body" else _KINDS[_OTHERS.get(name) or DECODED_TYPES[name]]
-    if not isinstance(given, types):
-        yield Fault(f"servicebus write: column '{name}' is {given.simpleString()}", f"cast it to {cast}")
+    return "" if isinstance(given, types) else f"cast it to {cast}"
 
 
 def _property_fault(given: DataType) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
@@ -22,7 +21,7 @@ import pyarrow as pa
 from isthmus.amqp import codec, section, types
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.section import Header
-from isthmus.connectors.servicebus.message.property_struct import describe, is_moment, milliseconds, restore
+from isthmus.connectors.servicebus.message.property_struct import describe, is_moment, milliseconds, property_of
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE
 
 __all__ = [
@@ -270,7 +269,7 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
         annotations |= _place(row)
     fields = {field: row[column] for column, field in _FIELDS.items() if row.get(column) is not None}
     own = row.get("application_properties") or ()
-    application = {key: _restored(value) for key, value in (own.items() if isinstance(own, dict) else own)}
+    application = {key: property_of(value) for key, value in (own.items() if isinstance(own, dict) else own)}
     body, body_type = row.get("body"), row.get("body_type") or "data"
     if isinstance(body, str):
         body = body.encode()
@@ -297,9 +296,3 @@ def _place(row: dict[str, Any]) -> dict[Any, Any]:
     if row.get("enqueued_time") is not None:
         found[types.Symbol("x-opt-enqueued-time")] = types.Timestamp(milliseconds(row["enqueued_time"]))
     return found
-
-
-def _restored(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return types.Timestamp(milliseconds(value))
-    return restore(value) if isinstance(value, dict) else value

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from isthmus.amqp import section
-from isthmus.connectors.servicebus.message.property_struct import describe, restore
+from isthmus.connectors.servicebus.message.property_struct import describe, property_of
 from isthmus.replication.step.message.amqp_value import rule_text
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import MISSING, REMOVED
@@ -91,7 +91,7 @@ _WRITERS: dict[str, Callable[[StepMessage, Any], None]] = {
 def _write_user(message: StepMessage, value: Any) -> None:
     before = message.application_properties
     pairs = value.items() if isinstance(value, dict) else value or ()
-    after = {key: restore(each) if isinstance(each, dict) else each for key, each in pairs}
+    after = {key: property_of(each) for key, each in pairs}
     for name in before.keys() - after.keys():
         message.set_application_property(name, REMOVED)
     for name, each in after.items():

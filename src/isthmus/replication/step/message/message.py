@@ -89,6 +89,8 @@ class StepMessage:
 
     @body.setter
     def body(self, value: bytes | str) -> None:
+        if not isinstance(value, str | bytes | bytearray | memoryview):  # of a number `bytes` makes so many zeros
+            raise TypeError(f"a body is bytes or text, not {type(value).__name__}")
         self._body = value.encode() if isinstance(value, str) else bytes(value)
         self._json = _NO_JSON
         self._set.pop("json", None)

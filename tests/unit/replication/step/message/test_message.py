@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -87,3 +88,11 @@ def test_the_last_property_can_be_removed() -> None:
     read = StepMessage(section.encode_message(b"", application_properties={"only": 1}))
     read.set_application_property("only", REMOVED)
     assert StepMessage(read.encoded()).application_properties == {}
+
+
+@pytest.mark.parametrize("value", [5, True, [1, 2], None, {"a": 1}])
+def test_a_body_that_is_neither_bytes_nor_text_is_refused(value: Any) -> None:
+    made = StepMessage(section.encode_message(b"x"))
+    with pytest.raises(TypeError, match="a body is bytes or text"):
+        made.body = value
+    assert made.encoded() == made.raw
