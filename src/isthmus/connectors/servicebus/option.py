@@ -186,7 +186,9 @@ class SourceOptions(_Options):
         1.0,
         minimum=0.01,
     )
-    batch_rows: int = _option("Messages of a micro-batch at most.", 200_000, minimum=1)
+    batch_rows: int = _option(
+        "Messages of a micro-batch at most; each of `partitions` takes its share.", 200_000, minimum=1
+    )
     batch_bytes: int = _option("Bytes of a micro-batch at most.", 256 << 20, minimum=1)
     spool: str = _option(
         "Folder for the messages of a micro-batch until they are settled; readable by this user alone. "

@@ -143,9 +143,9 @@ class _Receiving:
     """Receives one batch."""
 
     def __init__(self, options: SourceOptions, store: BatchStore, batch: int, reader: int, through: int) -> None:
-        limits = BatchLimits(
-            options.batch_seconds, options.batch_rows, options.batch_bytes, options.window, options.idle_seconds
-        )
+        # Each reader of the batch takes its share.
+        rows, nbytes = (max(1, each // options.partitions) for each in (options.batch_rows, options.batch_bytes))
+        limits = BatchLimits(options.batch_seconds, rows, nbytes, options.window, options.idle_seconds)
         self._options = options
         self._store = store
         self._place = (batch, reader)

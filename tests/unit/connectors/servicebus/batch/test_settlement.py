@@ -84,6 +84,12 @@ def test_a_second_evaluation_reads_the_same_messages(peer: Peer, store: BatchSto
     assert read(store, 6, mode=mode, ordered="false") == [4]
 
 
+@pytest.mark.parametrize(("rows", "share"), [("10", 2), ("3", 1)])
+def test_readers_of_a_batch_share_its_rows(peer: Peer, store: BatchStore, rows: str, share: int) -> None:
+    put(peer, *range(1, 21))
+    assert len(read(store, 5, ordered="false", partitions="4", batch_rows=rows)) == share
+
+
 def test_attempts_of_one_task_that_run_at_once_read_the_same_messages(peer: Peer, store: BatchStore) -> None:
     put(peer, *range(1, 101))
     with ThreadPoolExecutor(4) as pool:
