@@ -141,3 +141,20 @@ def test_i1_a_reason_that_is_no_text_sets_its_own_message_aside_only() -> None:
         ("dead-letter", "\\ud83d is half of it"),
         ("dead-letter", "late"),
     ]
+
+
+def test_i1_of_columns_nan_and_a_count_beyond_int_change_nothing() -> None:
+    message = section.encode_message(
+        b"x", header=section.Header(delivery_count=0xFFFFFFFF), application_properties={"x": float("nan"), "y": 1}
+    )
+    added = RowStage([], added=COLUMNS).take(batch_of([(4, (1,), [message])]))
+    assert added is not None
+    (row,) = rows(RowStage([], written=COLUMNS).take(added))
+    assert (row["message"], row["disposition"]) == (message, None)
+
+
+def test_a_zero_of_another_sign_is_written() -> None:
+    message = section.encode_message(b"x", application_properties={"x": 0.0})
+    read = StepMessage(message)
+    column.write(read, "application_properties", [("x", {"double": -0.0, "type": "double"})])
+    assert str(StepMessage(read.encoded()).application_properties["x"]) == "-0.0"

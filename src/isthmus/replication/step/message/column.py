@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from isthmus.amqp import section
+from isthmus.amqp import codec, section
 from isthmus.connectors.servicebus.message.property_struct import describe, property_of
 from isthmus.replication.step.message.amqp_value import rule_text
 from isthmus.replication.step.message.message import StepMessage
@@ -34,6 +34,7 @@ READ_ONLY = ("enqueued_time", "sequence_number", "delivery_count")
 """Columns that the broker sets: what a step writes into them is not looked at."""
 
 _PARTITION_KEY = "x-opt-partition-key"
+_MOST_INT = 0x7FFFFFFF
 
 
 def read(message: StepMessage, name: str) -> Any:
@@ -46,11 +47,12 @@ def read(message: StepMessage, name: str) -> Any:
         return _plain(rule_text(message.properties.get(_PROPERTIES[name])))
     if name == "time_to_live_ms":
         return section.decode_header(message.raw, message.sections.header).ttl_ms
+    if name == "delivery_count":
+        return min(section.decode_header(message.raw, message.sections.header).delivery_count, _MOST_INT)
     system = {
         "partition_key": "PartitionKey",
         "enqueued_time": "EnqueuedTimeUtc",
         "sequence_number": "SequenceNumber",
-        "delivery_count": "DeliveryCount",
     }
     return _plain(message.sys(system[name]))
 
@@ -95,7 +97,8 @@ def _write_user(message: StepMessage, value: Any) -> None:
     for name in before.keys() - after.keys():
         message.set_application_property(name, REMOVED)
     for name, each in after.items():
-        if name not in before or type(before[name]) is not type(each) or before[name] != each:
+        # As encoded, since NaN is not equal to itself, and 0.0 is to -0.0.
+        if name not in before or codec.encode(before[name]) != codec.encode(each):
             message.set_application_property(name, each)
 
 
