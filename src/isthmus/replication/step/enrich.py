@@ -6,6 +6,7 @@ a look-up in the worker and not a join of Spark's: a lease is one micro-batch of
 Invariants:
     I1. Data that cannot be read after a change leaves the data before in use.
     I2. A key of a CSV file is the text that stands there: 007 is not 7 alone, and NA is not null.
+    I3. A value is added as it stands in the file, or as the text of it: no digit is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,10 @@ __all__ = ["NO_REFERENCE_DATA", "load_reference", "open_enrich"]
 NO_REFERENCE_DATA = "NoReferenceData"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+
+_LIKE_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# What a code or a telephone number begins with, and a number is not written with.
+_PADDED = re.compile(r"\+|-?0[0-9]")
 
 Reference = dict[str, tuple[Any, ...]]
 """By the text of the value that is looked up: the columns to add."""
@@ -88,7 +93,7 @@ def load_reference(path: str, key: str, columns: Sequence[str]) -> Reference:
             keys = table.column(key).to_pylist() if key in table.column_names else []
         else:
             data = Path(path).read_bytes()
-            table = _read_csv(data, wanted)
+            table = _as_written(_read_csv(data, wanted), data)
             keys = _read_csv(data, [key], pa.string()).column(key).to_pylist()
     except (pa.ArrowInvalid, KeyError) as error:
         raise ValueError(f"{path}: {error}") from None
@@ -119,6 +124,28 @@ def _read_csv(data: bytes, columns: Sequence[str], kind: pa.DataType | None = No
     return table
 
 
+def _as_written(table: pa.Table, data: bytes) -> pa.Table:
+    """A table of a CSV file, with texts in place of numbers in each column of which a number would not show what is written: 01234, or
+    more digits than a float has.
+    """
+    import pyarrow as pa
+
+    for at, field in enumerate(table.schema):
+        if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+            continue
+        texts = _read_csv(data, [field.name], pa.string()).column(field.name)
+        if not all(map(_is_written, table.column(at).to_pylist(), texts.to_pylist())):
+            table = table.set_column(at, field.name, texts)
+    return table
+
+
+def _is_written(value: float | None, text: str | None) -> bool:
+    """Whether a number is all that a cell says."""
+    if value is None or text is None or not _LIKE_NUMBER.fullmatch(text := text.strip()):
+        return value is None or not math.isfinite(value)
+    return not _PADDED.match(text) and math.isfinite(value) and Decimal(text) == Decimal(repr(value))
+
+
 def _plain(text: str) -> str:
     """The text of the number, or of the truth value, that a text of a CSV file is: 007 is found by 7, too."""
     if text.lower() in ("true", "false"):
@@ -138,10 +165,17 @@ def _text(value: Any) -> str:
 
 
 def _json_value(value: Any) -> Any:
+    """A cell as JSON says it; numbers that it has not are null."""
+    if isinstance(value, dict):
+        return {name: _json_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(each) for each in value]
     if isinstance(value, datetime | date | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, Decimal):
-        return float(value)
+        return float(value) if Decimal(repr(float(value))) == value else str(value)
     if isinstance(value, bytes):
         return value.hex()
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -28,7 +28,8 @@ class EnrichStep(StepKind):
                 kind=Kind.PATH,
                 required=True,
                 description="File of the reference data: CSV with a header line, or Parquet with a name that ends in `.parquet`. An empty "
-                "cell of a CSV file is null; `NA` is null among numbers, and a text among texts and keys.",
+                "cell of a CSV file is null; `NA` is null among numbers, and a text among texts and keys. A column of numbers that a number "
+                "would not show as they are written (01234, 20 digits) is one of texts.",
                 example="airports.csv",
             ),
             Setting(

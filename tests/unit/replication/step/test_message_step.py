@@ -7,6 +7,8 @@ import io
 import json
 import os
 import time
+from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,54 @@ def test_i2_of_enrich_a_key_is_the_text_that_stands_in_the_file(tmp_path: Path) 
     assert "" not in found
     data.write_text("code,part\nUS,NA\nCA,NA\n")
     assert load_reference(str(data), "code", ["part", "code"]) == {"US": ("NA", "US"), "CA": ("NA", "CA")}
+
+
+@pytest.mark.parametrize(
+    ("cells", "wanted"),
+    [
+        (("01234", "99999"), ["01234", "99999"]),
+        (("+491234", "5"), ["+491234", "5"]),
+        (("12345678901234567890", "1"), ["12345678901234567890", "1"]),
+        (("0.12345678901234567890", "1"), ["0.12345678901234567890", "1"]),
+        (("1e400", "1"), ["1e400", "1"]),
+        (("1.10", "-0.5"), [1.1, -0.5]),
+        (("1e3", ".5"), [1000.0, 0.5]),
+        (("0", "-7"), [0, -7]),
+        (("NA", "7"), [None, 7]),
+        (("NaN", "7.5"), [None, 7.5]),
+        (("inf", "7.5"), [None, 7.5]),
+        (("9007199254740993", "7"), [9007199254740993, 7]),
+    ],
+)
+def test_i3_of_enrich_a_number_of_a_csv_file_loses_no_digit(
+    tmp_path: Path, cells: tuple[str, str], wanted: list[Any]
+) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("id,value\n" + "".join(f"{at},{cell}\n" for at, cell in enumerate(cells)))
+    settings = {"from": str(path), "on": "id = id", "columns": ["value"], "missing": "fail"}
+    found = [passed("enrich", message({"id": at}), **settings).json["value"] for at in range(2)]  # type: ignore[union-attr]
+    assert (found, list(map(type, found))) == (wanted, list(map(type, wanted)))
+
+
+def test_enrich_adds_whatever_a_parquet_file_holds(tmp_path: Path) -> None:
+    value = {
+        "at": datetime(2026, 1, 1),  # noqa: DTZ001 - as Parquet has it
+        "sums": [Decimal("1.50"), Decimal("0.1234567890123456789")],
+        "raw": b"x",
+        "far": float("inf"),
+        "took": timedelta(seconds=1.5),
+    }
+    parquet.write_table(pa.table({"id": [1], "value": [value]}), str(tmp_path / "data.parquet"))
+    settings = {"from": str(tmp_path / "data.parquet"), "on": "id = id", "columns": ["value"], "missing": "fail"}
+    found = passed("enrich", message({"id": 1}), **settings)
+    assert isinstance(found, StepMessage), found
+    assert found.json["value"] == {
+        "at": "2026-01-01T00:00:00",
+        "sums": [1.5, "0.1234567890123456789"],
+        "raw": "78",
+        "far": None,
+        "took": 1.5,
+    }
 
 
 def test_enrich_finds_nothing_for_null(tmp_path: Path) -> None:
@@ -232,6 +282,36 @@ def test_i3_a_rotated_key_of_another_length_is_not_used(
     assert guarded(encrypt, read) is None
     assert jwe.unseal(read.body, AESGCM(bytes(32))) == b'{"a": 1}'
     assert "A256GCM takes a key of 256 bits, this one has 128" in caplog.text
+
+
+def test_i2_of_encrypt_what_a_message_has_of_an_earlier_encryption_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text(bytes(32).hex())
+    settings = {"key": f"file:{path}", "format": "aes-gcm"}
+    stale = {"isthmus-content-type": "stale", "isthmus-key-id": "stale"}
+    clear = section.encode_message(b"x", application_properties=stale)
+    sealed = passed("encrypt", clear, **settings)
+    assert isinstance(sealed, StepMessage)
+    opened = passed("decrypt", sealed.raw, **settings)
+    assert isinstance(opened, StepMessage)
+    assert (opened.body, opened.get_property("content_type"), opened.application_properties) == (b"x", None, {})
+    again = passed("encrypt", sealed.raw, **settings)
+    assert again[1:] == (
+        "StepFailed",
+        "step encrypt: ValueError: the body is encrypted already; use the format jwe to encrypt it twice",
+    )  # type: ignore[index]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_jwe_is_opened_as_often_as_it_was_sealed(tmp_path: Path, times: int) -> None:
+    path = tmp_path / "key"
+    path.write_text(bytes(32).hex())
+    settings = {"key": f"file:{path}", "format": "jwe"}
+    found: Any = StepMessage(message({"a": 1}))
+    for kind in ("encrypt", "decrypt"):
+        for _ in range(times):
+            found = passed(kind, found.raw, **settings)
+    assert (found.json, found.get_property("content_type")) == ({"a": 1}, "application/json")
 
 
 def test_a_token_has_the_form_of_rfc_7516() -> None:
