@@ -64,14 +64,17 @@ def open_encrypt(settings: Settings) -> MessageStep:
         return None
 
     def plain(message: StepMessage) -> Disposition | None:
+        if message.user(_ENCRYPTION) is not MISSING:
+            # Its properties name one key and one ContentType, without which nobody would get at what is within.
+            raise ValueError("the body is encrypted already; use the format jwe to encrypt it twice")
         key = ring.get()
         nonce = os.urandom(jwe.NONCE_BYTES)
         message.body = nonce + _cipher(key.octets).encrypt(nonce, message.body, None)
         message.set_application_property(_ENCRYPTION, algorithm)
-        if key_id := own_id or key.key_id:
-            message.set_application_property(_KEY_ID, key_id)
-        if content_type := message.get_property("content_type"):
-            message.set_application_property(_CONTENT_TYPE, str(content_type))
+        content_type = message.get_property("content_type")
+        for name, value in ((_KEY_ID, own_id or key.key_id), (_CONTENT_TYPE, str(content_type or ""))):
+            if value or message.user(name) is not MISSING:
+                message.set_application_property(name, value or REMOVED)
         message.set_property("content_type", OCTETS)
         return None
 
