@@ -35,6 +35,9 @@ __all__ = ["BatchSettlement"]
 # Requests under way at once: a namespace far away answers each after a round trip.
 PIPELINE = 32
 LATE_LOOK_SECONDS = 5.0
+LATE_PAGE, LATE_PAGES = 100, 4
+# The state of a message that is received by its number only.
+DEFERRED = 1
 
 
 class BatchSettlement:
@@ -122,11 +125,26 @@ class BatchSettlement:
             return
         self._late_look = now + LATE_LOOK_SECONDS
         for number, reader in listed:
-            sequences = [sequence for sequence, _ in self._store.late(number, reader)]
-            lowest, highest = min(sequences, default=0), max(sequences, default=-1)
-            page = self._node.call(lambda management, lowest=lowest: management.peek(lowest, 1))  # type: ignore[misc]
-            if not page or standing(page[0]).sequence > highest:
+            if not self._comes_again({sequence for sequence, _ in self._store.late(number, reader)}):
                 self._store.remove_late(number, reader)
+
+    def _comes_again(self, sequences: set[int]) -> bool:
+        """Whether one of these messages is still there, and will be delivered: a row that was deferred stays, and is not.
+
+        Where other messages are among them, and are more than `LATE_PAGES`, that is not known, and they count as such.
+        """
+        at, last = min(sequences, default=0), max(sequences, default=-1)
+        for _ in range(LATE_PAGES):
+            page = self._node.call(lambda management, at=at: management.peek(at, LATE_PAGE))  # type: ignore[misc]
+            for found in map(standing, page):
+                if found.sequence > last:
+                    return False
+                if found.sequence in sequences and found.state != DEFERRED:
+                    return True
+                at = found.sequence + 1
+            if not page or at > last:
+                return False
+        return True
 
     def close(self) -> None:
         """Ends the connection."""

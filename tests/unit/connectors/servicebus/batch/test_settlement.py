@@ -192,6 +192,35 @@ def test_a_message_whose_lock_was_lost_is_completed_when_it_comes_again_and_beco
     assert store.all_late() == {}
 
 
+@pytest.mark.parametrize(
+    ("states", "late", "stays"),
+    [
+        ((1,), (1,), False),
+        ((1, 0), (1, 2), True),
+        ((1, 0, 1), (1, 3), False),
+        ((0, 1), (2, 3), False),
+        ((1,) * 150, tuple(range(1, 151)), False),
+        ((0,) * 999, (1000,), False),
+        ((0,) * 999, (0, 1000), True),  # too far apart to be looked through
+    ],
+)
+def test_a_deferred_message_is_not_waited_for(
+    peer: Peer,
+    store: BatchStore,
+    settlement: BatchSettlement,
+    states: tuple[int, ...],
+    late: tuple[int, ...],
+    stays: bool,
+) -> None:
+    with peer.lock:
+        for state in states:
+            annotations = {"x-opt-message-state": types.Int(state)}
+            peer.queues["q"].put(section.encode_message(b"x", annotations=annotations))
+    store.add_late(1, 0, [(sequence, 1000) for sequence in late])
+    settlement.settle_through(1)
+    assert bool(store.all_late()) == stays
+
+
 def test_an_entity_that_was_made_anew_counts_from_one_again(peer: Peer, store: BatchStore) -> None:
     """Its messages have the numbers of others that were committed, and came at another time."""
     store.add_late(1, 0, [(1, 1000)])
