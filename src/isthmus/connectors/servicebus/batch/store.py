@@ -166,20 +166,30 @@ class BatchStore:
         if fault:
             raise BatchLockError(str(self.folder), fault)
         _sweep(self.folder)
-        fd = os.open(self.folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         limit = time.monotonic() + OWNER_SECONDS
-        try:
-            while not _locked(fd):  # the driver of the run before may just be ending
-                if time.monotonic() > limit:
-                    os.close(fd)
-                    return False
-                time.sleep(0.1)
-        except OSError as error:
-            os.close(fd)
-            raise BatchLockError(str(self.folder), error.strerror or str(error)) from error
-        self._owner = fd
+        while self._owner is None:
+            fd = self._open_owner()
+            try:
+                while not _locked(fd):  # the driver of the run before may just be ending
+                    if time.monotonic() > limit:
+                        os.close(fd)
+                        return False
+                    time.sleep(0.1)
+            except OSError as error:
+                os.close(fd)
+                raise BatchLockError(str(self.folder), error.strerror or str(error)) from error
+            if _is_file(fd, self.folder / "owner"):
+                self._owner = fd
+            else:  # it has ended, and removed the folder with this file
+                os.close(fd)
         self.guard()
         return True
+
+    def _open_owner(self) -> int:
+        while True:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # it was removed in between
+                return os.open(self.folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def entity(self, path: str) -> str:
         """Whose messages the batches hold: the path of an earlier run that has left some, else this one, which is noted."""
@@ -358,6 +368,13 @@ def _locked(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_file(fd: int, path: Path) -> bool:
+    """Whether the path still leads to an open file."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), path.stat())
+    return False
 
 
 def _sweep(own: Path) -> None:

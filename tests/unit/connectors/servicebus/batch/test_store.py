@@ -130,3 +130,24 @@ def test_folders_of_queries_that_ended_long_ago_are_removed_unless_in_use(store:
         os.utime(each.folder, (long_ago, long_ago))
     assert BatchStore(base / "new").claim()
     assert [each.folder.exists() for each in (old, used, strange)] == [False, True, True]
+
+
+def test_i3_a_folder_that_its_owner_removes_as_it_ends_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that is stopped and started again at once: the second driver waits for the lock of a file that is gone then."""
+    first, second, third = (BatchStore(tmp_path / "query") for _ in range(3))
+    assert first.claim()
+    locked = module._locked
+
+    def ends(fd: int) -> bool:
+        first.close()
+        return locked(fd)
+
+    monkeypatch.setattr(module, "_locked", ends)
+    assert second.claim()
+    assert second.exists()
+    monkeypatch.setattr(module, "_locked", locked)
+    monkeypatch.setattr(module, "OWNER_SECONDS", 0.0)
+    assert not third.claim()
+    second.close()
