@@ -31,7 +31,7 @@ from isthmus.message.name import ENQUEUED_TIME, SEQUENCE_NUMBER
 from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings
 from isthmus.replication.step.message.field import ABSENT, is_utf8, reader
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.topology.step.window import FUNCTION
+from isthmus.topology.step.window import FUNCTION, result_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,8 +171,7 @@ def result_of(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON body of a window's message."""
     body: dict[str, Any] = {"window_start": _text(row["start_ms"]), "window_end": _text(row["end_ms"])}
     body |= {
-        name.removeprefix("property:").removeprefix("system:"): value
-        for name, value in zip(settings.get("by") or (), json.loads(row["by"]), strict=True)
+        result_name(name): value for name, value in zip(settings.get("by") or (), json.loads(row["by"]), strict=True)
     }
     return body | {name: _number(row[f"v{at}"]) for at, name in enumerate(settings["fields"])}
 

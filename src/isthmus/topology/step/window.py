@@ -8,7 +8,7 @@ from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.step.base import StepKind, check_field, on_failure
 
-__all__ = ["FUNCTION", "AggregateStep", "DeduplicateStep"]
+__all__ = ["FUNCTION", "AggregateStep", "DeduplicateStep", "result_name"]
 
 _DAY_MS = 86_400_000
 FUNCTION = re.compile(r"(count|sum|avg|min|max)\(\s*([^()]+?)\s*\)|count")
@@ -30,6 +30,11 @@ _SPOOL = Setting(
     "of Spark are on other machines, on storage that all of them share under one path.",
     example="/var/spool/isthmus",
 )
+
+
+def result_name(by: str) -> str:
+    """The field of a result that holds a value of `by`."""
+    return by.removeprefix("property:").removeprefix("system:")
 
 
 class DeduplicateStep(StepKind):
@@ -129,6 +134,17 @@ class AggregateStep(StepKind):
             check_field(name, values, "by", document)
         if values.written("fields") and not values["fields"]:
             document.fault(values.at("fields"), "fields is empty", "write fields: {flights: count}")
+        taken = {"window_start": "window_start", "window_end": "window_end"}
+        for name, shown in [(each, result_name(each)) for each in values["by"] or ()] + [
+            (each, each) for each in values["fields"] or {}
+        ]:
+            if shown in taken:
+                document.fault(
+                    values.at("fields"),
+                    f"the field {shown} of the result would hold {taken[shown]} and {name}",
+                    "give the field another name" if name in (values["fields"] or {}) else "write one of them",
+                )
+            taken[shown] = name
         for text in (values["fields"] or {}).values():
             match = FUNCTION.fullmatch(text.strip())
             if match is None:
