@@ -61,7 +61,7 @@ class ReduceStep(StepKind):
             Setting(
                 name="remove",
                 kind=Kind.TEXTS,
-                description="The fields that go; `property:NAME` is an application property.",
+                description="The fields that go, on the way to them also those of each element of a list; `property:NAME` is an application property.",
                 example="[passenger.name, property:debug]",
             ),
             on_failure("dead-letter", "a message whose body is no JSON object (reason `StepFailed`)"),

@@ -368,6 +368,12 @@ def test_map_and_reduce() -> None:
     assert passed("map", message([1]), fields={"a": "a"})[1] == "StepFailed"  # type: ignore[index]
 
 
+def test_reduce_takes_a_field_out_of_each_element_of_a_list() -> None:
+    given = message({"a": [{"name": "x", "n": 1}, [{"name": "y"}], 5], "b": {"name": "z"}, "name": [1]})
+    reduced = passed("reduce", given, remove=["a.name", "b.name.x"])
+    assert reduced.json == {"a": [{"n": 1}, [{}], 5], "b": {"name": "z"}, "name": [1]}  # type: ignore[union-attr]
+
+
 def test_normalise_writes_every_encoding_in_every_other(tmp_path: Path) -> None:
     schema = tmp_path / "s.avsc"
     schema.write_text(

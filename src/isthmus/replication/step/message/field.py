@@ -51,13 +51,18 @@ def put(body: dict[str, Any], field: str, value: Any) -> None:
 
 
 def take_out(body: dict[str, Any], field: str) -> None:
-    """Take a field out of a JSON object, if it is there."""
-    *above, last = field.split(".")
-    inner: Any = body
-    for name in above:
-        inner = inner.get(name) if isinstance(inner, dict) else None
-    if isinstance(inner, dict):
-        inner.pop(last, None)
+    """Take a field out of a JSON object, if it is there; on the way to it also out of each element of a list."""
+    _take_out(body, field.split("."))
+
+
+def _take_out(value: Any, path: list[str]) -> None:
+    if isinstance(value, list):
+        for each in value:
+            _take_out(each, path)
+    elif isinstance(value, dict) and len(path) > 1:
+        _take_out(value.get(path[0]), path[1:])
+    elif isinstance(value, dict):
+        value.pop(path[0], None)
 
 
 def is_utf8(text: str) -> bool:
