@@ -77,7 +77,11 @@ def check_columns(names: Sequence[str]) -> None:
         raise InvalidArgumentError(
             "isthmus_kafka writes rows with a column 'value' (binary or string; null: a tombstone)"
         )
-    faults = []
+    faults = [
+        Fault(f"isthmus_kafka write: there are two columns '{name}'", "drop one of them")
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
     for name in names:
         if name in _WRITTEN or name in _PLACE:
             continue

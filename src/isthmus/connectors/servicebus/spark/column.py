@@ -81,7 +81,11 @@ def written_columns(schema: StructType) -> list[str]:
     known = (
         ("message", *PLACE_COLUMNS) if encoded else ("body", *DECODED_TYPES, *PLACE_COLUMNS, "application_properties")
     )
-    faults: list[Fault] = []
+    faults = [
+        Fault(f"servicebus write: there are two columns '{name}'", "drop one of them")
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
     for field in schema.fields:
         if field.name not in known:
             faults.append(_unknown(field.name, known, encoded))

@@ -38,6 +38,7 @@ __all__ = [
 
 # The body's type in the row of a message that cannot be read.
 UNREADABLE_BODY = "unreadable"
+_BODY_TYPES = ("data", "value", "sequence", "none", UNREADABLE_BODY)
 
 RAW_DDL = "message binary, lock_token binary, sequence_number long"
 RAW_SCHEMA = pa.schema([("message", pa.binary()), ("lock_token", pa.binary()), ("sequence_number", pa.int64())])
@@ -271,6 +272,8 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
     own = row.get("application_properties") or ()
     application = {key: property_of(value) for key, value in (own.items() if isinstance(own, dict) else own)}
     body, body_type = row.get("body"), row.get("body_type") or "data"
+    if body_type not in _BODY_TYPES:
+        raise ValueError(f"column 'body_type' holds {body_type!r}; write {', '.join(_BODY_TYPES)} or null")
     if isinstance(body, str):
         body = body.encode()
     if body_type in ("value", "sequence") and body:

@@ -97,6 +97,8 @@ def test_columns_of_which_nothing_is_written_are_refused() -> None:
     check_columns(["value", "topic", "offset", "timestamp"])
     with pytest.raises(InvalidArgumentError, match="column 'value'"):
         check_columns(["key"])
+    with pytest.raises(ConfigError, match="there are two columns 'key'; drop one of them"):
+        check_columns(["value", "key", "key"])
     with pytest.raises(ConfigError, match="write headers"):
         check_columns(["value", "header"])
 

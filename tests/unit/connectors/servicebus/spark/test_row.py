@@ -194,3 +194,8 @@ def test_a_sender_does_not_choose_the_sequence_number_that_is_read() -> None:
     for messages, expected in (([first, second], [7000, 8000]), ([second, first], [8000, 7000])):
         one_by_one = SequenceFinder()
         assert [number for message in messages for number in one_by_one.of([message])] == expected
+
+
+def test_a_body_of_a_type_that_is_unknown_is_refused() -> None:
+    with pytest.raises(ValueError, match="column 'body_type' holds 'Value'; write data, value, sequence"):
+        encode({"body": b"x", "body_type": "Value"})
