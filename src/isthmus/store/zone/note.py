@@ -34,11 +34,13 @@ class Note(NamedTuple):
         promise: the highest epoch that has asked this copy; a lower one must not write.
         repair: while the copy is being brought up to date: the position that the others had when that began. It then
             holds nothing to rely on, but knows that history went on to there.
+        began: the epoch in which that began; the position is of an earlier one until something is written in it.
     """
 
     set_name: str
     promise: int = 0
     repair: Position | None = None
+    began: int = 0
 
 
 def read_note(folder: Path) -> Note | None:
@@ -57,8 +59,9 @@ def read_note(folder: Path) -> Note | None:
         if int(check, 16) != zlib.crc32(body):
             raise ValueError
         told = json.loads(body)
-        repair = told["repair"]
-        return Note(str(told["set"]), int(told["promise"]), Position(*map(int, repair)) if repair else None)
+        repair = Position(*map(int, told["repair"])) if told["repair"] else None
+        began = told.get("began", repair.epoch if repair is not None else 0)
+        return Note(str(told["set"]), int(told["promise"]), repair, int(began))
     except (ValueError, KeyError, TypeError):
         raise NoteError(f"'{folder / _NAME}' is not as it was written") from None
 
@@ -69,5 +72,6 @@ def write_note(folder: Path, note: Note) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    body = json.dumps({"set": note.set_name, "promise": note.promise, "repair": note.repair}).encode()
+    told = {"set": note.set_name, "promise": note.promise, "repair": note.repair, "began": note.began}
+    body = json.dumps(told).encode()
     write_file(folder / _NAME, body + b"\n%08x" % zlib.crc32(body))

@@ -74,6 +74,8 @@ class Repair:
         self._thread: threading.Thread | None = None
         self._watches: dict[Member, FileWatch] = {}
         self._verifying: dict[Member, Iterator[int]] = {}
+        # What the others had on disk when the last way back of each copy began.
+        self._bases: dict[Member, Position] = {}
         self._verified_at = {member: time.monotonic() for member in journal.members}
 
     def start(self) -> None:
@@ -207,7 +209,7 @@ class Repair:
         if note is not None and note.repair is None:
             # It was told whole for a moment.
             with suppress(StoreError):
-                member.write_note(note._replace(repair=Position(epoch, member.applied)))
+                member.write_note(note._replace(repair=self._bases[member], began=epoch))
 
     def _bring_back(self, member: Member, epoch: int) -> str:
         """How it was done."""
@@ -216,7 +218,8 @@ class Repair:
             leader = journal.leader
             if leader is member:
                 raise StoreError("it is the last copy that can be read")
-            base = Position(epoch, leader.applied)
+            # With its own epoch: were it the one of now, no copy had as much until something is written.
+            base = self._bases[member] = position_of(leader.opened())
         # What the note tells of must be on disk somewhere: a start waits for it.
         if not journal.wait_all_synced(base.sequence, _SYNC_SECONDS) or leader.state is not ZoneState.SERVING:
             raise StoreError("the disks of the other zones have not answered yet")
@@ -226,9 +229,9 @@ class Repair:
         note = member.read_note()
         if note is not None and note.set_name != journal.set_name:
             raise StoreError(f"'{member.folder}' holds a copy of another namespace; name another folder, or empty it")
-        if note is None or (note.repair is not None and note.repair.epoch != epoch):  # I5
+        if note is None or (note.repair is not None and note.began != epoch):  # I5
             member.must_copy = True
-        member.write_note(Note(journal.set_name, epoch, base))  # I1
+        member.write_note(Note(journal.set_name, epoch, base, epoch))  # I1
         common: int | None = None
         if not member.must_copy:
             try:

@@ -77,7 +77,7 @@ class Model:
         serving = [chosen]
         waiting = [copy for copy in present if copy != chosen]
         sequence = self.position(chosen).sequence
-        if not self.repair(chosen, waiting.pop(), serving, Position(epoch, sequence)):
+        if not self.repair(chosen, waiting.pop(), serving, self.position(chosen)):
             return
         held = [value for _, value in self.logs[chosen]]
         assert [value for value in held if value in set(self.acknowledged)] == self.acknowledged
@@ -87,7 +87,7 @@ class Model:
                 serving.remove(self.rng.choice(serving))
             elif what < 0.2 and len(serving) == 2:
                 back = next((copy for copy in present if copy not in serving), None)
-                if back is not None and not self.repair(serving[0], back, serving, Position(epoch, sequence)):
+                if back is not None and not self.repair(serving[0], back, serving, self.position(serving[0])):
                     return
             else:
                 sequence += 1
@@ -121,4 +121,5 @@ def test_nothing_acknowledged_is_ever_missing_whatever_dies() -> None:
             # Two copies of which one is under repair may lack what the third has: then a start is refused, rightly.
             if elect([model.candidate(copy) for copy in present]) is not None:
                 model.run(present)
+            assert elect([model.candidate(copy) for copy in range(3)]) is not None, "all three are there"
         assert len(model.acknowledged) == len(set(model.acknowledged))

@@ -20,7 +20,7 @@ from isthmus.store.zone import journal as zone_journal
 from isthmus.store.zone.change import DELETE, POSITION_KEY, PUT, Position, Touched, ZoneBatch, log_key, pack_position
 from isthmus.store.zone.member import Member, write_changes
 from isthmus.store.zone.note import read_note
-from isthmus.store.zone.resilver import common_sequence, copy_rows, copy_touched
+from isthmus.store.zone.resilver import common_sequence, copy_rows, copy_touched, copy_whole
 from isthmus.store.zone.status import ZoneState
 
 LONG_SECONDS = 120.0
@@ -669,3 +669,32 @@ def test_i5_a_way_back_that_a_kill_ended_leaves_nothing_of_what_the_others_have_
     put(journal, "new")
     journal.close()
     assert [held_by(folder) for folder in left] == [["a", "new"]] * 3
+
+
+def test_a_kill_on_the_way_back_before_anything_is_written_refuses_no_start(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the others hold is of an earlier epoch then, and is all that there is."""
+    journal = ZonedJournal(folders)
+    put_everywhere(journal, "a")
+    journal.close()
+    left = [folder.parent.with_name(folder.parent.name + "-left") for folder in folders]
+    copied = threading.Event()
+
+    def copy(source: RocksJournal, scratch: Path, folder: Path) -> None:
+        for each, target in zip(folders, left, strict=True):  # a kill
+            copy_as_at_one_time(each, target)
+        copied.set()
+        copy_whole(source, scratch, folder)
+
+    journal = ZonedJournal(folders)
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "copy_whole", copy)
+        journal.drop(journal.members[1], "it failed", is_damaged=True)
+        assert copied.wait(LONG_SECONDS)
+        all_serve(journal)
+    journal.close()
+    journal = ZonedJournal(left)
+    all_serve(journal)
+    assert keys(journal) == ["a"]
+    journal.close()
