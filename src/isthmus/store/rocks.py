@@ -244,13 +244,23 @@ class RocksJournal:
         # After a failed write RocksDB takes no more; only a new start helps, and that needs room for what the log
         # holds. On a disk that is still full the old one stays: it can be read, and writes go on being refused.
         with self._use:
-            reason = "a back-up or a sync is under way" if self._users else self._lack_of_room()
+            reason = (
+                "a back-up or a sync is under way" if self._users else self._lack_of_files() or self._lack_of_room()
+            )
             if not reason:
                 self._renew()
             elif self._database is None:
                 raise StoreError(f"The store in '{self._folder}' cannot be reopened: {reason}")
             else:
                 self._failed = self._failed or reason
+
+    def _lack_of_files(self) -> str:
+        """Without the file that names all others an empty store would be made in place of this one."""
+        try:
+            (self._folder / "CURRENT").stat()
+        except OSError as error:
+            return f"'{self._folder / 'CURRENT'}': {error.strerror or error}"
+        return ""
 
     def _lack_of_room(self) -> str:
         try:

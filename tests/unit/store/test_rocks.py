@@ -91,6 +91,19 @@ def test_without_room_to_reopen_reads_go_on(tmp_path: Path, monkeypatch: pytest.
     journal.close()
 
 
+def test_a_reopen_makes_no_empty_store_where_the_files_have_gone(tmp_path: Path) -> None:
+    journal = with_ten_keys(tmp_path)
+    for file in (tmp_path / "store").iterdir():
+        file.unlink()
+    journal.reopen()
+    assert "CURRENT" in journal.failure
+    assert len(list(journal.scan(b"", b"\xff"))) == 10
+    with pytest.raises(StoreError, match="CURRENT"):
+        put(journal, b"more", b"x")
+    assert not (tmp_path / "store" / "CURRENT").exists()
+    journal.close()
+
+
 def test_a_full_disk_refuses_writes_and_keeps_what_was_synced(tmp_path: Path) -> None:
     """A file size limit stands in for the full disk: the log cannot grow."""
     script = """

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import threading
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 from isthmus.errors import StoreError
 from isthmus.store.zone.change import Position, Touched
 from isthmus.store.zone.member import Member
-from isthmus.store.zone.note import Note
+from isthmus.store.zone.note import Note, NoteError, read_note
 from isthmus.store.zone.resilver import (
     common_sequence,
     copy_rows,
@@ -54,6 +55,8 @@ _SYNC_SECONDS = 10.0
 # All of a copy is read once in so long, this much at a time.
 _VERIFY_SECONDS = 3600.0
 _VERIFY_REST_SECONDS = 0.02
+# Of this process or this machine, not of a disk.
+_OWN_LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class _StoppedError(Exception):
@@ -129,14 +132,20 @@ class Repair:
         if watch is None:
             watch = self._watches[member] = FileWatch(member.database)
         reason = ""
+        is_damaged = True
         try:
-            reason = watch.look(opened.tables) or ("" if member.read_note() is not None else "its note cannot be read")
+            reason = watch.look(opened.tables) or ("" if read_note(member.folder) is not None else "its note has gone")
             if not reason:
                 self._verify(member)
-        except StoreError as error:
+        except (StoreError, NoteError) as error:
             reason = str(error)
+        except OSError as error:
+            if error.errno in _OWN_LACKS:
+                return
+            # No damage: where all copies are met by it at once, each must count again when it can be looked at.
+            reason, is_damaged = error.strerror or str(error), False
         if reason and member.journal is opened and member.state is ZoneState.SERVING:
-            self._journal.drop(member, reason, is_damaged=True)
+            self._journal.drop(member, reason, is_damaged=is_damaged)
 
     def _verify(self, member: Member) -> None:
         """Go on reading a copy from its begin to its end."""

@@ -45,6 +45,9 @@ class FileWatch:
 
         Args:
             tables: gives the names of the tables that the store has live.
+
+        Raises:
+            OSError: the files cannot be looked at now, which says nothing of what they hold.
         """
         try:
             current = (self._folder / "CURRENT").read_text(encoding="ascii").strip()
@@ -55,8 +58,6 @@ class FileWatch:
             return "CURRENT is not as it was written"
         except FileNotFoundError as error:
             return f"'{Path(str(error.filename)).name}' has gone"
-        except OSError as error:
-            return error.strerror or str(error)
 
     def _look_at_tables(self, tables: Callable[[], Sequence[str]]) -> str:
         before, self._tables = self._tables, {}

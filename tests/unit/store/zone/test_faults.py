@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -15,7 +16,7 @@ import pytest
 
 from isthmus.errors import StoreError
 from isthmus.store import RocksJournal
-from isthmus.store.zone import ZonedJournal, repair
+from isthmus.store.zone import ZonedJournal, repair, watch
 from isthmus.store.zone import journal as zone_journal
 from isthmus.store.zone.change import DELETE, POSITION_KEY, PUT, Position, Touched, ZoneBatch, log_key, pack_position
 from isthmus.store.zone.member import Member, write_changes
@@ -584,7 +585,7 @@ def test_i5_a_copy_does_not_keep_what_the_others_have_lost(
     lost = Position(opened.epoch, opened.sequence)
     for member in opened.members[:2]:
         member.drain()
-        losing_last(member, lost)
+        losing(member, lost, b"lost")
     for member in opened.members[:2]:
         opened.drop(member, "it failed")
     until(lambda: takes_writes(opened, "new"))
@@ -595,24 +596,24 @@ def test_i5_a_copy_does_not_keep_what_the_others_have_lost(
     assert [held_by(folder) for folder in folders] == [["a", "last", "new"]] * 3
 
 
-def losing_last(member: Member, lost: Position) -> None:
-    """When the copy is opened again its last batch is not there."""
+def losing(member: Member, lost: Position, key: bytes) -> None:
+    """When the copy is opened again its last batch, which put one key, is not there."""
     journal = member.opened()
     reopen = journal.reopen
 
-    def losing() -> None:
+    def reopen_without() -> None:
         reopen()
         before = Position(lost.epoch, lost.sequence - 1)
         write_changes(
             journal,
             [
-                (DELETE, b"lost", b""),
+                (DELETE, key, b""),
                 (DELETE, log_key(lost.sequence), b""),
                 (PUT, POSITION_KEY, pack_position(before)),
             ],
         )
 
-    journal.reopen = losing  # type: ignore[method-assign]
+    journal.reopen = reopen_without  # type: ignore[method-assign]
 
 
 def test_an_unexpected_fault_on_the_way_back_is_not_its_end(
@@ -698,3 +699,50 @@ def test_a_kill_on_the_way_back_before_anything_is_written_refuses_no_start(
     all_serve(journal)
     assert keys(journal) == ["a"]
     journal.close()
+
+
+def test_all_folders_that_cannot_be_looked_at_for_a_while_come_back(
+    opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one power supply feeds all disks: the copies are no worse for it."""
+    put_everywhere(opened, "a")
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "_seen", refused)
+        opened._repair.wake()
+        until(lambda: opened.serving_count == 0)
+    assert opened.get(b"a") == b"x"
+    until(lambda: takes_writes(opened, "b"))
+    all_serve(opened)
+    assert keys(opened) == ["a", "b"]
+
+
+def test_a_copy_that_was_removed_while_all_had_failed_is_no_empty_one(
+    opened: ZonedJournal, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vote would stand for what it held."""
+    put_everywhere(opened, "a")
+    batch = opened.batch()
+    batch.put(b"b", b"x")
+    opened.write(batch)
+    for member in opened.members:
+        member.drain()
+    last = Position(opened.epoch, opened.sequence)
+    monkeypatch.setattr(opened._repair, "wake", lambda: None)
+    for member in opened.members:
+        opened.drop(member, "it failed")
+    first, second, third = opened.members
+    losing(second, last, b"b")
+    away = first.folder.rename(first.folder.with_name("away"))
+    for file in third.database.iterdir():
+        file.unlink()
+    assert not takes_writes(opened, "c")
+    assert opened.get(b"b") == b"x"
+    away.rename(first.folder)
+    monkeypatch.undo()
+    until(lambda: takes_writes(opened, "c"))
+    assert keys(opened) == ["a", "b", "c"]
+    all_serve(opened)
