@@ -140,7 +140,8 @@ class Repair:
         except (StoreError, NoteError) as error:
             reason = str(error)
         except OSError as error:
-            if error.errno in _OWN_LACKS:
+            # The last one is read on all the same, and the others come back from it.
+            if error.errno in _OWN_LACKS or self._journal.serving_count == 1:
                 return
             # No damage: where all copies are met by it at once, each must count again when it can be looked at.
             reason, is_damaged = error.strerror or str(error), False

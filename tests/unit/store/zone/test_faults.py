@@ -713,7 +713,10 @@ def test_all_folders_that_cannot_be_looked_at_for_a_while_come_back(
     with monkeypatch.context() as patch:
         patch.setattr(watch, "_seen", refused)
         opened._repair.wake()
-        until(lambda: opened.serving_count == 0)
+        until(lambda: opened.serving_count == 1)
+        opened._repair.wake()
+        with pytest.raises(StoreError):
+            put(opened, "refused")
     assert opened.get(b"a") == b"x"
     until(lambda: takes_writes(opened, "b"))
     all_serve(opened)
