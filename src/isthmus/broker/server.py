@@ -211,7 +211,7 @@ class Server:
             return store, BlobFolder(data / LARGE_FOLDER), lambda index: _open_fragments(data, index)
         zoned = open_zoned(data, zones)
         self._stack.callback(close_zoned, zoned)
-        self._zone_files = ZoneFiles(data, zoned.zones)
+        self._zone_files = ZoneFiles(data, zoned.zones, zoned.journal.set_name)
         self._zone_files.restore()
         return zoned.journal, zoned.blobs, zoned.open_fragments
 

@@ -11,6 +11,7 @@ Invariants:
     I1. A namespace that was served from zones is not served from its data folder alone: it would be empty.
     I2. A folder that holds a namespace of its own is not taken as a zone.
     I3. Keys and certificate that the data folder lacks are taken from the zones.
+    I4. Nothing is taken from a zone of another namespace, and nothing in it is written over.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from isthmus.broker.security.keyring import KEY_FILE
 from isthmus.entities import BlobFiles, FragmentStores, Journal
 from isthmus.errors import InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal, make_private
-from isthmus.store.zone import COPIES, ZonedBlobs, ZonedJournal, ZoneStatus
+from isthmus.store.zone import COPIES, NoteError, ZonedBlobs, ZonedJournal, ZoneStatus, read_note
 from isthmus.whole_file import write_file
 
 __all__ = [
@@ -128,7 +129,7 @@ def open_zoned(data: Path, zones: Sequence[Path]) -> _Zoned:
     is_taken_over = not is_known and (data / _STORE / "CURRENT").exists()
     journal = ZonedJournal([zone / _STORE for zone in zones], share=_SHARE, may_found=not is_known)
     try:
-        blobs = ZonedBlobs([zone / LARGE_FOLDER for zone in zones])
+        blobs = ZonedBlobs([zone / LARGE_FOLDER for zone in zones], journal.set_name)
     except BaseException:
         journal.close()
         raise
@@ -211,11 +212,13 @@ class ZoneFiles:
     Args:
         data: the data folder, whose files count.
         zones: folders.
+        set_name: of the copies of the namespace's store.
     """
 
-    def __init__(self, data: Path, zones: Sequence[Path]) -> None:
+    def __init__(self, data: Path, zones: Sequence[Path], set_name: str) -> None:
         self._data = data
         self._zones = tuple(zones)
+        self._set_name = set_name
         self._stamps: dict[Path, tuple[int, int]] = {}
 
     def restore(self) -> None:
@@ -225,11 +228,12 @@ class ZoneFiles:
             StoreError: the data folder refuses.
         """
         has_certificate = (self._data / "certificate").exists()
-        for name in sorted({each for zone in self._zones for each in _small_files(zone)}):
+        zones = [zone for zone in self._zones if not self._is_foreign(zone)]
+        for name in sorted({each for zone in zones for each in _small_files(zone)}):
             target = self._data / name
             if target.exists() or (name.parent.name and has_certificate):
                 continue
-            found = [zone / name for zone in self._zones if _is_there(zone / name)]
+            found = [zone / name for zone in zones if _is_there(zone / name)]
             newest = max(found, key=lambda path: path.stat().st_mtime_ns)
             try:
                 make_private(target.parent)
@@ -240,8 +244,9 @@ class ZoneFiles:
 
     def mirror(self) -> None:
         """Copy what has changed, or what a zone lacks, into the zones; a zone that refuses is tried again."""
+        zones = [zone for zone in self._zones if not self._is_foreign(zone)]
         for name in _small_files(self._data):
-            for zone in self._zones:
+            for zone in zones:
                 with contextlib.suppress(OSError, StoreError):
                     found = (self._data / name).stat()
                     stamp = (found.st_mtime_ns, found.st_size)
@@ -250,6 +255,13 @@ class ZoneFiles:
                         make_private(copy.parent)
                         write_file(copy, (self._data / name).read_bytes())
                         self._stamps[copy] = stamp
+
+    def _is_foreign(self, zone: Path) -> bool:
+        """Whether a zone is of another namespace (I4)."""
+        with contextlib.suppress(OSError, NoteError):
+            note = read_note(zone / _STORE)
+            return note is not None and note.set_name != self._set_name
+        return False
 
 
 def _small_files(folder: Path) -> list[Path]:

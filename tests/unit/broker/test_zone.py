@@ -129,7 +129,7 @@ def test_i3_keys_and_certificate_are_in_every_zone(tmp_path: Path, zones: list[P
     (data / "keys.json").write_text("1")
     for name in ("ca.pem", "server.pem"):
         (data / "certificate" / name).write_text(name)
-    files = ZoneFiles(data, zones)
+    files = ZoneFiles(data, zones, "")
     files.mirror()
     shutil.rmtree(zones[0])
     (data / "keys.json").write_text("second")
@@ -140,9 +140,48 @@ def test_i3_keys_and_certificate_are_in_every_zone(tmp_path: Path, zones: list[P
     data.mkdir()
     (zones[1] / "keys.json").write_text("stale")
     os.utime(zones[1] / "keys.json", (1, 1))
-    ZoneFiles(data, zones).restore()
+    ZoneFiles(data, zones, "").restore()
     assert (data / "keys.json").read_text() == "second"
     assert sorted(path.name for path in (data / "certificate").iterdir()) == ["ca.pem", "server.pem"]
+
+
+def test_i4_a_zone_of_another_namespace_gives_nothing_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """Whichever was started more often."""
+    sets = {name: [tmp_path / f"{name}-{each}" for each in "abc"] for name in ("ours", "theirs")}
+    for name, folders in sets.items():
+        data = tmp_path / name
+        data.mkdir()
+        (data / "keys.json").write_text(name)
+        for _ in range(1 if name == "ours" else 3):
+            zoned = open_zoned(data, folders)
+            writer = zoned.blobs.create(7)
+            writer.write([name.encode()])
+            writer.sync()
+            writer.close()
+            ZoneFiles(data, folders, zoned.journal.set_name).mirror()
+            close_zoned(zoned)
+    theirs = sets["theirs"][2]
+    before = {path: path.read_bytes() for each in ("large", "keys.json") for path in _files(theirs / each)}
+    mixed = [*sets["ours"][:2], theirs]
+    zoned = open_zoned(tmp_path / "ours", mixed)
+    assert "another namespace" in zoned.blobs.reasons()[2]
+    ZoneFiles(tmp_path / "ours", mixed, zoned.journal.set_name).mirror()
+    assert zoned.blobs.open(7).read(0, 4) == b"ours"
+    zoned.blobs.remove(7)
+    writer = zoned.blobs.create(8)
+    writer.write([b"more"])
+    writer.sync()
+    writer.close()
+    (tmp_path / "ours" / "keys.json").unlink()
+    os.utime(theirs / "keys.json")
+    ZoneFiles(tmp_path / "ours", mixed, zoned.journal.set_name).restore()
+    assert (tmp_path / "ours" / "keys.json").read_text() == "ours"
+    close_zoned(zoned)
+    assert {path: path.read_bytes() for each in ("large", "keys.json") for path in _files(theirs / each)} == before
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.iterdir()) if path.is_dir() else [path]
 
 
 def test_the_file_names_three(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from isthmus.store.zone.blob import ZonedBlobs
 from isthmus.store.zone.journal import ZonedJournal
+from isthmus.store.zone.note import NoteError, read_note
 from isthmus.store.zone.status import COPIES, ZoneStatus
 
-__all__ = ["COPIES", "ZoneStatus", "ZonedBlobs", "ZonedJournal"]
+__all__ = ["COPIES", "NoteError", "ZoneStatus", "ZonedBlobs", "ZonedJournal", "read_note"]

@@ -15,6 +15,7 @@ Invariants:
         whole again takes its place.
     I7. A folder that serves again gives nothing under the numbers of bodies that had begun without it, until they are copied;
         after a kill in between what it may still have has no checksums, and so gives no block that is not right.
+    I8. A folder of another namespace is neither read nor written.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ class ZonedBlobs:
 
     Args:
         folders: three, created if absent.
+        set_name: of the three copies of the namespace's store.
 
     Raises:
         StoreError: fewer than two folders can be used.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = [BodyFolder(index, path) for index, path in enumerate(folders)]
+    def __init__(self, folders: Sequence[Path], set_name: str = "") -> None:
+        self._folders = [BodyFolder(index, path, set_name) for index, path in enumerate(folders)]
         self._lock = threading.RLock()
         self._writing: set[int] = set()
         self._begun: set[int] = set()  # since the folder that is brought back was looked at first
@@ -67,6 +69,11 @@ class ZonedBlobs:
         self._thread.start()
 
     def _start(self) -> None:
+        for folder in self._folders:
+            try:
+                folder.check_set()
+            except StoreError as error:  # I8
+                folder.reason = str(error)
         marks = {folder: mark for folder in self._folders if (mark := folder.read_mark()) is not None}
         if not marks:
             stale: list[int] = []
@@ -80,6 +87,8 @@ class ZonedBlobs:
                     f"'{alone.path}' can be read. Bring another one back."
                 )
             for folder in self._folders:
+                if folder.reason:
+                    continue
                 if folder not in marks:
                     folder.reason = "there is no copy of the bodies of large messages"
                 elif folder.index in stale or marks[folder][0] < self._version:
@@ -180,6 +189,7 @@ class ZonedBlobs:
 
     def _try_back(self, folder: BodyFolder) -> None:
         try:
+            folder.check_set()  # I8
             make_private(folder.path)
             with self._lock:
                 self._begun = set(self._writing)
@@ -378,8 +388,9 @@ class ZonedBlobs:
 
 def _numbers(folder: BodyFolder) -> list[int]:
     try:
+        folder.check_set()
         return folder.bodies.numbers()
-    except OSError:
+    except (OSError, StoreError):
         return []
 
 

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from isthmus.errors import StoreError
 from isthmus.store.blob import BlobFolder
@@ -52,30 +52,58 @@ class Sums(NamedTuple):
 class BodyFolder:
     """One copy of all bodies.
 
+    Args:
+        index: which, from 0 on.
+        path: the folder.
+        set_name: of the set that it belongs to.
+
     Attributes:
         reason: why it is out of service; empty while it is in it.
         lacks: numbers of bodies that began while it was out of service, and have not been copied here yet.
     """
 
-    def __init__(self, index: int, path: Path) -> None:
+    def __init__(self, index: int, path: Path, set_name: str = "") -> None:
         self.index = index
         self.path = path
+        self.set_name = set_name
         self.bodies = BlobFolder(path)
         self.reason = ""
         self.lacks: set[int] = set()
 
     def read_mark(self) -> tuple[int, list[int]] | None:
-        """Version and stale folders; None if they cannot be read."""
+        """Version and stale folders; None if they cannot be read, or are of another set."""
         try:
-            told = json.loads((self.path / _MARK).read_bytes())
+            told = self._told()
+            if self._is_foreign(told):
+                return None
             return int(told["version"]), [int(each) for each in told["stale"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def check_set(self) -> None:
+        """See that it is not of another set.
+
+        Raises:
+            StoreError: it is.
+        """
+        with suppress(OSError, ValueError, TypeError):
+            if self._is_foreign(self._told()):
+                raise StoreError(
+                    f"'{self.path}' holds bodies of large messages of another namespace; name another folder, or empty it"
+                )
+
+    def _told(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((self.path / _MARK).read_bytes())
+        return told
+
+    def _is_foreign(self, told: dict[str, Any]) -> bool:
+        return "set" in told and told["set"] != self.set_name
+
     def write_mark(self, version: int, stale: Sequence[int]) -> None:
         """Note which folders are stale; raises OSError or StoreError where the disk refuses."""
+        told = {"set": self.set_name, "version": version, "stale": list(stale)}
         make_private(self.path)
-        write_file(self.path / _MARK, json.dumps({"version": version, "stale": list(stale)}).encode())
+        write_file(self.path / _MARK, json.dumps(told).encode())
 
     def sums(self, number: int) -> Sums | None:
         """Of a body; None if there are none, or they cannot be read."""
