@@ -185,8 +185,6 @@ class Server:
         self._stack.push_async_callback(namespace.close)
         provision(engine, config, file=str(options.config or ""), limits=limits)
         namespace.every(_KEY_LOOK_SECONDS, lambda: self._look_at_keys(issuer))
-        if self._zone_files is not None:
-            namespace.every(_KEY_LOOK_SECONDS, self._zone_files.mirror)
         commits = namespace.commits
         await commits.wait_durable()
         gate = HttpGate()
@@ -196,7 +194,8 @@ class Server:
         await self._listen(namespace, gate, machine_clock.wall_ms())
         self._tell_running()
         if self._zone_files is not None:
-            self._zone_files.mirror()
+            self._stack.callback(self._zone_files.close)
+            self._zone_files.start()
         loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits, options.data / "backups"))
         self._stack.callback(gate.close)
         self._stack.push_async_callback(asyncio.wait, [loading])

@@ -12,6 +12,7 @@ Invariants:
     I2. A folder that holds a namespace of its own is not taken as a zone.
     I3. Keys and certificate that the data folder lacks are taken from the zones.
     I4. Nothing is taken from a zone of another namespace, and nothing in it is written over.
+    I5. What is wrong with these files in a zone is put right while the data folder still has them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +52,7 @@ _NAME = "zones.json"
 _STORE = "store"
 # Of the memory of one store, so that three copies take what one takes.
 _SHARE = COPIES
+_MIRROR_SECONDS = 2.0
 
 
 def known_zones(data: Path) -> tuple[Path, ...]:
@@ -219,7 +222,8 @@ class ZoneFiles:
         self._data = data
         self._zones = tuple(zones)
         self._set_name = set_name
-        self._stamps: dict[Path, tuple[int, int]] = {}
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def restore(self) -> None:
         """Take what the data folder lacks from the zone that has it newest (I3).
@@ -228,33 +232,58 @@ class ZoneFiles:
             StoreError: the data folder refuses.
         """
         has_certificate = (self._data / "certificate").exists()
-        zones = [zone for zone in self._zones if not self._is_foreign(zone)]
-        for name in sorted({each for zone in zones for each in _small_files(zone)}):
+        found: dict[Path, list[tuple[int, Path, bytes]]] = {}
+        for zone in self._own_zones():
+            for name in _small_files(zone):
+                with contextlib.suppress(OSError):
+                    found.setdefault(name, []).append(
+                        ((zone / name).stat().st_mtime_ns, zone / name, (zone / name).read_bytes())
+                    )
+        for name in sorted(found):
             target = self._data / name
             if target.exists() or (name.parent.name and has_certificate):
                 continue
-            found = [zone / name for zone in zones if _is_there(zone / name)]
-            newest = max(found, key=lambda path: path.stat().st_mtime_ns)
+            _, newest, content = max(found[name])
             try:
                 make_private(target.parent)
-                write_file(target, newest.read_bytes())
+                write_file(target, content)
             except OSError as error:
                 raise StoreError(f"'{target}' cannot be written: {error.strerror or error}") from error
             _log.warning("%s was missing in the data folder and is taken from a zone: file='%s'", name, newest)
 
+    def start(self) -> None:
+        """Copy now and from time to time, in a thread of its own: a disk that does not answer delays nobody else."""
+        self._thread = threading.Thread(target=self._run, name="isthmus-zone-files", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, if it does not wait for a disk."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(_MIRROR_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.mirror()
+            except Exception:  # noqa: BLE001 - whatever it is, the next look comes
+                _log.exception("a fault while keys and certificate are copied into the zones")
+            if self._closed.wait(_MIRROR_SECONDS):
+                return
+
     def mirror(self) -> None:
-        """Copy what has changed, or what a zone lacks, into the zones; a zone that refuses is tried again."""
-        zones = [zone for zone in self._zones if not self._is_foreign(zone)]
-        for name in _small_files(self._data):
-            for zone in zones:
+        """Copy what a zone lacks, or has otherwise, into the zones (I5); a zone that refuses is tried again."""
+        for zone in self._own_zones():
+            for name in _small_files(self._data):
                 with contextlib.suppress(OSError, StoreError):
-                    found = (self._data / name).stat()
-                    stamp = (found.st_mtime_ns, found.st_size)
+                    content = (self._data / name).read_bytes()
                     copy = zone / name
-                    if self._stamps.get(copy) != stamp or not copy.exists():
+                    if not copy.exists() or copy.read_bytes() != content:
                         make_private(copy.parent)
-                        write_file(copy, (self._data / name).read_bytes())
-                        self._stamps[copy] = stamp
+                        write_file(copy, content)
+
+    def _own_zones(self) -> list[Path]:
+        return [zone for zone in self._zones if not self._is_foreign(zone)]
 
     def _is_foreign(self, zone: Path) -> bool:
         """Whether a zone is of another namespace (I4)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,56 @@ def test_i3_keys_and_certificate_are_in_every_zone(tmp_path: Path, zones: list[P
     ZoneFiles(data, zones, "").restore()
     assert (data / "keys.json").read_text() == "second"
     assert sorted(path.name for path in (data / "certificate").iterdir()) == ["ca.pem", "server.pem"]
+
+
+def test_i5_keys_written_over_in_a_zone_are_put_right(tmp_path: Path, zones: list[Path]) -> None:
+    """As by `dd` over the whole zone: they are the newest, and would be taken where the data folder is lost later."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "keys.json").write_text("right")
+    files = ZoneFiles(data, zones, "")
+    files.mirror()
+    (zones[1] / "keys.json").write_bytes(b"\0\0\0\0\0")
+    files.mirror()
+    assert [(zone / "keys.json").read_text() for zone in zones] == ["right"] * 3
+
+
+def test_keys_of_a_zone_that_cannot_be_read_are_taken_from_another(tmp_path: Path, zones: list[Path]) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "keys.json").write_text("right")
+    ZoneFiles(data, zones, "").mirror()
+    (data / "keys.json").unlink()
+    unreadable = zones[1] / "keys.json"
+    os.utime(unreadable)
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        ZoneFiles(data, zones, "").restore()
+    assert (data / "keys.json").read_text() == "right"
+
+
+def test_a_zone_that_does_not_answer_delays_nobody(tmp_path: Path, zones: list[Path]) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    files = ZoneFiles(data, zones, "")
+    asked, answers = threading.Event(), threading.Event()
+
+    def mirror() -> None:
+        asked.set()
+        answers.wait()
+
+    files.mirror = mirror  # type: ignore[method-assign]
+    files.start()
+    assert asked.wait(60)
+    answers.set()
+    files.close()
 
 
 def test_i4_a_zone_of_another_namespace_gives_nothing_and_keeps_what_it_has(tmp_path: Path) -> None:
