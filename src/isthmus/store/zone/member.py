@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from isthmus.entities.storage.journal import Journal
 from isthmus.errors import StoreError
 from isthmus.store.private_folder import make_private
 from isthmus.store.rocks import RocksJournal
@@ -41,7 +42,7 @@ _FIRST_RETRY_SECONDS = 0.5
 _LAST_RETRY_SECONDS = 60.0
 
 
-def write_changes(journal: RocksJournal, changes: Sequence[Change]) -> None:
+def write_changes(journal: Journal, changes: Sequence[Change]) -> None:
     """Write changes as one batch.
 
     Raises:

@@ -73,13 +73,14 @@ def touched_after(journal: Journal, sequence: int, into: Touched) -> None:
     Raises:
         StoreError: a row cannot be read, or is no longer there.
     """
-    if sequence and journal.get(log_key(sequence)) is None:
-        raise StoreError("More was changed meanwhile than is remembered.")
     for _, row in journal.scan(log_key(sequence + 1), log_key(_LAST)):
         try:
             into.add(row)
         except ValueError as error:
             raise StoreError(f"The copy is damaged: {error}") from None
+    # Only now: rows go from the oldest on, also while others are written and these are read.
+    if sequence and journal.get(log_key(sequence)) is None:
+        raise StoreError("More was changed meanwhile than is remembered.")
 
 
 def copy_touched(source: Journal, target: Journal, touched: Touched) -> None:
