@@ -344,10 +344,11 @@ class ZonedJournal:
         limit = _LOG_LIMIT_BYTES if self._pins else _LOG_BYTES
         if self._row_bytes <= limit + _LOG_STEP_BYTES or not self._rows:
             return
-        first = self._rows[0][0]
         while self._row_bytes > limit and len(self._rows) > 1:
             self._row_bytes -= self._rows.popleft()[1]
-        batch.delete_range(log_key(first), log_key(self._rows[0][0]))
+        # From the very first: those that a refused batch was to remove are still there, and must not outlive later ones. A
+        # copy would be brought back from such a row on, without the keys of the rows that have gone.
+        batch.delete_range(log_key(0), log_key(self._rows[0][0]))
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:

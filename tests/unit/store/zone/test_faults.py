@@ -749,3 +749,32 @@ def test_a_copy_that_was_removed_while_all_had_failed_is_no_empty_one(
     until(lambda: takes_writes(opened, "c"))
     assert keys(opened) == ["a", "b", "c"]
     all_serve(opened)
+
+
+def test_a_write_that_is_refused_leaves_no_row_of_touched_keys_without_those_after_it(
+    opened: ZonedJournal, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the refused batch would have trimmed is trimmed by a later one: a copy would begin at such a row."""
+    monkeypatch.setattr(zone_journal, "_LOG_BYTES", 300)
+    monkeypatch.setattr(zone_journal, "_LOG_LIMIT_BYTES", 300)
+    monkeypatch.setattr(zone_journal, "_LOG_STEP_BYTES", 0)
+    for number in range(30):
+        put_everywhere(opened, f"a{number:02}")
+    _, second, third = opened.members
+    for member in (second, third):
+        monkeypatch.setattr(member, "check_room", _away)
+        opened.drop(member, "it failed")
+    for _ in range(3):
+        with pytest.raises(StoreError, match="1 of 3"):
+            put(opened, "refused")
+    monkeypatch.setattr(second, "check_room", lambda: None)
+    until(lambda: takes_writes(opened, "b"))
+    for number in range(30):
+        put(opened, f"c{number:02}")
+    monkeypatch.setattr(third, "check_room", lambda: None)
+    all_serve(opened)
+    put(opened, "last")
+    wanted = keys(opened)
+    assert len(wanted) == 62
+    opened.close()
+    assert [held_by(folder) for folder in folders] == [wanted] * 3
