@@ -442,7 +442,8 @@ class _Writer:
 
     def _each(self, run: Callable[[BodyFolder, BlobWriter], None]) -> None:
         for folder, writer in self._writers.items():
-            if folder.reason:
+            # One that was away in between and serves again may have lost what it had; it lacks the body until that is copied.
+            if folder.reason or self._number in folder.lacks:
                 self._missed.add(folder)
             if folder in self._missed:
                 continue

@@ -264,6 +264,26 @@ def test_i4_a_folder_that_missed_a_part_does_not_count(blobs: ZonedBlobs) -> Non
     writer.close()
 
 
+def test_i4_a_folder_that_was_away_between_two_parts_does_not_count(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    """What it had of the body went; what comes now goes to a file that no name leads to."""
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._closed.clear()
+    writer = blobs.create(1)
+    writer.write([BODY[:300_000]])
+    shutil.rmtree(folders[2])
+    blobs.drop(blobs._folders[2], "its files have gone")
+    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[2],))
+    back.start()
+    until(lambda: not blobs.reasons()[2])
+    writer.write([BODY[300_000:]])
+    blobs._folders[1].reason = "it failed"
+    with pytest.raises(StoreError, match="need 2 of 3 zones"):
+        writer.sync()
+    writer.close()
+    back.join(LONG_SECONDS)
+
+
 def test_i5_a_disk_that_has_gone_is_not_one_without_bodies(blobs: ZonedBlobs, folders: list[Path]) -> None:
     store(blobs, 1)
     blobs._closed.set()
