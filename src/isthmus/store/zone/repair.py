@@ -77,7 +77,7 @@ class Repair:
         self._thread: threading.Thread | None = None
         self._watches: dict[Member, FileWatch] = {}
         self._verifying: dict[Member, Iterator[int]] = {}
-        # What the others had on disk when the last way back of each copy began.
+        # What the others had on disk when the way back of a copy began, from then on.
         self._bases: dict[Member, Position] = {}
         self._verified_at = {member: time.monotonic() for member in journal.members}
 
@@ -176,6 +176,7 @@ class Repair:
             return
         self._watches.pop(member, None)
         self._verifying.pop(member, None)
+        self._bases.pop(member, None)
         began = time.monotonic()
         before = member.reason
         with journal.changed:
@@ -215,11 +216,12 @@ class Repair:
             member.reason = reason
             member.must_copy = member.must_copy or began_anew  # I5
             member.put_off(time.monotonic())
-        note = member.read_note() if began_anew else None
+        base = self._bases.get(member)
+        note = member.read_note() if began_anew and base is not None else None
         if note is not None and note.repair is None:
             # It was told whole for a moment.
             with suppress(StoreError):
-                member.write_note(note._replace(repair=self._bases[member], began=epoch))
+                member.write_note(note._replace(repair=base, began=epoch))
 
     def _bring_back(self, member: Member, epoch: int) -> str:
         """How it was done."""
