@@ -16,6 +16,8 @@ Invariants:
     I7. A folder that serves again gives nothing under the numbers of bodies that had begun without it, until they are copied;
         after a kill in between what it may still have has no checksums, and so gives no block that is not right.
     I8. A folder of another namespace is neither read nor written.
+    I9. A folder that serves again and lacks bodies is told as lacking in the marks: a start takes it for stale, as long as
+        another one may have them.
 """
 
 from __future__ import annotations
@@ -150,11 +152,12 @@ class ZonedBlobs:
         """
         self._version += 1
         stale = [each.index for each in self._folders if each.reason and each is not back]
+        lacking = [each.index for each in self._folders if each.lacks and each.index not in stale]
         replaced: BodyFolder | None = None
         fault = ""
         for each in self._serving:
             try:
-                each.write_mark(self._version, stale)
+                each.write_mark(self._version, stale, lacking)
             except (OSError, StoreError) as error:
                 self._drop(each, str(error))  # which has written the others
                 if each.reason or back is None:
@@ -164,7 +167,7 @@ class ZonedBlobs:
         if back is None:
             return True
         try:
-            back.write_mark(self._version, stale)
+            back.write_mark(self._version, stale, lacking)
         except (OSError, StoreError) as error:
             back.reason = str(error)
             self._write_marks()
@@ -184,6 +187,8 @@ class ZonedBlobs:
                         self._drop(folder, "its files have gone, or cannot be read")
                     if folder.reason and self._serving:
                         self._try_back(folder)
+                    elif not folder.reason and folder.lacks:
+                        self._try_filling(folder)
             except Exception:  # noqa: BLE001 - whatever it is, the next look comes
                 _log.exception("a fault in the look at bodies of large messages")
 
@@ -203,9 +208,7 @@ class ZonedBlobs:
             # What had begun without this folder is copied when it is whole; until then two others have it.
             while under_way & self._writing and not self._closed.is_set():
                 time.sleep(0.05)
-            if under_way:
-                self._fill(folder, under_way)
-                folder.lacks = under_way & self._writing
+            self._fill_lacks(folder)
         except (StoreError, OSError) as error:
             if folder.reason:
                 folder.reason = str(error)
@@ -213,6 +216,24 @@ class ZonedBlobs:
                 self._drop(folder, str(error))
             return
         _log.warning("zone %d takes bodies of large messages again: folder='%s'", folder.index + 1, folder.path)
+
+    def _try_filling(self, folder: BodyFolder) -> None:
+        try:
+            self._fill_lacks(folder)
+        except (StoreError, OSError) as error:
+            self._drop(folder, str(error))
+
+    def _fill_lacks(self, folder: BodyFolder) -> None:
+        """Copy the bodies that had begun without a folder that serves, and have ended; from one that has them all (I9)."""
+        wanted = folder.lacks - self._writing
+        if not wanted:
+            return
+        self._fill(folder, wanted)
+        with self._lock:
+            if any(each is not folder and not each.lacks & wanted for each in self._serving):
+                folder.lacks = folder.lacks - wanted
+                if not folder.reason:
+                    self._write_marks()
 
     @staticmethod
     def _forget_former(folder: BodyFolder, numbers: set[int]) -> None:
@@ -234,6 +255,7 @@ class ZonedBlobs:
             self._copy(number, folder)
         if not only:
             gone = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
+            gone -= {number for each in self._serving for number in each.lacks}
             for each in self._serving if gone else ():
                 if each.read_mark() is None:  # a disk that has gone lists nothing (I5)
                     self._drop(each, "its files have gone, or cannot be read")

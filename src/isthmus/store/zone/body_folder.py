@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from isthmus.errors import StoreError
 from isthmus.store.blob import BlobFolder
 from isthmus.store.private_folder import make_private
+from isthmus.store.zone.status import COPIES
 from isthmus.whole_file import write_file
 
 __all__ = ["BLOCK_BYTES", "BodyFolder", "Sums", "read_block"]
@@ -76,7 +77,11 @@ class BodyFolder:
             told = self._told()
             if self._is_foreign(told):
                 return None
-            return int(told["version"]), [int(each) for each in told["stale"]]
+            stale = {int(each) for each in told["stale"]}
+            lacking = {int(each) for each in told.get("lacking", ())}
+            # One that lacks bodies is worth no more than a stale one, as long as another has them.
+            has_whole = len(stale | lacking) < COPIES
+            return int(told["version"]), sorted(stale | lacking if has_whole else stale)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -99,9 +104,9 @@ class BodyFolder:
     def _is_foreign(self, told: dict[str, Any]) -> bool:
         return "set" in told and told["set"] != self.set_name
 
-    def write_mark(self, version: int, stale: Sequence[int]) -> None:
-        """Note which folders are stale; raises OSError or StoreError where the disk refuses."""
-        told = {"set": self.set_name, "version": version, "stale": list(stale)}
+    def write_mark(self, version: int, stale: Sequence[int], lacking: Sequence[int] = ()) -> None:
+        """Note which folders are stale, and which serve and lack bodies; raises OSError or StoreError where the disk refuses."""
+        told = {"set": self.set_name, "version": version, "stale": list(stale), "lacking": list(lacking)}
         make_private(self.path)
         write_file(self.path / _MARK, json.dumps(told).encode())
 

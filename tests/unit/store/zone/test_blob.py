@@ -161,10 +161,10 @@ def test_i6_the_others_come_back_though_the_last_takes_no_mark(
     store(blobs, 1)
     write_mark = BodyFolder.write_mark
 
-    def read_only(self: BodyFolder, version: int, stale: list[int]) -> None:
+    def read_only(self: BodyFolder, version: int, stale: list[int], lacking: list[int]) -> None:
         if self.index == 1:
             raise OSError(errno.EROFS, "Read-only file system")
-        write_mark(self, version, stale)
+        write_mark(self, version, stale, lacking)
 
     monkeypatch.setattr(BodyFolder, "write_mark", read_only)
     blobs.drop(blobs._folders[0], "it failed")
@@ -284,6 +284,84 @@ def test_i4_a_folder_that_was_away_between_two_parts_does_not_count(blobs: Zoned
     back.join(LONG_SECONDS)
 
 
+def test_i9_a_folder_that_lacks_bodies_is_no_whole_one_after_a_kill(
+    blobs: ZonedBlobs, folders: list[Path], tmp_path: Path
+) -> None:
+    """A body ends while a folder that came back waits for it, and one of the two that have it fails."""
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._closed.clear()
+    blobs.drop(blobs._folders[1], "it failed")
+    writer = blobs.create(1)
+    writer.write([BODY])
+    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back.start()
+    until(lambda: not blobs.reasons()[1])
+    writer.sync()
+    blobs.drop(blobs._folders[0], "it failed")
+    left = [tmp_path / "left" / name for name in "abc"]
+    for source, target in zip(folders, left, strict=True):
+        shutil.copytree(source, target)
+    writer.close()
+    back.join(LONG_SECONDS)
+    away = left[2].rename(tmp_path / "away")
+    with pytest.raises(StoreError, match="stale"):
+        ZonedBlobs(left)
+    shutil.rmtree(left[2], ignore_errors=True)
+    away.rename(left[2])
+    again = ZonedBlobs(left)
+    until(lambda: not any(again.reasons()))
+    assert again.open(1).read(0, len(BODY)) == BODY
+    again.close()
+    assert files(left[0]) == files(left[1]) == files(left[2])
+
+
+def test_i9_a_folder_is_whole_once_it_has_what_it_lacked(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._closed.clear()
+    blobs.drop(blobs._folders[1], "it failed")
+    writer = blobs.create(1)
+    writer.write([BODY])
+    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back.start()
+    until(lambda: not blobs.reasons()[1])
+    marks = [folder.read_mark() for folder in blobs._folders]
+    assert [mark and mark[1] for mark in marks] == [[1]] * 3
+    writer.sync()
+    writer.close()
+    back.join(LONG_SECONDS)
+    marks = [folder.read_mark() for folder in blobs._folders]
+    assert [mark and mark[1] for mark in marks] == [[]] * 3
+
+
+def test_i9_what_the_last_folder_lacks_is_kept_in_those_that_come_back(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    """Both that have a body fail before the third one has copied it."""
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._closed.clear()
+    blobs.drop(blobs._folders[1], "it failed")
+    writer = blobs.create(1)
+    writer.write([BODY])
+    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back.start()
+    until(lambda: not blobs.reasons()[1])
+    writer.sync()
+    blobs.drop(blobs._folders[0], "it failed")
+    blobs.drop(blobs._folders[2], "it failed")
+    writer.close()
+    back.join(LONG_SECONDS)
+    blobs._try_back(blobs._folders[0])
+    blobs._try_filling(blobs._folders[1])
+    blobs._try_back(blobs._folders[2])
+    assert not any(blobs.reasons())
+    assert blobs.open(1).read(0, len(BODY)) == BODY
+    bodies = [{name: data for name, data in files(folder).items() if name != "zone"} for folder in folders]
+    assert len(bodies[0]) == 2
+    assert bodies[0] == bodies[1] == bodies[2]
+    assert [folder.lacks for folder in blobs._folders] == [set()] * 3
+
+
 def test_i5_a_disk_that_has_gone_is_not_one_without_bodies(blobs: ZonedBlobs, folders: list[Path]) -> None:
     store(blobs, 1)
     blobs._closed.set()
@@ -386,10 +464,10 @@ def test_a_folder_is_told_to_serve_only_once_its_mark_is_on_disk(
     told: list[list[str]] = []
     write_mark = BodyFolder.write_mark
 
-    def write(folder: BodyFolder, version: int, stale: list[int]) -> None:
+    def write(folder: BodyFolder, version: int, stale: list[int], lacking: list[int]) -> None:
         if not stale:
             told.append(blobs.reasons())
-        write_mark(folder, version, stale)
+        write_mark(folder, version, stale, lacking)
 
     store(blobs, 1)
     monkeypatch.setattr(BodyFolder, "write_mark", write)
@@ -411,9 +489,9 @@ def test_i3_a_folder_is_back_only_when_a_start_would_take_it(
     told: list[tuple[int, str]] = []
     write_mark = BodyFolder.write_mark
 
-    def watched(self: BodyFolder, version: int, stale: list[int]) -> None:
+    def watched(self: BodyFolder, version: int, stale: list[int], lacking: list[int]) -> None:
         told.append((self.index, blobs.reasons()[2]))
-        write_mark(self, version, stale)
+        write_mark(self, version, stale, lacking)
 
     monkeypatch.setattr(BodyFolder, "write_mark", watched)
     blobs._try_back(blobs._folders[2])
@@ -431,8 +509,8 @@ def test_i3_a_folder_that_refuses_its_mark_stays_stale_in_the_others(
     blobs._folders[2].reason = "it failed"
     write_mark = BodyFolder.write_mark
 
-    def refusing(self: BodyFolder, version: int, stale: list[int]) -> None:
-        write_mark(self, version, stale)
+    def refusing(self: BodyFolder, version: int, stale: list[int], lacking: list[int]) -> None:
+        write_mark(self, version, stale, lacking)
         if self.index == 2:
             raise OSError("the mark was written, and its sync refused")
 
