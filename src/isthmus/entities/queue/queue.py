@@ -242,7 +242,8 @@ class Queue(Backlog):
         fed: bool = False,
         hops: int = 0,
     ) -> None:
-        if self._relay is None or not self._relay.passes:
+        # What is put back into a dead-letter queue goes on from there: what the target does not take has to stay.
+        if self._relay is None or self.keeps_dead_letters or not self._relay.passes:
             super().store(messages, now_ms, origins, fed=fed, hops=hops)
         else:
             self._relay.pass_on(self._capped(messages) if fed else messages, now_ms, origins, hops)

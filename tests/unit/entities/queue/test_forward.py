@@ -9,6 +9,7 @@ import pytest
 from isthmus.amqp.types import Long, Timestamp, ULong
 from isthmus.entities import (
     INFINITE_MS,
+    Copy,
     EntityStatus,
     Limits,
     QueueDescription,
@@ -468,6 +469,39 @@ def test_dead_letters_wait_for_their_target(namespace: Any, message: Any, read: 
     namespace.advance(20_000)
     settle(namespace)
     assert len(take(namespace, "graveyard", read)) == 2
+
+
+@pytest.mark.parametrize("fault", ["disabled", "deleted", "full"])
+def test_dead_letters_that_are_put_back_wait_for_their_target(
+    namespace: Any, message: Any, read: Any, fault: str
+) -> None:
+    """And are no fault that fails what others have staged: as a fail-over brings them."""
+    engine = namespace.engine
+    engine.create_queue("graveyard", QueueDescription(max_size_in_megabytes=1))
+    engine.create_queue("q", QueueDescription(forward_dead_lettered_messages_to="graveyard"))
+    if fault == "disabled":
+        engine.update_queue("graveyard", QueueDescription(status=EntityStatus.DISABLED))
+    elif fault == "deleted":
+        engine.delete_queue("graveyard")
+    else:
+        namespace.send("graveyard", message("x" * 1_000_000, message_id="x"))
+    namespace.commit()
+    letters = engine.sender("q/$DeadLetterQueue", restores=True)
+    for name in "ab":
+        letters.accept([Copy(message("a" * 60_000, message_id=name))])
+    namespace.commit()
+    settle(namespace)
+    assert engine.runtime("q").dead_letter_message_count == 2
+    if fault == "disabled":
+        engine.update_queue("graveyard", QueueDescription())
+    elif fault == "deleted":
+        engine.create_queue("graveyard")
+    else:
+        take(namespace, "graveyard", read)
+    namespace.advance(20_000)
+    settle(namespace)
+    assert names(take(namespace, "graveyard", read)) == ["a", "b"]
+    assert engine.runtime("q").dead_letter_message_count == 0
 
 
 def test_a_letter_dead_of_too_many_hops_stays_and_can_be_read_once_forwarding_ends(
