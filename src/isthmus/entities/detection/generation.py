@@ -10,6 +10,7 @@ Invariants:
         the clock has gone back by up to a window since, restarts and changes of the window in between or not.
     I2. A generation is dropped only when a clock that goes back by a window does not ask for it.
     I3. Generations of two eras have no row in common.
+    I4. A read that the store refuses changes nothing here: what is asked next time is asked of all again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _ERA_BITS = 48
 _GENERATION_MASK = (1 << _ERA_BITS) - 1
 _MOST_ERAS = 1 << 15
 _ERA = struct.Struct(">HQ")  # (era, window in ms), the current one last
+
+
+def _next(era: int) -> int:
+    return (era + 1) % _MOST_ERAS
 
 
 class _Former(NamedTuple):
@@ -97,15 +102,17 @@ class Generations:
         era = self._load()
         generation = now_ms // self.window_ms
         if generation != self._current:
-            self._current = generation
             self._look_ahead(era, generation)
+            # One more than is asked now: a clock that goes back asks for it again.
+            over = self._prefix(era, 0), self._prefix(era, max(0, generation - 2))
+            has_over = any(True for _ in self._staging.journal.scan(*over))
+            # All has been read (I4).
+            self._current = generation
             self._latest = max(self._latest, generation)
             # What is older than these has been written, and dropped.
             self._entered = {each for each in self._entered if each >= generation - 3} | {generation}
-            # One more than is asked now: a clock that goes back asks for it again.
-            over = self._prefix(era, 0), self._prefix(era, max(0, generation - 2))
             # As long as a memtable holds a deleted range, its filter is no use to reads of many keys.
-            if any(True for _ in self._staging.journal.scan(*over)):
+            if has_over:
                 self._staging.batch.delete_range(*over)
             self._end_former(now_ms - 2 * self.window_ms)
             if not self._is_noted:
@@ -135,18 +142,17 @@ class Generations:
         if self._era is None:
             row = self._staging.journal.get(eras_key(self._number, self._table))
             eras = [(0, self.window_ms)] if row is None else list(_ERA.iter_unpack(row))
-            self._era, known_ms = eras.pop()
-            self._former = [_Former(era, window, sorted(self._stored(era))) for era, window in eras]
-            self._is_noted = row is not None
-            if known_ms != self.window_ms:
-                wanted_ms, self.window_ms = self.window_ms, known_ms
-                self._begin_era(wanted_ms)
+            is_changed = eras[-1][1] != self.window_ms
+            current = _next(eras[-1][0]) if is_changed else eras.pop()[0]
+            former = [_Former(era, window, sorted(self._stored(era))) for era, window in eras]
+            # All has been read (I4).
+            self._era, self._former, self._is_noted = current, former, row is not None and not is_changed
         return self._era
 
     def _begin_era(self, window_ms: int) -> None:
         era = self._load()
         self._former.append(_Former(era, self.window_ms, sorted(self._stored(era) | self._entered)))
-        self._era = (era + 1) % _MOST_ERAS
+        self._era = _next(era)
         self.window_ms = window_ms
         self._current = self._latest = -1
         self._entered = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from isthmus.entities import QueueDescription
 from isthmus.entities.detection.detection import Detection
 from isthmus.entities.storage.key import DETECTION, numbered_span
 from isthmus.entities.storage.staging import Staging
+from isthmus.errors import StoreError
 from isthmus.store import MemoryJournal
 
 WINDOW_MS = 20_000
@@ -93,6 +94,35 @@ def test_a_window_that_is_changed_forgets_nothing_i1(
     assert namespace.queue("q").active_count == 3
 
 
+class RefusingJournal(MemoryJournal):
+    """A journal of which one read is refused.
+
+    Attributes:
+        reads_left: so many reads succeed before that one; None: all succeed.
+    """
+
+    reads_left: int | None = None
+
+    def _look(self) -> None:
+        if self.reads_left is not None:
+            self.reads_left -= 1
+            if self.reads_left < 0:
+                self.reads_left = None
+                raise StoreError("a block cannot be read")
+
+    def get(self, key: bytes) -> bytes | None:
+        self._look()
+        return super().get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._look()
+        return super().get_many(keys)
+
+    def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        self._look()
+        return super().scan(first, end, read_ahead=read_ahead)
+
+
 class Changed(RuleBasedStateMachine):
     """Ids beside a list of all that was ever accepted; windows change while it runs and between runs (I1)."""
 
@@ -100,7 +130,7 @@ class Changed(RuleBasedStateMachine):
     def begin(self) -> None:
         self.now_ms = 100 * WINDOW_MS
         self.window_ms = WINDOW_MS
-        self.journal = MemoryJournal()
+        self.journal = RefusingJournal()
         self.seen: dict[bytes, int] = {}
         self.over: set[bytes] = set()
         self.latest_ms = self.now_ms
@@ -119,10 +149,24 @@ class Changed(RuleBasedStateMachine):
                 assert is_new == (self.seen[each] <= self.now_ms - self.window_ms)
             elif each not in self.over:
                 assert is_new
-            if is_new:
-                self.seen[each] = self.now_ms
-                self.over.discard(each)
-        self.detection.remember([each for each, is_new in zip(named, fresh, strict=True) if is_new], self.now_ms)
+        new = [each for each, is_new in zip(named, fresh, strict=True) if is_new]
+        self.detection.remember(new, self.now_ms)
+        for each in new:
+            self.seen[each] = self.now_ms
+            self.over.discard(each)
+
+    @rule(ids=st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True), reads=st.integers(0, 8))
+    def send_while_a_read_is_refused(self, ids: list[int], reads: int) -> None:
+        """What was staged before is written; of what raises nothing is, or its batch is forgotten (`Staging.whole`)."""
+        self.staging.write()
+        changes = self.staging._changes
+        self.journal.reads_left = reads
+        try:
+            self.send(ids)
+        except StoreError:
+            if self.staging._changes != changes:
+                self.start()
+        self.journal.reads_left = None
 
     @rule(window_ms=st.sampled_from([WINDOW_MS // 3, WINDOW_MS, WINDOW_MS + 1, 50 * WINDOW_MS]), ends=st.booleans())
     def change_window(self, window_ms: int, ends: bool) -> None:
