@@ -223,7 +223,12 @@ class Blobs:
     # ---- start, and after a failure
 
     def load(self) -> None:
-        """Take the references from the store, as it stands now."""
+        """Take the references from the store, as it stands now.
+
+        Raises:
+            StoreError: it could not be read; all is as before, so that the next time finds what has gone since.
+        """
+        rows = list(self._staging.journal.scan(bytes([REFERENCE]), bytes([REFERENCE + 1])))
         before = [*self._references, *self._ending]
         self._references.clear()
         self._holders.clear()
@@ -232,7 +237,7 @@ class Blobs:
         self._ending.clear()
         self._ended.clear()
         self.disk_bytes = 0
-        for key, row in self._staging.journal.scan(bytes([REFERENCE]), bytes([REFERENCE + 1])):
+        for key, row in rows:
             blob, size_bytes, owner = _ROW.unpack(row)
             self._count(int.from_bytes(key[1:5], "big"), blob, size_bytes, owner, 1)
         self.is_used = bool(self._references)
@@ -338,7 +343,8 @@ class Blobs:
 
     def tick(self, now_ms: int) -> None:
         """Stage the end of references whose messages have gone; bounded work."""
-        if not self.is_used or now_ms < self._next_sweep_ms:
+        # A look that is due in more than its pause was set before the clock was set back.
+        if not self.is_used or self._next_sweep_ms - _SWEEP_MS <= now_ms < self._next_sweep_ms:
             return
         self._next_sweep_ms = now_ms + _SWEEP_MS
         left = _SWEEP_AT_ONCE

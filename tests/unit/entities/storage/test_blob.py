@@ -20,6 +20,7 @@ from isthmus.entities import (
     TopicDescription,
     TrueFilter,
 )
+from isthmus.entities.storage.key import REFERENCE
 from isthmus.errors import QuotaExceededError, StoreError
 from isthmus.store import BlobFolder, MemoryJournal
 from isthmus.testing.clock import ManualClock
@@ -190,6 +191,43 @@ def test_a_failed_commit_gives_up_the_body(served: Served) -> None:
     served.commit()  # what the store shows since is durable then
     assert served.bodies == 0
     assert served.engine.runtime("orders").size_bytes == 0
+
+
+def test_a_failure_whose_references_cannot_be_read_at_first_gives_up_the_body(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which no reference names when they can be."""
+    scan, refused = served.journal.scan, []
+
+    def refuses(first: bytes, end: bytes, **more: Any) -> Any:
+        if first == bytes([REFERENCE]) and not refused:
+            refused.append(first)
+            raise StoreError("a block cannot be read")
+        return scan(first, end, **more)
+
+    served.engine.sender("orders").accept([served.upload()])
+    commit = served.engine.begin_commit()
+    assert commit is not None
+    served.journal.crash()
+    monkeypatch.setattr(served.journal, "scan", refuses)
+    with pytest.raises(StoreError, match="a block cannot be read"):
+        served.engine.fail_commit(commit, StoreError("no space"))
+    served.engine.probe()
+    served.commit()
+    assert served.bodies == 0
+
+
+def test_a_clock_that_is_set_back_keeps_no_body_of_a_message_that_has_gone(served: Served) -> None:
+    served.send("orders")
+    served.tick()
+    acquired = served.receive("orders")
+    served.engine.receiver("orders").complete(acquired.tags)
+    served.commit()
+    del acquired
+    served.clock.set_wall(served.clock.wall_ms() - 86_400_000)
+    for _ in range(2):
+        served.tick()
+    assert served.bodies == 0
 
 
 @pytest.mark.parametrize("way", ["abandon", "dead_letter", "defer", "expire", "delete", "forward", "purge"])
