@@ -69,8 +69,9 @@ class Administration(Registry):
             InvalidArgumentError: a setting is not allowed or fixed.
         """
         queue = self._queue(name)
-        self._change(queue.entry, description)
-        self._apply_queue(queue)
+        with self._staging.whole():
+            self._change(queue.entry, description)
+            self._apply_queue(queue)
         queue.queue.notify()
         self._target_changed(name)
         self._pump()
@@ -120,8 +121,9 @@ class Administration(Registry):
     def update_topic(self, name: str, description: TopicDescription) -> TopicDescription:
         """Replace a topic's description; errors as `update_queue`."""
         topic = self._topic(name)
-        self._change(topic.entry, description)
-        self._apply_topic(topic)
+        with self._staging.whole():
+            self._change(topic.entry, description)
+            self._apply_topic(topic)
         self._target_changed(name)
         self._pump()
         return description

@@ -26,7 +26,7 @@ from isthmus.entities import (
     TopicDescription,
 )
 from isthmus.entities.catalog.description import DateTime, Duration, dump, load
-from isthmus.entities.storage.key import FORMAT, state_key
+from isthmus.entities.storage.key import ERAS, FORMAT, state_key
 from isthmus.errors import (
     EntityExistsError,
     EntityNotFoundError,
@@ -835,6 +835,38 @@ def test_what_is_due_stays_while_its_entity_could_not_be_loaded_again(
         namespace.commit()
     found = engine.runtime("q")
     assert (found.active_message_count, found.scheduled_message_count, found.dead_letter_message_count) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_an_update_that_is_refused_for_a_read_has_changed_nothing(namespace: Any, monkeypatch: Any, kind: str) -> None:
+    """Administration I1: another window of detection is told to the store, which is read for that."""
+    engine, journal = namespace.engine, namespace.journal
+    described = QueueDescription if kind == "queue" else TopicDescription
+    create, update, got = (getattr(engine, f"{verb}_{kind}") for verb in ("create", "update", "get"))
+    before = described(requires_duplicate_detection=True, max_size_in_megabytes=1)
+    create("q", before)
+    namespace.commit()
+    get = journal.get
+
+    def refuses(key: bytes) -> Any:
+        if key[0] == ERAS:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    after = described(
+        requires_duplicate_detection=True,
+        max_size_in_megabytes=2,
+        duplicate_detection_history_time_window_ms=3_600_000,
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "get", refuses)
+        with pytest.raises(StoreError, match="a block cannot be read"):
+            update("q", after)
+    assert got("q") == before
+    namespace.commit()
+    namespace.crash()
+    assert getattr(namespace.engine, f"get_{kind}")("q") == before
+    assert getattr(namespace.engine, f"update_{kind}")("q", after) == after
 
 
 def test_what_came_while_entities_were_not_loaded_again_is_refused(
