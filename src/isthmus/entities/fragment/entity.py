@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Generic, TypeVar
 
 from isthmus.entities.catalog.description import EntityStatus
@@ -174,7 +174,10 @@ class Partitioned(Generic[_M]):
     def configure_slot(self, slot: Slot[_M]) -> None:
         """Give a fragment the settings of the whole."""
         member: Any = slot.member
-        if member is not None and self._settings is not None:
+        if member is None or self._settings is None:
+            return
+        # A store that refuses to be read for it is down from now on, and its fragments get their settings when it is back.
+        with suppress(StoreError), member.context.staging.whole(begun=True) if slot.store.is_up else nullcontext():
             member.configure(**self._settings)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -18,7 +19,7 @@ from isthmus.entities import (
     TopicDescription,
 )
 from isthmus.entities.fragment.place import fragment_of, place
-from isthmus.entities.storage.key import DOOMED, after
+from isthmus.entities.storage.key import DOOMED, ERAS, after
 from isthmus.entities.transaction.transaction import Ending
 from isthmus.errors import (
     EntityNotFoundError,
@@ -428,6 +429,35 @@ class TestFailingStore:
         assert hold.session_id == good
         with pytest.raises(StoreError, match="block checksum mismatch"):
             queue.next_session()
+
+    def test_settings_that_a_store_refuses_a_read_for_are_taken_by_all_others_and_later_by_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another window of detection is told to each store, which is read for that."""
+        held = Stores()
+        detects = replace(QUEUE, requires_duplicate_detection=True)
+        held.engine.create_queue("q", detects)
+        held.commit()
+        get = held.journals[1].get
+
+        def refuses(key: bytes) -> bytes | None:
+            if key[0] == ERAS:
+                raise StoreError("block checksum mismatch")
+            return get(key)
+
+        changed = replace(detects, duplicate_detection_history_time_window_ms=3_600_000, lock_duration_ms=7_000)
+        with monkeypatch.context() as patched:
+            patched.setattr(held.journals[1], "get", refuses)
+            assert held.engine.update_queue("q", changed) == changed
+            held.commit()
+        assert held.told == [(1, False)]
+        held.stores.retry()
+        held.commit()
+        assert held.told == [(1, False), (1, True)]
+        found = queue_of(held)
+        assert {slot.member.lock_duration_ms for slot in found.slots if slot.member is not None} == {7_000}
+        held.crash()
+        assert held.engine.get_queue("q") == changed
 
     def test_one_that_cannot_be_read_any_more_comes_back(self, held: Stores) -> None:
         send(held, "q", message("a", key=key_in(1)))
