@@ -170,8 +170,9 @@ class EventHubs:
         now_ms = self._clock.wall_ms()
         row = HubRow(name, self._numbers(made.partition_count), now_ms, now_ms, made)
         self._rows[name.lower()] = row
-        self._apply(row)
-        self._staging.batch.put(hub_key(name), row.pack())
+        with self._staging.whole(begun=True):  # a new partition is looked for in the store
+            self._apply(row)
+            self._staging.batch.put(hub_key(name), row.pack())
         return made
 
     def update(self, name: str, description: EventHubDescription) -> EventHubDescription:
@@ -193,8 +194,9 @@ class EventHubs:
         row.numbers += self._numbers(more)
         row.description = made
         row.updated_at_ms = self._clock.wall_ms()
-        self._apply(row)
-        self._staging.batch.put(hub_key(name), row.pack())
+        with self._staging.whole(begun=True):  # as above
+            self._apply(row)
+            self._staging.batch.put(hub_key(name), row.pack())
         return made
 
     def delete(self, name: str) -> None:

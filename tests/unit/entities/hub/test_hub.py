@@ -8,7 +8,7 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Symbol
 from isthmus.entities import Engine, EntityStatus, InvalidMessageError, Limits
 from isthmus.entities.hub import Cursor, EventHubDescription, Selector, parse_selector
-from isthmus.entities.hub.key import state_key
+from isthmus.entities.hub.key import STATE, state_key
 from isthmus.entities.hub.placement import place
 from isthmus.entities.hub.selector import Position
 from isthmus.errors import (
@@ -321,6 +321,36 @@ def test_a_failed_commit_leaves_nothing_and_keeps_the_objects():
     hub.accept([event(b"b")])
     space.commit()
     assert bodies(hub.partitions[0]) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_change_that_is_refused_for_a_read_has_changed_nothing(monkeypatch, is_new):
+    """A new partition looks for what the store has of it."""
+    space = Space()
+    before = None if is_new else space.hub(partition_count=2).description
+    get = space.journal.get
+
+    def refuses(key):
+        if key[0] == STATE:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    change = space.hubs.create if is_new else space.hubs.update
+    wanted = EventHubDescription(partition_count=3, message_retention_ms=7_200_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(space.journal, "get", refuses)
+        with pytest.raises(StoreError):
+            change("hub", wanted)
+    space.engine.tick()  # the store can be read again
+    space.clock.advance(20_000)
+    space.engine.tick()
+    assert space.hubs.names() == ([] if is_new else ["hub"])
+    assert space.hubs.get("hub") == before
+    space.commit()
+    change("hub", wanted)
+    space.commit()
+    assert space.hubs.get("hub") == wanted
+    assert len(space.hubs.find("hub").partitions) == 3
 
 
 def test_nothing_is_read_before_it_is_durable():
