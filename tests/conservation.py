@@ -30,6 +30,7 @@ from isthmus.entities import (
     EntityStatus,
     FragmentStores,
     Hold,
+    Large,
     Limits,
     QueueDescription,
     RuleDescription,
@@ -43,7 +44,7 @@ from isthmus.entities.hub import Cursor, EventHubDescription
 from isthmus.errors import IsthmusError, StoreError
 from isthmus.message import digest
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
-from isthmus.store import MemoryJournal, RocksJournal
+from isthmus.store import BlobFolder, MemoryJournal, RocksJournal
 from isthmus.store.recovery import lock_folder
 from isthmus.testing.clock import ManualClock
 
@@ -218,6 +219,7 @@ class World:
         self.partitioned = partitioned
         self.groups = {**GROUPS, **PARTS} if partitioned else GROUPS
         self.targets = {**TARGETS, **PART_TARGETS} if partitioned else TARGETS
+        self.sessions: tuple[str, ...] = SESSION_QUEUES
         self.limits = Limits(
             partitions_per_entity=3,
             partition_stores=2,
@@ -259,7 +261,12 @@ class World:
             FragmentStores(self._open, self.clock, self.limits, self.chance.randbytes) if self.partitioned else None
         )
         self.engine = Engine(
-            self.main, self.clock, limits=self.limits, random_bytes=self.chance.randbytes, stores=self.stores
+            self.main,
+            self.clock,
+            limits=self.limits,
+            random_bytes=self.chance.randbytes,
+            stores=self.stores,
+            blob_files=self.bodies,
         )
         for path in ("q", "t/Subscriptions/a"):
             with suppress(IsthmusError):
@@ -357,7 +364,7 @@ class World:
         self.number_of[name] = self.count
         self.sent_to[name] = f"{home} {path}"
         x = self.chance.randrange(2)
-        ttl_ms = self.chance.choice([None, None, None, 4_000]) if path not in SESSION_QUEUES else None
+        ttl_ms = self.chance.choice([None, None, None, 4_000]) if path not in self.sessions else None
         wanted = [(group, name) for group in self.targets[path] if x or group not in ("b", "ub")]
         return name, self.message(name, ttl_ms=ttl_ms, x=x), wanted
 
@@ -448,7 +455,7 @@ class World:
 
     def delete_batch(self) -> None:
         path = self.chance.choice(self._paths())
-        if path in SESSION_QUEUES or path in ("p", "y") or path.startswith(("u/", "p/", "x/", "y/")):
+        if path in self.sessions or path in ("p", "y") or path.startswith(("u/", "p/", "x/", "y/")):
             return
         group = self._group_of(path)
         with suppress(IsthmusError):
@@ -533,7 +540,7 @@ class World:
 
     def receive(self) -> None:
         path = self.chance.choice(self._paths())
-        if path in SESSION_QUEUES:
+        if path in self.sessions:
             return
         with suppress(IsthmusError):
             queue = self.engine.receiver(path)
@@ -544,7 +551,7 @@ class World:
     def take(self) -> None:
         """Receive and delete."""
         path = self.chance.choice(self._paths())
-        if path in SESSION_QUEUES:
+        if path in self.sessions:
             return
         box: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
         with suppress(IsthmusError):
@@ -561,7 +568,7 @@ class World:
                 self._leaves(wanted)
 
     def open_session(self) -> None:
-        path = self.chance.choice([each for each in SESSION_QUEUES if each in self.groups])
+        path = self.chance.choice([each for each in self.sessions if each in self._paths()])
         with suppress(IsthmusError):
             queue: Any = self.engine.receiver(path)
             if self.chance.random() < 0.5:
@@ -640,7 +647,7 @@ class World:
         if not self.deferred:
             return
         path, sequence = self.chance.choice(self.deferred)
-        if path in SESSION_QUEUES:
+        if path in self.sessions:
             hold = next((each for each in self.holds if each.messages.path == path and not each.is_over), None)
             queue: Any = hold.messages if hold is not None else None
         else:
@@ -824,6 +831,9 @@ class World:
             journal.crash(self.chance.randrange(journal.unsynced_count + 1))
         self.start()
 
+    # Where bodies of large messages lie.
+    bodies: BlobFolder | None = None
+
     # Operations and how often they come.
     STEPS: ClassVar[dict[str, int]] = {
         "send": 24,
@@ -952,7 +962,7 @@ class World:
         if is_main:
             self._check_order(path, seen)
         taken: list[str] = []
-        if path in SESSION_QUEUES:
+        if path in self.sessions:
             while (hold := queue.next_session(self, "drain")) is not None:
                 while (acquired := hold.messages.acquire(100)) is not None:
                     taken += map(_name_of, acquired.payloads)
@@ -973,7 +983,7 @@ class World:
         self.commit(2)
         for payload in [each for each in seen if _state_of(each) == 1]:
             sequence = _sequence_of(payload)
-            if path in SESSION_QUEUES:
+            if path in self.sessions:
                 hold = queue.open_session(_session_of(payload), self, "deferred")
                 acquired = hold.messages.receive_deferred([sequence])
                 hold.messages.complete(acquired.tags)
@@ -997,7 +1007,7 @@ class World:
             if name in self.unordered or _state_of(payload):
                 continue
             key = (self.sent_to[name], str(_sequence_of(payload) >> 48)) + (
-                (_session_of(payload),) if path in SESSION_QUEUES else ()
+                (_session_of(payload),) if path in self.sessions else ()
             )
             assert self.number_of[name] > last.get(key, 0), (path, name, list(map(_name_of, payloads)))
             last[key] = self.number_of[name]
@@ -1020,6 +1030,7 @@ def _run(run: Callable[[], None]) -> None:
 
 
 def _read(payload: Any, name: str) -> Any:
+    payload = _front(payload)
     annotations = section.decode_map(payload, section.locate(payload).message_annotations)
     return next((value for key, value in annotations.items() if str(key) == name), 0)
 
@@ -1033,9 +1044,14 @@ def _state_of(payload: Any) -> int:
 
 
 def _session_of(payload: Any) -> str:
+    payload = _front(payload)
     return str(section.decode_properties(payload, section.locate(payload).properties)["group_id"])
 
 
+def _front(payload: Any) -> bytes:
+    return payload.front if isinstance(payload, Large) else payload
+
+
 def _name_of(payload: Any) -> str:
-    found = section.locate(payload)
-    return bytes(payload[found.body[0] + 5 : found.body[1]]).decode()
+    front = _front(payload)
+    return str(section.decode_map(front, section.locate(front).application_properties)["n"])

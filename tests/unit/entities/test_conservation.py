@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conservation import World
+from wide_world import WideWorld
 
 STEPS_AT_ONCE = 250
 WORLDS = 100
@@ -55,4 +56,30 @@ def test_what_was_acknowledged_is_there_once(
             world.engine.close()
             world.main.close()
             shutil.rmtree(tmp_path / str(seed))
+    counted(f"{worlds} namespaces", f"{done} operations, seeds from {first}")
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["one store", "several stores"])
+def test_states_settings_and_bodies_are_as_they_were_acknowledged(
+    partitioned: bool,
+    tmp_path: Path,
+    long_count: Callable[[int], int],
+    counted: Callable[[str, str], None],
+    request: pytest.FixtureRequest,
+) -> None:
+    """I1 to I7."""
+    first = random.SystemRandom().randrange(1 << 32) if request.config.getoption("--soak") else 1
+    worlds = long_count(WORLDS)
+    done = 0
+    for seed in range(first, first + worlds):
+        world = WideWorld(seed, tmp_path / str(seed), partitioned=partitioned)
+        try:
+            for _ in range(2):
+                for _ in range(STEPS_AT_ONCE):
+                    world.step()
+                world.check()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, after {dict(world.operations)}")
+            raise
+        done += world.operations.total()
     counted(f"{worlds} namespaces", f"{done} operations, seeds from {first}")
