@@ -347,6 +347,23 @@ def test_what_is_used_is_not_idle(namespace: Any, message: Make, use: str) -> No
 
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("sessions", [False, True])
+def test_an_entity_that_is_looked_at_is_not_idle(sessions: bool, partitioned: bool) -> None:
+    held = Stores()
+    settings = QueueDescription(
+        auto_delete_on_idle_ms=300_000, requires_session=sessions, enable_partitioning=partitioned
+    )
+    held.engine.create_queue("seen", settings)
+    held.commit()
+    for _ in range(4):
+        held.advance(100_000)
+        held.engine.receiver("seen").peek(0, 1)
+        held.commit()
+    held.advance(100_000)
+    assert held.engine.get_queue("seen") is not None
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("sessions", [False, True])
 def test_an_entity_is_idle_from_when_its_last_receiver_has_gone(sessions: bool, partitioned: bool) -> None:
     """And not while one waits, be it for a session."""
     held = Stores()

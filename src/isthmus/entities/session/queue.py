@@ -395,6 +395,7 @@ class SessionQueue(Queue):
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """As `Intake.peek`, of one session or of all."""
         self._check_open()
+        self.accessed_at_ms = self._context.clock.wall_ms()
         self._staging.write()
         looked = self._look_at_scheduled(from_sequence, count, session_id)
         return self._shown(self.directory.look(from_sequence, count, session_id, looked))
