@@ -484,9 +484,10 @@ class ZonedJournal:
             StoreError: not even reads continue.
         """
         # A copy that is being changed belongs to its repair, and has nothing to rely on.
-        usable = [member.state is ZoneState.DOWN for member in self.members]
+        # One whose thread is at work may go on to write batches of before.
+        usable = [member.state is ZoneState.DOWN and member.busy_since is None for member in self.members]
         for member in self.members:
-            if member.busy_since is not None or not usable[member.index]:
+            if not usable[member.index]:
                 continue
             try:
                 if member.journal is None:

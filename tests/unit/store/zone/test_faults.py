@@ -615,6 +615,57 @@ def losing(member: Member, lost: Position, key: bytes) -> None:
     journal.reopen = reopen_without  # type: ignore[method-assign]
 
 
+def test_a_copy_whose_thread_is_still_at_work_does_not_begin_anew(opened: ZonedJournal, folders: list[Path]) -> None:
+    """It writes what the others may have lost, under sequences that they use again."""
+    put_everywhere(opened, "a")
+    first, last = opened.members[:2], opened.members[2]
+    journal = last.opened()
+    write, goes_on, at_work = journal.write, threading.Event(), threading.Event()
+
+    def late(batch: object) -> None:
+        if len(pending) == 2:  # the second of three
+            at_work.set()
+            assert goes_on.wait(LONG_SECONDS)
+        write(batch)  # type: ignore[arg-type]
+
+    pending = last.pending
+    for key in (b"kept", b"lost", b"lost too"):
+        batch = opened.batch()
+        batch.put(key, b"x")
+        opened.write(batch)
+    assert len(pending) == 3
+    journal.write = late  # type: ignore[method-assign]
+    opened.sync()
+    assert at_work.wait(LONG_SECONDS)
+    assert opened.wait_all_synced(opened.sequence, 0.0) is False
+    opened.drop(last, "it lags")
+    kept = Position(opened.epoch, opened.sequence - 2)
+    for member in first:
+        losing_all_behind(member, kept)
+    for member in first:
+        opened.drop(member, "it failed")
+    until(lambda: takes_writes(opened, "new"))
+    goes_on.set()
+    all_serve(opened)
+    put(opened, "last")
+    opened.close()
+    assert [held_by(folder) for folder in folders] == [["a", "kept", "last", "new"]] * 3
+
+
+def losing_all_behind(member: Member, kept: Position) -> None:
+    """When the copy is opened again it holds nothing behind a batch."""
+    journal = member.opened()
+    reopen = journal.reopen
+
+    def losing() -> None:
+        reopen()
+        behind = [(DELETE, log_key(kept.sequence + more), b"") for more in (1, 2)]
+        keys = [(DELETE, b"lost", b""), (DELETE, b"lost too", b"")]
+        write_changes(journal, [*keys, *behind, (PUT, POSITION_KEY, pack_position(kept))])
+
+    journal.reopen = losing  # type: ignore[method-assign]
+
+
 def test_an_unexpected_fault_on_the_way_back_is_not_its_end(
     opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
