@@ -154,6 +154,8 @@ class _Receiving:
         self._clock = SystemClock()
         self._collection = Collection(limits, time.monotonic())
         self._lock_seconds = options.lock_seconds or _LOCK_SECONDS_UNKNOWN
+        # From before anything was asked for: however late it is read, it was sent after that.
+        self._guarded_seconds = store.guarded_seconds()
         self._guarded = False
         self._handed_on = 0
         self._kept: list[Sequence[int]] = []  # delivery ids of what is written
@@ -284,7 +286,8 @@ class _Receiving:
             # Clocks may be apart: locks are renewed by the shorter length, and others' waited for by the longer.
             longest = max(seen, self._options.lock_seconds)
             self._lock_seconds = min(seen, self._options.lock_seconds or seen)
-        self._guarded = self._options.ordered and self._store.guarded_seconds() < longest + GUARD_SECONDS
+        guarded_seconds = min(self._guarded_seconds, self._store.guarded_seconds())
+        self._guarded = self._options.ordered and guarded_seconds < longest + GUARD_SECONDS
 
 
 def _release(receiver: Receiver, ids: Sequence[int]) -> None:

@@ -213,6 +213,8 @@ class ServiceBusSource(End):
                 self._opened(client, events, now)
         if self.step is not Step.ATTACHED:
             return
+        if self._guard is not None:
+            self._guard.note_coming(sum(len(run.tags) for run in receiver.arrived) + receiver.credit, now)
         for run in receiver.take():
             self._arrived(receiver, run.first_id, run.tags, run.payloads, now)
         self._hand_on(receiver, events, now)

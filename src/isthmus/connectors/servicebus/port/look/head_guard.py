@@ -8,7 +8,8 @@ Invariants:
     I1. While it guards, nothing goes on behind a message of its fragment that waits at the source and has not come; an ordinary
         entity has one fragment.
     I2. Runs go on in the order in which they came.
-    I3. It guards until every lock has expired that a reader before this one can have left behind.
+    I3. It guards what the source sent before every lock had expired that a reader before this one can have left behind. What has come,
+        or may come under credit granted before, counts as sent before, however late it is read: a process or a network may stand still.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class HeadGuard:
 
     Attributes:
         handed_on: the highest sequence number that went on, by fragment.
-        until: when it ends to guard, in monotonic seconds; the owner sets it.
+        until: when the last such lock has expired, in monotonic seconds; the owner sets it.
         ready: runs that go on; the owner takes them.
         refused: runs that go back; the owner takes them.
         look: the look under way, for the owner to serve.
@@ -64,21 +65,31 @@ class HeadGuard:
         self.look: Look[Standing | None] | None = None
         self.hole: Standing | None = None
         self.retry_at = 0.0
-        self._kept: deque[Run] = deque()  # the first is looked at
+        self._kept: deque[tuple[Run, bool]] = deque()  # whether it has to be looked at; the first is being looked at
+        self._sent_before: int | None = (
+            None  # deliveries to come that may have been sent before `until`; None before that
+        )
 
     @property
     def kept(self) -> int:
         """Deliveries that wait for the look."""
-        return sum(len(run.tokens) for run in self._kept)
+        return sum(len(run.tokens) for run, _ in self._kept)
+
+    def note_coming(self, count: int, now: float) -> None:
+        """So many deliveries have come and are not taken, or may come under the credit of now."""
+        if now >= self.until:
+            self._sent_before = count if self._sent_before is None else min(count, self._sent_before)
 
     def take(self, run: Run, now: float, now_ms: int) -> None:
         """A run came; `now_ms` is the source's wall time."""
+        is_guarded = now < self.until or self._sent_before != 0
+        if self._sent_before is not None:
+            self._sent_before = max(0, self._sent_before - len(run.tokens))
         if self.retry_at:
             self.refused.append(run)
-        elif self._kept:
-            self._kept.append(run)
-        else:
-            self._kept.append(run)
+            return
+        self._kept.append((run, is_guarded))
+        if len(self._kept) == 1:
             self._go_on(now, now_ms)
 
     def looked(self, now: float, now_ms: int) -> None:
@@ -94,21 +105,22 @@ class HeadGuard:
         """The link is gone, and with it what was kept."""
         self._kept.clear()
         self.refused.clear()
-        self.look = self.hole = None
+        self.look = self.hole = self._sent_before = None
         self.retry_at = 0.0
 
     def clear(self) -> None:
         """What is kept goes back."""
         self.look = None
-        self.refused += self._kept
+        self.refused += (run for run, _ in self._kept)
         self._kept.clear()
 
     def _go_on(self, now: float, now_ms: int) -> None:
         while self._kept and self.look is None:
-            run = self._kept[0]
-            if now >= self.until:
+            run, is_guarded = self._kept[0]
+            if not is_guarded:
+                self._kept.popleft()
                 self.hole = None
-                self._hand_on(self._kept.popleft())
+                self._hand_on(run)
                 continue
             self.look = Look(first_hole(now_ms, self.handed_on, run.sequences))
             self._decide(now)
@@ -118,7 +130,7 @@ class HeadGuard:
         if look is None or look.wanted is not None:
             return
         self.look, self.hole = None, look.result
-        run = self._kept.popleft()
+        run, _ = self._kept.popleft()
         if self.hole is None:
             self._hand_on(run)
             return

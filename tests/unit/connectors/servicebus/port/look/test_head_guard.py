@@ -100,9 +100,43 @@ def test_fragments_are_guarded_each_for_itself_i1(guard: HeadGuard, entity_of: A
 
 
 def test_it_ends_when_old_locks_have_ended_i3(guard: HeadGuard) -> None:
+    guard.note_coming(0, 100.0)
     guard.take(run(5), 100.0, 0)
     assert given(guard) == [5]
     assert guard.look is None
+
+
+def test_what_was_sent_before_is_looked_at_however_late_it_is_read_i3(guard: HeadGuard, entity_of: Any) -> None:
+    """The process, or the network, stood still meanwhile."""
+    guard.take(run(1), 1.0, 0)
+    guard.note_coming(2, 200.0)
+    guard.note_coming(5, 200.0)  # credit that is granted now brings nothing old
+    guard.take(run(3, 4), 200.0, 0)
+    look(guard, entity_of([2, 3, 4]), 200.0)
+    assert given(guard) == [1]
+    assert refused(guard) == [3, 4]
+    guard.retry()
+    guard.take(run(2, 3, 4), 202.0, 0)
+    guard.take(run(6), 202.0, 0)
+    assert given(guard) == [2, 3, 4, 6]
+
+
+def test_credit_that_was_given_back_brings_nothing_old_i3(guard: HeadGuard) -> None:
+    guard.note_coming(10, 100.0)
+    guard.note_coming(0, 101.0)
+    guard.note_coming(10, 102.0)
+    guard.take(run(5), 102.0, 0)
+    assert given(guard) == [5]
+
+
+def test_what_is_kept_is_looked_at_though_its_turn_comes_late_i3(guard: HeadGuard, entity_of: Any) -> None:
+    guard.take(run(1), 1.0, 0)
+    guard.take(run(3), 99.0, 0)
+    guard.take(run(6), 99.0, 0)
+    guard.note_coming(0, 101.0)
+    look(guard, entity_of([3, 5, 6]), 101.0)
+    assert given(guard) == [1, 3]
+    assert refused(guard) == [6]
 
 
 def test_with_the_link_goes_what_was_kept(guard: HeadGuard) -> None:
