@@ -179,6 +179,8 @@ class _Served:
 
     def attach(self, link: Link) -> None:
         world = self.world
+        if link.attached or link.amqp_session.ended:
+            return  # given up by now
         terminus = link.source if link.role is Role.SENDER else link.target
         address = str(terminus.address)
         if address.endswith("/$management"):

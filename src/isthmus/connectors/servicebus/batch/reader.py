@@ -31,7 +31,8 @@ from isthmus.connectors.servicebus.batch.error import BatchFolderError, BatchOve
 from isthmus.connectors.servicebus.batch.store import BatchStore, Index, Writer
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import first_hole, first_waiting
-from isthmus.connectors.servicebus.message.sequence import annotations_of, enqueued_ms_of, sequences_of
+from isthmus.connectors.servicebus.message.lock_duration import lock_duration_of
+from isthmus.connectors.servicebus.message.sequence import enqueued_ms_of, sequences_of
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.spark.block import Block, batch_of
 from isthmus.connectors.servicebus.spark.row import RAW_SCHEMA
@@ -45,7 +46,6 @@ CHUNK_BYTES = 4 << 20
 DRAIN_SECONDS = 5.0
 # How long another receiver's lock may last behind its end: its duration, and this.
 GUARD_SECONDS = 5.0
-_LOCKED_UNTIL = "x-opt-locked-until"
 _LOCK_SECONDS_UNKNOWN = 30.0
 
 
@@ -169,13 +169,18 @@ class _Receiving:
                 receiver = Receiver(client, self._path).wait_attached()
                 try:
                     self._receive(client, receiver, writer)
-                    return writer.complete(int(self._lock_seconds * 1000))
+                    return writer.complete(int(self._renewal_seconds * 1000))
                 except (OSError, IsthmusError):
                     with contextlib.suppress(IsthmusError):
                         self._give_back(client, receiver)
                     raise
         finally:
             writer.close()
+
+    @property
+    def _renewal_seconds(self) -> float:
+        """The lock duration to renew by; no long one that nobody told, which a clock that is behind makes of a short one."""
+        return self._lock_seconds if self._options.lock_seconds else min(self._lock_seconds, _LOCK_SECONDS_UNKNOWN)
 
     def _give_back(self, client: Client, receiver: Receiver) -> None:
         """With a full disk, messages that wait for their locks to expire again and again would end as dead letters."""
@@ -279,13 +284,9 @@ class _Receiving:
         """How long locks hold, from the first message."""
         if self._collection.rows:
             return
-        locked_until = annotations_of(message, _LOCKED_UNTIL).get(_LOCKED_UNTIL)
         longest = self._lock_seconds
-        if isinstance(locked_until, int):
-            seen = min(300.0, max(1.0, (locked_until - self._clock.wall_ms()) / 1000))
-            # Clocks may be apart: locks are renewed by the shorter length, and others' waited for by the longer.
-            longest = max(seen, self._options.lock_seconds)
-            self._lock_seconds = min(seen, self._options.lock_seconds or seen)
+        if (found := lock_duration_of(message, self._options.lock_seconds)) is not None:
+            self._lock_seconds, longest = found
         guarded_seconds = min(self._guarded_seconds, self._store.guarded_seconds())
         self._guarded = self._options.ordered and guarded_seconds < longest + GUARD_SECONDS
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 
 from isthmus.bridge.lease.source_clock import SourceClock
+from isthmus.connectors.servicebus.message.lock_duration import lock_duration_of
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
 
 __all__ = ["ArrivalClock"]
@@ -71,11 +72,9 @@ class ArrivalClock:
 
     def learn(self, message: bytes) -> None:
         """The first delivery of a link: how long it is locked."""
-        locked_until_ms = broker_times_of(message)[1]
-        if locked_until_ms:
-            seen = min(300.0, max(1.0, (locked_until_ms - _wall_ms()) / 1000))
-            self.lock_seconds = min(seen, self._told_seconds or seen)
-            self.longest_seconds = max(seen, self._told_seconds)
+        found = lock_duration_of(message, self._told_seconds)
+        if found is not None:
+            self.lock_seconds, self.longest_seconds = found
 
     def read(self, payloads: Sequence[bytes], now: float) -> None:
         """Deliveries came."""
