@@ -39,6 +39,7 @@ from isthmus.amqp import (
 )
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, Source
 from isthmus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp
+from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.flow.byte_budget import ByteBudget
 from isthmus.bridge.lease import event as e
 from isthmus.bridge.lease.fence import Fence
@@ -52,6 +53,7 @@ from isthmus.transport import Client, Endpoint
 
 __all__ = ["SourceWorld", "clocks"]
 
+_NUMBER = (1 << 48) - 1
 _EPOCH = 1_700_000_000.0
 _CONNECTION = "env:A_NAMESPACE"
 _SESSION_FILTER = Symbol("com.microsoft:session-filter")
@@ -323,7 +325,8 @@ class _Served:
         world = self.world
         if operation == "peek-message":
             start, count = body["from-sequence-number"], body["message-count"]
-            found = [each for each in sorted((*world.ready, *world.locked)) if each >= start][:count]
+            there = sorted((*world.ready, *world.locked), key=world.sequence_of)
+            found = [each for each in there if world.sequence_of(each) >= start][:count]
             pages = [{"message": world.payload(each, 0)} for each in found]
             return (200, {"messages": pages}, "") if found else (204, None, "")
         if operation == "renew-session-lock":
@@ -413,6 +416,7 @@ class SourceWorld:
         self.sessions = choose.choice([0, 0, 1, 3])
         self.only_present = choose.random() < 0.25
         self.ordered = not self.sessions and choose.random() < 0.8
+        self.fragments = 1 if self.sessions else choose.choice([1, 1, 3])
         self.faults = 0
         self.still_until = 0.0
         self.count: dict[int, int] = {}
@@ -431,6 +435,7 @@ class SourceWorld:
             for sequence in choose.sample(self.ready, choose.choice([1, 5])):
                 self.locked[sequence] = [uuid.uuid4().bytes, self.now + choose.uniform(0, self.lock_seconds), None]
                 self.ready.remove(sequence)
+        self.poison = set(choose.sample(range(1, 2 * count), choose.choice([0, 0, 3])))
         self.served: list[_Served] = []
         self.pool = ServiceBusSources()
         self.pool._dialer.close()
@@ -470,6 +475,10 @@ class SourceWorld:
     def broker_wall(self) -> float:
         """The broker's clock."""
         return _EPOCH + self.now + self.skew
+
+    def sequence_of(self, number: int) -> int:
+        """The sequence number of a message; those of a partitioned entity have the fragment in what is above."""
+        return (number % self.fragments) << 48 | number
 
     def session_of(self, sequence: int) -> str:
         """The session of a message."""
@@ -511,6 +520,7 @@ class SourceWorld:
             del self.locked[sequence]
             self.settled[sequence] = "complete"
         elif isinstance(state, Rejected):
+            assert sequence in self.poison, f"{sequence} is set aside"
             del self.locked[sequence]
             self.settled[sequence] = "dead-letter"
         elif isinstance(state, Released) or (isinstance(state, Modified) and not state.undeliverable_here):
@@ -521,7 +531,7 @@ class SourceWorld:
     def payload(self, sequence: int, until: float) -> bytes:
         """A message as it is delivered."""
         annotations: dict[Any, Any] = {
-            Symbol("x-opt-sequence-number"): Long(sequence),
+            Symbol("x-opt-sequence-number"): Long(self.sequence_of(sequence)),
             Symbol("x-opt-enqueued-time"): Timestamp(int(self.enqueued[sequence] * 1000)),
         }
         if 0 < until < math.inf:
@@ -606,8 +616,15 @@ class SourceWorld:
             of, position = self.rows.popleft()
             if of != handle or of == self.failed:
                 continue
-            self.accepted.append(position)
+            number = position & _NUMBER
+            if number in self.poison:
+                self.told.append((of, e.Disposed(position, position, Disposition("dead-letter", "bad", ""))))
+                continue
+            self.accepted.append(number)
             self.told.append((of, e.Completed([(position, position)])))
+        if handle and self.chance(0.01):
+            is_paused = choose.random() < 0.5
+            self.told.append((handle, e.TargetPaused("busy") if is_paused else e.TargetResumed()))
         if handle and self.chance(0.003):
             self.faults += 1
             self.failed = handle
@@ -635,6 +652,8 @@ class SourceWorld:
         if self.chance(0.001):
             self.faults += 1
             self.still_until = self.now + choose.choice([1.0, 20.0, 80.0])
+        if self.chance(0.001):
+            self.wall_step = choose.choice([-3600.0, -2.0, 0.0, 2.0, 3600.0])
         if self.chance(0.001):  # the process stands still
             self.faults += 1
             self.now += choose.choice([2.0, 20.0, 100.0])
@@ -646,16 +665,14 @@ class SourceWorld:
         self._check()
 
     def _check(self) -> None:
-        if self.ordered:
-            firsts = list(dict.fromkeys(self.accepted))
-            assert firsts == sorted(firsts), f"out of order: {firsts}"
-        elif self.sessions:
-            for number in range(7):
-                firsts = [each for each in dict.fromkeys(self.accepted) if each % 7 == number]
+        if self.ordered or self.sessions:
+            parts = 7 if self.sessions else self.fragments
+            for number in range(parts):
+                firsts = [each for each in dict.fromkeys(self.accepted) if each % parts == number]
                 assert firsts == sorted(firsts), f"out of order: {firsts}"
-        if self.has_ended and self.only_present:
+        if self.has_ended and self.lease.report(self.now).is_exhausted:
             left = self.first - set(self.settled)
-            late = left - set(self.accepted)  # the completion may be lost with the connection
+            late = left - set(self.accepted) - self.poison  # the completion may be lost with the connection
             assert not late, f"ended, and not moved: {late}"
 
     def advance(self) -> None:
@@ -682,8 +699,19 @@ class SourceWorld:
     def calm(self) -> None:
         """No fault happens from now on."""
         self.chaos, self.still_until = 0.0, 0.0
+        self.tell(e.TargetResumed())
+        self.told.append((self.lease.handle, e.TargetResumed()))
         self.publish(self.later)
         self.later = 0
+
+    def end(self) -> None:
+        """The route ends in good order, within the time that its machine has for that."""
+        self.tell(e.End())
+        until = self.now + 60.0
+        while not self.has_ended:
+            self.step()
+            self.advance()
+            assert self.now < until, f"it does not end: {self.lease.report(self.now)}"
 
     @property
     def is_done(self) -> bool:

@@ -108,7 +108,7 @@ class ServiceBusSource(End):
         if self.step is Step.ATTACHED:
             due = min(due, self._requests.deadline(), self._node.deadline())
             if not self._requests.is_renewing:
-                due = min(due, self._tokens.renewal_due(self._clock.renewal_seconds))
+                due = min(due, self._renewal_due())
             if (
                 self._guard is not None
                 and self._guard.retry_at
@@ -330,10 +330,17 @@ class ServiceBusSource(End):
             self._blocked_by = blocked_by
             events.append(Blocked(blocked_by))
 
-    def _renew(self, now: float) -> None:
+    def _renewal_due(self) -> float:
         lock_seconds = self._clock.renewal_seconds
-        if not self._requests.is_renewing and now >= self._tokens.renewal_due(lock_seconds):
-            self._requests.renew(self._tokens.renew(now, lock_seconds))
+        due = self._tokens.renewal_due(lock_seconds)
+        return due if self._guard is None else min(due, self._guard.renewal_due(lock_seconds))
+
+    def _renew(self, now: float) -> None:
+        if self._requests.is_renewing or now < self._renewal_due():
+            return
+        lock_seconds = self._clock.renewal_seconds
+        kept = self._guard.renew(now, lock_seconds) if self._guard is not None else []
+        self._requests.renew(self._tokens.renew(now, lock_seconds) + kept)
 
     def _refill(self, now: float) -> None:
         """Grants the link what the owner has granted and not been given."""

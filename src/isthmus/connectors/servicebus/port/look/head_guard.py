@@ -10,10 +10,12 @@ Invariants:
     I2. Runs go on in the order in which they came.
     I3. It guards what the source sent before every lock had expired that a reader before this one can have left behind. What has come,
         or may come under credit granted before, counts as sent before, however late it is read: a process or a network may stand still.
+    I4. What is kept stays locked, however long the looks take: its owner renews it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -90,7 +92,19 @@ class HeadGuard:
             return
         self._kept.append((run, is_guarded))
         if len(self._kept) == 1:
+            self._locked_at = now
             self._go_on(now, now_ms)
+
+    def renewal_due(self, lock_seconds: float) -> float:
+        """When the locks of what is kept have to be renewed; infinite where nothing is."""
+        return self._locked_at + lock_seconds / 3 if self._kept else math.inf
+
+    def renew(self, now: float, lock_seconds: float) -> list[bytes]:
+        """The lock tokens that have to be renewed now; they count as renewed."""
+        if now < self.renewal_due(lock_seconds):
+            return []
+        self._locked_at = now
+        return [token for run, _ in self._kept for token in run.tokens]
 
     def looked(self, now: float, now_ms: int) -> None:
         """The look has its result."""

@@ -5,7 +5,8 @@ it is not: the asking (`peek`).
 
 Invariants:
     I1. A look asks for one page at a time, and for none where what came decides.
-    I2. Deferred, scheduled and expired messages do not count as waiting.
+    I2. A look for holes asks for no page twice, however many gaps there are.
+    I3. Deferred, scheduled and expired messages do not count as waiting.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["Look", "Page", "first_hole", "first_waiting", "last_sequences"]
 
 PAGE = 32
 _ACTIVE = 0
+_EVERYTHING = 1 << 64
 
 
 class Page(NamedTuple):
@@ -66,7 +68,7 @@ def first_waiting(
         for found in page:
             if found.sequence > through:
                 return None
-            if found.state == _ACTIVE and not 0 < found.expires_at_ms <= now_ms and not is_ours(found.sequence):
+            if _waits(found, now_ms) and not is_ours(found.sequence):
                 return found
         if len(page) < PAGE:
             return None
@@ -82,13 +84,23 @@ def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int])
         sequences: what came now; a range is of one fragment.
     """
     passed = dict(before)
+    known: dict[
+        int, tuple[int, int, list[Standing]]
+    ] = {}  # by fragment, all that is there from a sequence number up to another
     for sequence in sequences[:1] if isinstance(sequences, range) else sequences:
         fragment = sequence >> FRAGMENT_BITS
         last = passed.get(fragment, fragment << FRAGMENT_BITS)
-        if sequence > last + 1:
-            found = yield from first_waiting(now_ms, last + 1, sequence - 1)
-            if found is not None:
-                return found
+        start = last + 1
+        while start < sequence:
+            low, high, page = known.get(fragment, (0, -1, []))
+            if not low <= start <= high:
+                page = [standing(message) for message in (yield Page(start, PAGE))]
+                high = page[-1].sequence if len(page) == PAGE else _EVERYTHING
+                known[fragment] = start, high, page
+            for found in page:
+                if start <= found.sequence < sequence and _waits(found, now_ms):
+                    return found
+            start = high + 1
         passed[fragment] = max(last, sequence)
     return None
 
@@ -134,3 +146,7 @@ def _next(start: int, end: int) -> Steps[int]:
     page = yield Page(start, 1)
     found = standing(page[0]).sequence if page else 0
     return found if found < end else 0
+
+
+def _waits(found: Standing, now_ms: int) -> bool:
+    return found.state == _ACTIVE and not 0 < found.expires_at_ms <= now_ms

@@ -1,5 +1,6 @@
 """The guard of a source's order, with looks that take time."""
 
+import math
 from typing import Any
 
 import pytest
@@ -146,3 +147,16 @@ def test_with_the_link_goes_what_was_kept(guard: HeadGuard) -> None:
     assert guard.kept == 0
     guard.take(run(1, 2), 2.0, 0)
     assert given(guard) == [1, 2]
+
+
+def test_what_is_kept_is_renewed_every_third_of_its_lock_i4(guard: HeadGuard, entity_of: Any) -> None:
+    assert guard.renewal_due(9.0) == math.inf
+    guard.take(run(5, 6), 1.0, 0)
+    guard.take(run(9), 3.0, 0)
+    assert guard.renewal_due(9.0) == 4.0
+    assert guard.renew(3.9, 9.0) == []
+    assert guard.renew(4.0, 9.0) == [b"t5", b"t6", b"t9"]
+    assert guard.renewal_due(9.0) == 7.0
+    look(guard, entity_of([5, 6, 9]), 5.0)
+    assert given(guard) == [5, 6, 9]
+    assert guard.renewal_due(9.0) == math.inf

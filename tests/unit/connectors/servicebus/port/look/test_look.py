@@ -10,13 +10,23 @@ def test_no_page_where_what_came_decides_i1() -> None:
     assert Look(first_hole(0, {0: 6}, range(7, 20))).wanted is None
 
 
-def test_a_hole_is_found_behind_many_pages_and_deferred_ones_are_none_i2(entity_of: Any) -> None:
+def test_a_hole_is_found_behind_many_pages_and_deferred_ones_are_none_i3(entity_of: Any) -> None:
     entity = entity_of(range(1, 500), deferred=range(1, 300))
     found = entity.serve(Look(first_hole(0, {}, [400])))
     assert found.sequence == 300
     assert entity.serve(Look(first_hole(0, {}, [300]))) is None
     assert entity.serve(Look(first_waiting(0, 0, 299))) is None
     assert entity.serve(Look(first_waiting(0, 0, 310, lambda sequence: sequence < 305))).sequence == 305
+
+
+def test_a_page_is_asked_for_once_however_many_gaps_there_are_i2(entity_of: Any) -> None:
+    fragment = 1 << 48
+    came = [each + part for each in range(2, 64, 2) for part in (0, fragment)]
+    entity = entity_of(came)
+    assert entity.serve(Look(first_hole(0, {}, came))) is None
+    assert entity.pages == 2
+    entity = entity_of([*came, fragment + 31])
+    assert entity.serve(Look(first_hole(0, {}, came))).sequence == fragment + 31
 
 
 def test_the_last_of_each_fragment(entity_of: Any) -> None:
