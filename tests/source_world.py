@@ -1,4 +1,4 @@
-"""A source of Service Bus in a world without threads, sockets or clocks: the lease machine, the real source, its pool, client and protocol
+"""A source of Service Bus, or of another AMQP 1.0 broker, in a world without threads, sockets or clocks: the lease machine, the real source, its pool, client and protocol
 engine, and a broker with locks, all by one seed.
 
 Bytes travel in pieces and may be lost with their connection; links and sessions end; the node for management refuses, or says nothing; the
@@ -46,6 +46,7 @@ from isthmus.bridge.lease.fence import Fence
 from isthmus.bridge.lease.lease import RouteLease
 from isthmus.bridge.port import Arrived
 from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.connectors.amqp.connector import AmqpSources
 from isthmus.connectors.servicebus.port.connector import ServiceBusSources
 from isthmus.connectors.servicebus.port.dialer import Dialed
 from isthmus.errors import ConnectionLostError
@@ -53,7 +54,6 @@ from isthmus.transport import Client, Endpoint
 
 __all__ = ["SourceWorld", "clocks"]
 
-_NUMBER = (1 << 48) - 1
 _EPOCH = 1_700_000_000.0
 _CONNECTION = "env:A_NAMESPACE"
 _SESSION_FILTER = Symbol("com.microsoft:session-filter")
@@ -114,7 +114,10 @@ class _Served:
         self.world = world
         self.socket = _Socket(world)
         window = world.choose.choice([3, 50, 5000])
-        self.connection = Connection(server=True, container_id="b", sasl=("ANONYMOUS",), incoming_window=window)
+        told = {Symbol("product"): world.product, Symbol("version"): "3.13"}
+        self.connection = Connection(
+            server=True, container_id="b", sasl=("ANONYMOUS",), incoming_window=window, properties=told
+        )
         self.on_way: list[tuple[float, bytes]] = []  # to the client
         self.deliveries: dict[tuple[Link, int], tuple[int, bytes]] = {}
         self.receivers: list[Link] = []
@@ -156,7 +159,7 @@ class _Served:
             del sock.inward[world.choose.randint(0, len(sock.inward)) :]
         sock.outward.clear()
         sock.is_broken = True
-        for link in list(self.sessions):
+        for link in [*self.sessions, *self.receivers]:
             self.end_session(link)
         if self in world.served:
             world.served.remove(self)
@@ -194,6 +197,10 @@ class _Served:
                 link.accept()
                 link.grant(100)
             return
+        if link.role is Role.RECEIVER:
+            link.accept()
+            link.grant(5)
+            return
         if world.chance(0.05):
             link.refuse(Error(Symbol("com.microsoft:server-busy"), "busy"))
             world.faults += 1
@@ -229,6 +236,9 @@ class _Served:
                 link.refuse(Error(Symbol("com.microsoft:timeout"), "no session"))
 
     def end_session(self, link: Link) -> None:
+        for (of, _), (sequence, token) in list(self.deliveries.items()) if self.world.is_plain else ():
+            if of is link and self.world.locked.get(sequence, [b""])[0] == token:
+                self.world.give_back(sequence)
         name = self.sessions.pop(link, None)
         if name is not None and self.world.held.get(name, [None, None])[1] is link:
             del self.world.held[name]
@@ -286,7 +296,7 @@ class _Served:
         for sequence in ready[:count]:
             token = uuid.UUID(int=world.choose.getrandbits(128)).bytes_le
             world.ready.remove(sequence)
-            until = world.now + world.lock_seconds if name is None else math.inf
+            until = world.now + world.lock_seconds if name is None and not world.is_plain else math.inf
             world.locked[sequence] = [token, until, name]
             world.count[sequence] = world.count.get(sequence, 0) + 1
             number = link.send(world.payload(sequence, until if name is None else world.held[name][2]), token)
@@ -296,6 +306,11 @@ class _Served:
 
     def requests(self, event: Transfers) -> None:
         world = self.world
+        if world.is_plain:
+            world.dead |= {int.from_bytes(payload[-8:], "big") for payload in event.payloads}
+            event.link.dispose(event.first_delivery_id, event.first_delivery_id + len(event.payloads) - 1)
+            event.link.grant(5)
+            return
         for payload in event.payloads:
             places = section.locate(payload)
             told = section.decode_properties(payload, places.properties)
@@ -403,20 +418,24 @@ class SourceWorld:
     Args:
         seed: of everything.
         count: messages that are there; as many come later.
+        is_plain: whether the broker is none of Service Bus: it locks nothing, and gives what a link had to the next one.
     """
 
-    def __init__(self, seed: int, count: int = 30) -> None:
+    def __init__(self, seed: int, count: int = 30, *, is_plain: bool = False) -> None:
         choose = self.choose = random.Random(seed)
+        self.is_plain = is_plain
+        self.product = choose.choice(["x", "RabbitMQ"]) if is_plain else "x"
+        self.dead: set[int] = set()
         self.now = 1000.0
         self.wall_step = 0.0
         self.skew = choose.choice([0.0, 0.0, 0.0, -3.0, 3.0, 400.0, -400.0])
         self.chaos = choose.choice([0.0, 0.3, 1.0])
         self.eager = choose.choice([0.9, 0.9, 0.2])
         self.lock_seconds = choose.choice([5.0, 10.0, 60.0])
-        self.sessions = choose.choice([0, 0, 1, 3])
+        self.sessions = 0 if is_plain else choose.choice([0, 0, 1, 3])
         self.only_present = choose.random() < 0.25
-        self.ordered = not self.sessions and choose.random() < 0.8
-        self.fragments = 1 if self.sessions else choose.choice([1, 1, 3])
+        self.ordered = is_plain or (not self.sessions and choose.random() < 0.8)
+        self.fragments = 1 if self.sessions or is_plain else choose.choice([1, 1, 3])
         self.faults = 0
         self.still_until = 0.0
         self.count: dict[int, int] = {}
@@ -430,19 +449,25 @@ class SourceWorld:
         self.publish(count)
         self.first = set(range(1, self.next))
         self.later = 0 if self.only_present else count
-        if self.ordered and not self.only_present and choose.random() < 0.4:
+        if self.ordered and not self.only_present and not is_plain and choose.random() < 0.4:
             # What a reader before this one has left behind.
             for sequence in choose.sample(self.ready, choose.choice([1, 5])):
                 self.locked[sequence] = [uuid.uuid4().bytes, self.now + choose.uniform(0, self.lock_seconds), None]
                 self.ready.remove(sequence)
         self.poison = set(choose.sample(range(1, 2 * count), choose.choice([0, 0, 3])))
         self.served: list[_Served] = []
-        self.pool = ServiceBusSources()
+        self.pool: Any = AmqpSources() if is_plain else ServiceBusSources()
         self.pool._dialer.close()
-        self.dialer = self.pool._dialer = _Dialer(self)  # type: ignore[assignment]
+        self.dialer = self.pool._dialer = _Dialer(self)
         options = {"connection": _CONNECTION, "entity": "q", "sessions": str(self.sessions)}
         if choose.random() < 0.5:
             options["lock_seconds"] = str(int(self.lock_seconds))
+        if is_plain:
+            options = {
+                "url": "amqp://h",
+                "entity": "q",
+                **choose.choice([{"rejects": "true"}, {"dead_letters": "dead"}]),
+            }
         self.spec = RouteSpec(
             name="r",
             source=End("servicebus", "a", options),
@@ -458,7 +483,7 @@ class SourceWorld:
         self.source: Any = None
         self.leaving: list[Any] = []
         self.opens = 0
-        self.rows: deque[tuple[int, int]] = deque()
+        self.rows: deque[tuple[int, int, int]] = deque()
         self.told: deque[tuple[int, e.Event]] = deque()
         self.failed = 0
         self.has_ended = False
@@ -516,7 +541,7 @@ class SourceWorld:
         if held is None or held[0] != token or held[1] <= self.now:
             return
         if isinstance(state, Accepted):
-            assert sequence in self.accepted, f"{sequence} is completed unsent"
+            assert sequence in self.accepted or sequence in self.dead, f"{sequence} is completed unsent"
             del self.locked[sequence]
             self.settled[sequence] = "complete"
         elif isinstance(state, Rejected):
@@ -537,6 +562,9 @@ class SourceWorld:
         if 0 < until < math.inf:
             annotations[Symbol("x-opt-locked-until")] = Timestamp(int((_EPOCH + until + self.skew) * 1000))
         head = section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations)
+        if self.is_plain:
+            body = bytes(40) + sequence.to_bytes(8, "big")
+            return section.encode_message(body, properties={"message_id": f"m{sequence}"})
         return head + section.encode_message(bytes(40) + sequence.to_bytes(8, "big"))
 
     # ---- chance
@@ -576,8 +604,9 @@ class SourceWorld:
             case e.Release(first, last):
                 if source is not None:
                     source.release(first, last)
-            case e.HandOn(handle, positions, _):
-                self.rows.extend((handle, each) for each in positions)
+            case e.HandOn(handle, positions, payloads):
+                numbers = [int.from_bytes(each[-8:], "big") for each in payloads]
+                self.rows.extend((handle, *each) for each in zip(positions, numbers, strict=True))
             case e.OpenTarget(handle):
                 self.told.append((handle, e.TargetReady()))
             case e.Ended():
@@ -613,10 +642,9 @@ class SourceWorld:
         choose = self.choose
         handle = self.lease.handle
         for _ in range(min(len(self.rows), choose.choice([0, 1, 5, 1000]))):
-            of, position = self.rows.popleft()
+            of, position, number = self.rows.popleft()
             if of != handle or of == self.failed:
                 continue
-            number = position & _NUMBER
             if number in self.poison:
                 self.told.append((of, e.Disposed(position, position, Disposition("dead-letter", "bad", ""))))
                 continue
@@ -670,7 +698,8 @@ class SourceWorld:
             for number in range(parts):
                 firsts = [each for each in dict.fromkeys(self.accepted) if each % parts == number]
                 assert firsts == sorted(firsts), f"out of order: {firsts}"
-        if self.has_ended and self.lease.report(self.now).is_exhausted:
+        # A broker that cannot drain does not tell whether it has looked for messages.
+        if self.has_ended and self.lease.report(self.now).is_exhausted and self.product != "RabbitMQ":
             left = self.first - set(self.settled)
             late = left - set(self.accepted) - self.poison  # the completion may be lost with the connection
             assert not late, f"ended, and not moved: {late}"
