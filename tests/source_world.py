@@ -458,7 +458,7 @@ class SourceWorld:
         self.served: list[_Served] = []
         self.pool: Any = AmqpSources() if is_plain else ServiceBusSources()
         self.pool._dialer.close()
-        self.dialer = self.pool._dialer = _Dialer(self)
+        self.dialer = self.pool._dialer = _Dialer(self)  # type: ignore[assignment]
         options = {"connection": _CONNECTION, "entity": "q", "sessions": str(self.sessions)}
         if choose.random() < 0.5:
             options["lock_seconds"] = str(int(self.lock_seconds))

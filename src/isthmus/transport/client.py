@@ -423,6 +423,7 @@ class Client:
 
     def _read(self) -> None:
         sock = self._socket
+        self._want_write = False
         while sock is not None and self.error is None:
             try:
                 data = sock.recv(RECEIVE_BYTES)
@@ -447,7 +448,6 @@ class Client:
         data = self.connection.take()
         if data:
             self._pending.append(memoryview(data))
-        self._want_write = False
         sock = self._socket
         while self._pending and sock is not None:
             view = self._pending[0]

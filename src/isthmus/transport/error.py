@@ -98,7 +98,8 @@ _STATUSES: dict[int, str] = {
     429: "com.microsoft:server-busy",
     503: "com.microsoft:server-busy",
 }
-_BYTES = re.compile(r"(\d+) bytes")
+# No number of bytes has more digits, and Python refuses to read one of thousands.
+_BYTES = re.compile(r"\b(\d{1,18}) bytes")
 
 
 def error_from(

@@ -1,4 +1,6 @@
+import select
 import socket
+import ssl
 import time
 from types import SimpleNamespace
 
@@ -345,6 +347,22 @@ def test_service_never_raises_for_a_peer_that_vanishes_i1() -> None:
         assert isinstance(receiver.error, IsthmusError)
         client.service()
         client.close()
+
+
+def test_a_read_that_has_to_write_first_waits_for_room_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS answers a change of keys before it reads on."""
+
+    class Full:
+        def recv(self, count: int) -> bytes:
+            raise ssl.SSLWantWriteError
+
+    client = Client(Endpoint("h", 1))
+    monkeypatch.setattr(client, "_socket", Full())
+    client.service()
+    assert client.interest() & select.POLLOUT
+    monkeypatch.setattr(client, "_socket", SimpleNamespace(recv=lambda count: b""))
+    client.service()
+    assert not client.interest() & select.POLLOUT
 
 
 def test_a_shared_key_credential_reaches_the_peer_as_a_signature() -> None:

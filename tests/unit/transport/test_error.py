@@ -58,3 +58,13 @@ def test_sizes_are_read_from_the_text() -> None:
     error = error_from("amqp:link:message-size-exceeded", "The message has 300 bytes; the limit is 256 bytes.")
     assert "300" in str(error)
     assert "256" in str(error)
+
+
+def test_a_refusal_for_size_is_one_whatever_numbers_its_text_has() -> None:
+    condition = "amqp:link:message-size-exceeded"
+    error = error_from(condition, "the message has 300 bytes, the limit is 256 bytes")
+    assert "300" in str(error)
+    assert "256" in str(error)
+    error = error_from(condition, f"over {'9' * 5000} bytes", path="q")
+    assert type(error) is MessageTooLargeError
+    assert "'q'" in str(error)
