@@ -288,7 +288,11 @@ class Delivery:
             size = self._envelopes.size(self.unsent, credit, flight.outstanding, now, is_packed=is_packed)
             if self._envelopes.held_until < math.inf:
                 return
-            self._next = self._transmit(self._next, self._outbox.end, size, now, effects)
+            reached = self._next
+            while (reached := self._transmit(reached, self._outbox.end, size, now, effects)) > self._next:
+                self._next = reached
+                if flight.outstanding or recovery.is_active or reached == self._outbox.end:
+                    break  # else all that there was room for was refused unsent, and no outcome would go on behind it
             if recovery.is_active:
                 self._recover(now, effects)
 

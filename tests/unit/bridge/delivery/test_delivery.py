@@ -12,6 +12,7 @@ from delivery_bench import BAD, BUSY, MISSING, NO_OUTCOME, ODD, Bench, Verdict, 
 from isthmus.bridge.delivery.delivery import Delivery
 from isthmus.bridge.delivery.settings import DeliverySettings
 from isthmus.bridge.delivery_event import (
+    Dispose,
     Disposition,
     Fail,
     Flush,
@@ -218,6 +219,21 @@ def test_a_message_over_the_links_limit_is_set_aside_unsent(envelope: int) -> No
     made.answer_all()
     assert made.stored == [0, 1, 2, 4]
     assert made.disposed[3].reason == "MessageTooLarge"
+
+
+@pytest.mark.parametrize("envelope", [0, 1, 10])
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_what_is_too_large_stops_nothing_though_it_filled_the_window(envelope: int, is_strict: bool) -> None:
+    machine = Delivery(DeliverySettings(window=2, envelope_messages=envelope, is_strict=is_strict))
+    machine.on(Opened(100), 0.0)
+    machine.on(Granted(10), 0.0)
+    payloads = [bytes(200)] * 5 + [bytes(10)]
+    effects = machine.on(HandedOver(payloads, range(6)), 0.0)
+    assert [each.position for each in effects if isinstance(each, Dispose)] == [0, 1, 2, 3, 4]
+    assert [each for each in effects if isinstance(each, Send)] == [Send([bytes(10)])]
+    machine.on(Outcome(0, 0), 0.0)
+    effects = machine.on(HandedOver([bytes(200)] * 4, range(6, 10)), 0.0)
+    assert machine.unfinished == 0
 
 
 def test_a_message_over_the_links_limit_blocks_where_refusals_block() -> None:
