@@ -12,7 +12,8 @@ partition is forgotten. A message that does not tell is never taken for a known 
 took them in, which tells nothing about their order: of these the time of each is kept, and the same message has the same one.
 
 Invariants:
-    I1. Nothing is known but positions that were completed within `RECENT_SECONDS` before a loss, or that were outstanding then.
+    I1. Nothing is known but positions that were completed before a loss, within `RECENT_SECONDS` before the last of them, or that were
+        outstanding then.
     I2. What is known is forgotten `KEPT_SECONDS` after the source is back, and after the last of what was outstanding at the loss has been
         completed: it comes again only once there is credit for it. It is forgotten, too, when the source turns out to be another one.
     I3. A position is judged by the first loss since its message came last: what came after that may be of other numbers.
@@ -134,7 +135,8 @@ class SettledMemory:
                     left = _without(left, low, high)
             for low, high in left:
                 _add(loss.outstanding, low, high)
-        self._forget_recent(now)
+        if self._recent:
+            self._forget_recent(self._recent[-1][0])  # not from now: the process may have stood still since
         for _, positions in self._recent:
             for start, stop in positions:
                 _add(loss.known, start, stop - 1)
