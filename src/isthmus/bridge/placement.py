@@ -10,6 +10,7 @@ Invariants:
         stays.
     I3. A route that has moved stays for REST_SECONDS, and at most one route of a query moves at each look.
     I4. Routes of a slot that has no reader for ADOPT_SECONDS, while others have one, move to those.
+    I5. What a route did that is carried no more counts for no slot; where it is carried again, it begins on the slot that it had.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class Move(NamedTuple):
 class _Route:
     slot: int
     rate: float = 0.0
-    looks: int = 0  # rates observed
+    looks: int = 0  # rates observed; -1: what it settles counts from the next look on
     total: int = 0
     moved_at: float = -math.inf
+    is_carried: bool = True
 
 
 class Placement:
@@ -68,7 +70,14 @@ class Placement:
         if route is None or route.slot >= self.slots:
             loads = self._loads(range(self.slots))
             route = self._routes[name] = _Route(min(loads, key=lambda slot: (*loads[slot], slot)))
+        route.is_carried = True
         return route.slot
+
+    def left(self, name: str) -> None:
+        """A route is carried no more. It keeps its slot, whose reader may still be ending it."""
+        route = self._routes.get(name)
+        if route is not None:
+            route.rate, route.looks, route.is_carried = 0.0, -1, False
 
     def put(self, name: str, slot: int) -> None:
         """A route goes to a slot, whatever its rate."""
@@ -91,7 +100,9 @@ class Placement:
         for name, total in settled.items():
             self.slot_of(name)
             route = self._routes[name]
-            if math.isfinite(seconds) and seconds > 0:
+            if route.looks < 0:
+                route.looks = 0
+            elif math.isfinite(seconds) and seconds > 0:
                 rate = max(0, total - route.total) / seconds
                 # The first difference is to what was counted before anybody looked.
                 route.rate = rate if route.looks <= 1 else route.rate + _NEWEST * (rate - route.rate)
@@ -107,7 +118,7 @@ class Placement:
         """By slot: messages per second and number of routes."""
         loads = dict.fromkeys(slots, (0.0, 0))
         for route in self._routes.values():
-            if route.slot in loads:
+            if route.is_carried and route.slot in loads:
                 rate, count = loads[route.slot]
                 loads[route.slot] = rate + route.rate, count + 1
         return loads

@@ -103,3 +103,17 @@ def test_moves_come_to_an_end_and_leave_no_slot_much_busier(rates: list[int], sl
     assert bench.moves(live, looks=50) == []
     after = max(map(bench.load, live)) - min(map(bench.load, live))
     assert after <= before
+
+
+def test_i5_a_route_that_is_carried_no_more_weighs_on_no_slot() -> None:
+    bench = Bench({"busy": 5000, "a": 1000, "b": 1000})
+    bench.placement.put("busy", 0)
+    bench.placement.put("a", 0)
+    bench.placement.put("b", 1)
+    bench.look()
+    bench.look()
+    bench.placement.left("busy")
+    del bench.rates["busy"]
+    assert bench.moves() == []
+    assert bench.slots() == {"a": 0, "b": 1}
+    assert [bench.placement.slot_of(name) for name in ("new", "busy")] == [0, 0]

@@ -151,6 +151,7 @@ class QueryAccount:
         if self._routes is None or self._routes.pop(name, None) is None:
             return []
         self._moving.pop(name, None)
+        self._placement.left(name)
         payload = pack_json({"name": name, "why": why})
         if not any(name in each.carried and not each.has_ended for each in self._readers.values()):
             self._tallies.setdefault(name, RouteTally()).finish()

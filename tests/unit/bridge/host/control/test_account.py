@@ -338,6 +338,22 @@ def test_i8_a_route_begins_at_its_new_slot_only_after_the_reader_before_has_ende
     assert removed.reader == 2
 
 
+def test_a_route_that_was_removed_moves_no_other_route() -> None:
+    """What it did once counts for its slot no longer: the routes that are left stay apart, and new ones go to either slot."""
+    slots = Slots(*BUSY, a=6000, b=1000, c=1000, d=6000)
+    slots.begin(1, 0)
+    slots.begin(2, 1)
+    assert slots.run_until_told({1: "ac", 2: "bd"}) == []
+    slots.query.remove("a", "it has a query of its own")
+    slots.tell(1, a=RouteState.ENDED)
+    slots.rates["d"] = 0
+    assert slots.query.remove("d", "it begins again")
+    slots.tell(2, d=RouteState.ENDED)
+    assert slots.query.add(BUSY[3]) == [Add(2, BUSY[3])]
+    assert slots.run_until_told({1: "c", 2: "bd"}) == []
+    assert slots.query.add(route("e")) == [Add(1, route("e"))]
+
+
 def test_i8_a_reader_that_dies_with_a_route_on_its_way_lets_it_go() -> None:
     slots = Slots(*BUSY, a=3000, c=3000)
     slots.begin(1, 0)
