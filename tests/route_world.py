@@ -9,7 +9,13 @@ The machines and their shells are the real ones (`isthmus.bridge.lease.lease`, `
     - once faults stop, everything is settled: nothing waits for ever, and no credit is lost;
     - at its end everything is settled or given back, in bounded time;
     - a source that is set back to an earlier state while it is away gives positions to other messages: none of these is completed before
-      the target has accepted it.
+      the target has accepted it;
+    - a strict route has the order of the source at its target whatever is refused;
+    - no step is said to remove rows, as none does;
+    - a route that is to move what is present ends by itself, with everything settled.
+
+Faults: links lost, refused and opened late, messages refused for themselves and for the target, a target that answers out of order and takes
+its credit back, locks that expire while they are held, reader and sink that stand still, claims that are not confirmed, sources set back.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +32,7 @@ from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.bridge.delivery.settle_account import SettleAccount
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.flow.byte_budget import ByteBudget
-from isthmus.bridge.frame import Kind, unpack_json, unpack_runs
+from isthmus.bridge.frame import Kind, unpack_flushed, unpack_json, unpack_runs
 from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.bridge.host.sender.error import ClaimUnconfirmedError
 from isthmus.bridge.host.sender.handle import TargetHandle
@@ -35,7 +41,7 @@ from isthmus.bridge.lease import event as e
 from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.lease.fence import Fence
 from isthmus.bridge.lease.lease import RouteLease
-from isthmus.bridge.port import Arrived, Copies, Drained, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Copies, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import End, RouteSpec
 
@@ -47,6 +53,8 @@ CLAIM_SECONDS = 15.0
 BEFORE_CHANGE = 3_599.998
 # A message is known by its position, and by how often the source has been set back before it was sent.
 _VERSION = 1_000_000
+# The handle of a flush row: no route's.
+_FLUSH = 0
 _BLOCKED = Refusal(RefusalKind.BLOCKED, "busy", "the target is busy")
 _UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
 _BAD = Refusal(RefusalKind.MESSAGE, "bad", "the message is malformed")
@@ -67,9 +75,10 @@ class _Source:
         self.state = "closed"
         self.draining = False
         self.untold: list[tuple[int, str]] = []  # settled while the link was lost
+        self.is_exhausted = False
 
     def open(self) -> None:
-        self.state = "opening"
+        self.state, self.is_exhausted = "opening", False
         self.answer_at = self.world.soon()
 
     def close(self) -> None:
@@ -101,6 +110,14 @@ class _Source:
         if kind == "complete":
             assert self.world.message_of(position) in self.world.accepted, f"{position} is completed unsent"
         self.settled[position] = kind
+
+    def lose_locks(self) -> None:
+        """Some locks of the present link expire: their messages are given again."""
+        held = [position for position in self.locked if position not in self.expires]
+        for position in self.world.choose.sample(held, self.world.choose.randint(0, len(held))):
+            del self.locked[position]
+            self.ready = sorted([*self.ready, position])
+            self.world.faults += 1
 
     def set_back(self) -> None:
         """It begins again with an earlier state: what came since is gone, and its positions are given to others."""
@@ -144,6 +161,8 @@ class _Source:
                 self.set_back()
                 return [SourceLost("broke")]
             return [SourceLost("broke", world.chance(0.2))]
+        if world.chance(0.02):
+            self.lose_locks()
         told: list[Any] = []
         limit = min(self.expires, default=math.inf)  # who reads in order waits for what somebody else has locked
         free = list(itertools.takewhile(lambda each: each < limit, self.ready))
@@ -157,6 +176,10 @@ class _Source:
         if self.draining and choose.random() < 0.5:
             self.draining, self.credit = False, 0
             told.append(Drained())
+        is_over = world.spec.only_present and not (self.ready or self.locked or self.draining or self.is_exhausted)
+        if is_over and not told:
+            self.is_exhausted = True
+            told.append(Exhausted())
         return told
 
     def deadline(self) -> float:
@@ -176,6 +199,7 @@ class _Target:
         self.state = "closed"
         self.sent: deque[list[int]] = deque()
         self.events: list[Any] = []
+        self.untold: list[tuple[int, Refusal | None]] = []  # outcomes by ordinal
         self.ordinal = 0
         self.credit = 0
         self.answer_at = math.inf
@@ -208,6 +232,7 @@ class _Target:
             if self._verdict(group) is None:
                 world.accepted += group
         self.sent.clear()
+        self.untold.clear()
         self.ordinal = self.credit = 0
 
     def _lose(self, refusal: Refusal) -> None:
@@ -233,8 +258,9 @@ class _Target:
             if world.chance(0.3):
                 self._lose(_GONE if world.chance(0.3) else _AWAY)
                 return
-            self.state, self.credit = "open", choose.choice([1, 7, 1000])
-            self.events += (Opened(world.limit_bytes, choose.choice([0, 200])), Granted(self.credit))
+            self.state = "open"
+            self.events.append(Opened(world.limit_bytes, choose.choice([0, 200])))
+            self._grant(choose.choice([1, 7, 1000]))
             return
         if self.state != "open":
             return
@@ -247,11 +273,43 @@ class _Target:
             refusal = self._verdict(group)
             if refusal is None:
                 world.accepted += group
-            self.events.append(Outcome(self.ordinal, self.ordinal, refusal))
+            self.untold.append((self.ordinal, refusal))
             self.ordinal += 1
-        if self.credit < 5 and choose.random() < 0.7:
-            self.credit = choose.choice([5, 1000])
-            self.events.insert(0, Granted(self.credit))  # before outcomes, which have more sent
+        self._tell()
+        if world.chance(0.03):
+            self._grant(choose.choice([0, 0, 1]))
+        elif self.credit < 5 and choose.random() < 0.7:
+            self._grant(choose.choice([5, 1000]))
+
+    def _grant(self, credit: int) -> None:
+        """Only the last credit counts; it is told before outcomes, which have more sent."""
+        self.credit = credit
+        rest = [event for event in self.events if not isinstance(event, Granted)]
+        at = next((at for at, event in enumerate(rest, 1) if isinstance(event, Opened)), 0)
+        self.events = [*rest[:at], Granted(credit), *rest[at:]]
+
+    def _tell(self) -> None:
+        """Tells outcomes: at once, or some of them, in any order."""
+        choose, told = self.world.choose, self.untold
+        if self.world.is_disordered:
+            told = (
+                choose.sample(told, choose.randint(0, len(told))) if choose.random() < 0.5 else told[: len(told) // 2]
+            )
+            self.untold = [each for each in self.untold if each not in told]
+            told = sorted(told, key=lambda each: each[0]) if choose.random() < 0.5 else told
+        else:
+            self.untold = []
+        for ordinal, refusal in told:
+            last = self.events[-1] if self.events else None
+            if (
+                isinstance(last, Outcome)
+                and last.last + 1 == ordinal
+                and last.refusal is refusal
+                and choose.random() < 0.5
+            ):
+                self.events[-1] = Outcome(last.first, ordinal, refusal)
+            else:
+                self.events.append(Outcome(ordinal, ordinal, refusal))
 
     def poll(self, now: float) -> list[Any]:
         events, self.events = self.events, []
@@ -260,7 +318,11 @@ class _Target:
     def deadline(self, now: float) -> float:
         if self.state == "opening":
             return self.answer_at
-        return now + 0.01 if self.events or self.sent or (self.state == "open" and self.credit < 5) else math.inf
+        return (
+            now + 0.01
+            if self.events or self.sent or self.untold or (self.state == "open" and self.credit < 5)
+            else math.inf
+        )
 
 
 class World:
@@ -279,12 +341,14 @@ class World:
         self.limit_bytes = choose.choice([0, 400])
         self.later = count
         self.eager = choose.choice([0.8, 0.8, 0.1])  # how soon the source sends what it may
-        self.poison = {
-            choose.randint(1, 2 * count): choose.choice([_BAD, _UNCLEAR]) for _ in range(choose.choice([0, 0, 1, 4]))
-        }
-        self.large = (
-            set(choose.sample(range(1, 2 * count + 1), choose.choice([0, 0, 2]))) if self.limit_bytes else set()
-        )
+        self.is_disordered = choose.random() < 0.5
+        is_strict, blocks = choose.random() < 0.2, choose.random() < 0.15
+        # A strict route waits for what is refused without a reason, and one that blocks for all that is refused for itself.
+        kinds = [_BAD] if is_strict else [_BAD, _UNCLEAR]
+        few = 0 if blocks else choose.choice([0, 0, 1, 4])
+        self.poison = {choose.randint(1, 2 * count): choose.choice(kinds) for _ in range(few)}
+        few = choose.choice([0, 0, 2]) if self.limit_bytes and not blocks else 0
+        self.large = set(choose.sample(range(1, 2 * count + 1), few))
         self.busy_until, self.busy = 0.0, _BLOCKED
         self.was_odd = False
         self.faults = 0
@@ -293,7 +357,7 @@ class World:
         self.was_set_back = False
         # By position, how often the source was set back before, and when it was sent.
         self.sent = {position: (0, int(self.now * 1000)) for position in range(1, count + 1)}
-        self.source = _Source(self, count)
+        self.source = self.make_source(count)
         claim = choose.choice(["", "task"])
         rate = choose.choice(["", "500/s", "20/s", "0/s 01:00-01:02, 400/s", "3/s 01:00-01:02, 1000/s"])
         self.spec = RouteSpec(
@@ -307,6 +371,10 @@ class World:
             in_flight=choose.choice([1, 5, 12_000]),
             envelope_messages=choose.choice([0, 0, 1, 10]),
             target_seconds=choose.choice([15.0, 30.0]),
+            is_strict=is_strict,
+            block_refused=blocks,
+            only_present=choose.random() < 0.2,
+            steps=choose.choice([(), ('{"custom": {}}',)]),
         )
         self.fence = Fence(bool(claim), self.now)
         self.sink_fence = -math.inf
@@ -317,6 +385,10 @@ class World:
         self.to_sink: deque[tuple[str, Any]] = deque()
         self.to_reader: deque[tuple[int, bytes]] = deque()
         self.rows: deque[tuple[int, Sequence[int], Sequence[bytes]]] = deque()
+        self.handed_on: Counter[int] = Counter()  # rows by handle
+        self.flushes: deque[tuple[int, Counter[int]]] = deque()  # flush rows on their way, and what went before
+        self.flush_number = 0
+        self.reader_frozen_until = self.sink_frozen_until = 0.0
         self.account = SettleAccount()
         self.handles: dict[int, TargetHandle] = {}
         self.targets: dict[int, _Target] = {}
@@ -324,6 +396,10 @@ class World:
         self.told: dict[int, tuple[e.Statistics, int]] = {}
         self.has_ended = False
         self.broken = ""
+
+    def make_source(self, count: int) -> _Source:
+        """What the route reads."""
+        return _Source(self, count)
 
     # ---- chance
 
@@ -378,6 +454,7 @@ class World:
             case e.Release(first, last):
                 source.settle(first, last, "release")
             case e.HandOn(handle, positions, payloads):
+                self.handed_on[handle] += len(positions)
                 self.rows.append((handle, positions, payloads))
             case e.OpenTarget() | e.CloseTarget() | e.Window():
                 self.to_sink.append((type(effect).__name__, effect))
@@ -397,10 +474,26 @@ class World:
                     if item["handle"] == handle:
                         disposition = Disposition(item["disposition"], item["reason"], item["description"])
                         self.tell(e.Disposed(item["first"], item["last"], disposition))
+            elif kind == Kind.FLUSHED:
+                self._flushed(*unpack_flushed(payload))
             else:
                 of, event = payload  # type: ignore[misc]
                 if of == handle:
                     self.tell(event)  # type: ignore[arg-type]
+
+    def _push(self) -> None:
+        """A flush row goes behind what was handed on."""
+        self.flush_number += 1
+        self.flushes.append((self.flush_number, self.handed_on.copy()))
+        self.rows.append((_FLUSH, (self.flush_number,), ()))
+
+    def _flushed(self, number: int, came: dict[int, int]) -> None:
+        while self.flushes[0][0] < number:
+            self.flushes.popleft()
+        _, yielded = self.flushes.popleft()
+        handle = self.lease.handle
+        if handle in yielded:
+            self.tell(e.Flushed(yielded[handle], came.get(handle, 0)))
 
     # ---- the sink, as `isthmus.bridge.host.sender.sender` goes about it; `Reports` of its handles
 
@@ -430,6 +523,8 @@ class World:
         self.to_reader.append((0, (handle, event)))  # type: ignore[arg-type]
 
     def _sink(self) -> None:
+        if self.now < self.sink_frozen_until:
+            return
         rows = list(self.rows) if self.choose.random() < 0.8 else []
         for _ in rows:
             self.rows.popleft()
@@ -451,6 +546,9 @@ class World:
             else:
                 self.sink_fence = effect
         for number, positions, payloads in rows:
+            if number == _FLUSH:
+                self.account.flush(positions[0])
+                continue
             self.account.came(number, len(positions))
             if number in self.handles:
                 offsets = [0, *itertools.accumulate(map(len, payloads))]
@@ -488,6 +586,22 @@ class World:
         if self.chance(0.005):
             self.claim_lost_until = self.now + choose.choice([1.0, 20.0, 60.0])
             self.faults += bool(self.spec.claim)
+        if self.chance(0.004):
+            self.sink_frozen_until = self.now + choose.choice([1.0, 8.0, 40.0])
+            self.faults += 1
+        if self.chance(0.004):
+            self.reader_frozen_until = self.now + choose.choice([1.0, 8.0, 40.0])
+            self.faults += 1
+        if self.now >= self.reader_frozen_until:
+            self._read()
+        self._sink()
+        if self.now >= self.reader_frozen_until:
+            self._read_frames()
+        self._check()
+
+    def _read(self) -> None:
+        """A round of the reader's."""
+        choose = self.choose
         if self.chance(0.005):
             self.tell(e.Planned(Plan(choose.choice([1, 8, 64]), choose.choice([1, 8, 300]))))
         number = self.fence.ask(self.now)
@@ -500,9 +614,8 @@ class World:
             self.tell(event)
         if self.lease.deadline(self.now) <= self.now:
             self.tell(e.Tick())
-        self._sink()
-        self._read_frames()
-        self._check()
+        if self.spec.steps and self.lease.handle and choose.random() < 0.3:
+            self._push()
 
     def _check(self) -> None:
         assert not self.broken, self.broken
@@ -513,7 +626,8 @@ class World:
             assert all(position in self.source.expires for position in self.source.locked), (
                 "neither settled nor given back"
             )
-        if not self.refused and not self.poison:
+        assert "removes rows" not in self.lease.report(self.now).error
+        if not self.was_set_back and (self.spec.is_strict or not (self.refused or self.poison)):
             firsts = list(dict.fromkeys(self.accepted))
             assert firsts == sorted(firsts), f"out of order: {firsts}"
 
@@ -537,7 +651,8 @@ class World:
         """Rounds until the time is over or all is settled."""
         until = self.now + seconds
         for _ in range(steps):
-            if self.now >= until or (self.is_done and not self.later) or self.has_ended:
+            is_done = self.is_done and not (self.later or self.spec.only_present)  # that ends by itself
+            if self.now >= until or is_done or self.has_ended:
                 return
             self.step()
             self.advance()
@@ -552,6 +667,7 @@ class World:
     def calm(self) -> None:
         """No fault happens from now on. A message that alone is refused without a reason waits for others, which come."""
         self.chaos, self.busy_until, self.claim_lost_until = 0.0, 0.0, 0.0
+        self.reader_frozen_until = self.sink_frozen_until = 0.0
         self.publish(self.later + 3)
         self.later = 0
 
