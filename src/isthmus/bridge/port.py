@@ -64,6 +64,7 @@ class Capabilities:
         is_log: whether messages stay after they are settled, and settling moves an offset.
         dispositions: what a message may become at the source beside `complete`.
         reports_backlog: whether it can be asked how many messages wait.
+        keeps_positions: whether a message has the same position in each process that reads it.
     """
 
     reads: bool = True
@@ -71,6 +72,7 @@ class Capabilities:
     is_log: bool = False
     dispositions: frozenset[str] = frozenset({"dead-letter", "defer", "abandon"})
     reports_backlog: bool = True
+    keeps_positions: bool = True
 
 
 # ---- what a source tells

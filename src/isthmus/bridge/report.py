@@ -44,7 +44,7 @@ class RouteReport:
         discarded: completed at the source without being sent.
         resent: sent again after a refusal or a lost connection.
         outstanding: delivered and not settled now.
-        head: the first position of those; 0 where there is none.
+        head: the first position of those, or the content's number of that message where a system keeps no positions; 0 where there is none.
         window: messages that may be outstanding now.
         lag_ms: age of the message that came last; 0 where none came lately.
         received_bytes: of messages delivered.

@@ -6,7 +6,8 @@ it, and the counts. What it is not: the decisions about an opening or its end (`
 Invariants:
     I1. A position that comes again while it is outstanding is not handed on again: the sink still has it.
     I2. One that comes again after its target has acknowledged it is completed again, where its completion may have been lost.
-    I3. The position that the driver named is dead-lettered whenever it comes, but while it is outstanding, and counted once.
+    I3. The position that the driver named is dead-lettered whenever it comes, but while it is outstanding, and counted once. Where a system
+        keeps no positions from process to process, the driver is told and names the message's content (`content_name`).
     I4. A position that is outstanding and comes again with another message is told (`replaced`), and is never completed with the first.
 """
 
@@ -16,6 +17,7 @@ import math
 from collections.abc import Sequence
 
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.lease.content_name import content_name
 from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON, Plan
 from isthmus.bridge.lease.event import Effect, Release, Report, Settle
 from isthmus.bridge.lease.message_age import age_ms
@@ -27,6 +29,8 @@ from isthmus.bridge.lease.unsettled import Run, UnsettledMap, runs_of
 
 __all__ = ["MessageAccount"]
 
+# With more under way no message is told by its content: a search for one that kills narrows the window to fewer.
+_FEW_NAMED = 16
 # For so long the age of the message that came last is reported.
 LAG_SECONDS = 2.0
 
@@ -44,6 +48,7 @@ class MessageAccount:
         memory: what was completed, and may come again all the same.
         is_numbered_again: whether the source's system may give positions to other messages, and tells by their times; the connectors of
             logs see it by themselves.
+        is_known_by_content: whether positions mean nothing to the next process, so that the driver is told of messages by their content.
         replaced: a position under which another message came while it was outstanding; 0: none.
     """
 
@@ -56,6 +61,8 @@ class MessageAccount:
         self._rows = RowAccount()
         self._last_came: tuple[float, bytes] = (-math.inf, b"")
         self.is_numbered_again = False
+        self.is_known_by_content = False
+        self._names: dict[int, int] = {}  # by position, of some that are outstanding and some that were
         self.replaced = 0
         self._newest = Newest()
 
@@ -77,20 +84,43 @@ class MessageAccount:
         """Messages came: those to hand on, with their sizes, which are outstanding from now on."""
         self._last_came = now, payloads[-1]
         self._newest.came(positions, payloads)
-        if self._is_any_known(positions, now):
+        if self._is_any_known(positions, payloads, now):
             fresh = [at for at in range(len(sizes)) if self._is_fresh(positions[at], payloads[at], now, effects)]
             positions, payloads = [positions[at] for at in fresh], [payloads[at] for at in fresh]
             sizes = [sizes[at] for at in fresh]
         self.counts.received_bytes += sum(sizes)
         self.unsettled.add(positions, sizes)
+        if self.is_known_by_content:
+            self._name(positions, payloads)
         self.memory.came(positions, payloads, self.unsettled)
         if self._has_steps and positions:
             self._rows.handed_on(positions)
         return positions, payloads, sizes
 
-    def _is_any_known(self, positions: Sequence[int], now: float) -> bool:
+    def _name(self, positions: Sequence[int], payloads: Sequence[bytes]) -> None:
+        if self.unsettled.outstanding > _FEW_NAMED:
+            return
+        self._names.update(zip(positions, map(content_name, payloads), strict=True))
+        if len(self._names) > 4 * _FEW_NAMED:
+            within = self.unsettled.within
+            self._names = {position: name for position, name in self._names.items() if within(position, position)}
+
+    @property
+    def head(self) -> int:
+        """By what the driver knows the first message that is outstanding; 0 where none is, or it is not known."""
+        first = self.unsettled.first or 0
+        return self._names.get(first, 0) if self.is_known_by_content else first
+
+    def _is_named(self, position: int, payload: bytes) -> bool:
+        """Whether the driver has named this message."""
+        named = self.plan.set_aside
+        return bool(named) and named == (content_name(payload) if self.is_known_by_content else position)
+
+    def _is_any_known(self, positions: Sequence[int], payloads: Sequence[bytes], now: float) -> bool:
         """Whether some of these are outstanding, were completed, or are to be set aside."""
         set_aside = self.plan.set_aside
+        if set_aside and self.is_known_by_content:
+            return True  # each is looked at
         for low, high in runs_of(positions):
             first, last = positions[low], positions[high - 1]
             if (set_aside and first <= set_aside <= last) or self.unsettled.within(first, last):
@@ -105,7 +135,7 @@ class MessageAccount:
             if self.memory.is_another(position, payload) and self.is_numbered_again:
                 self.replaced = position
             return False
-        if not plan.set_aside or position != plan.set_aside:
+        if not self._is_named(position, payload):
             is_again = self.memory.is_again(position, payload, now)
             if is_again:
                 effects.append(Settle(position, position))
@@ -114,10 +144,10 @@ class MessageAccount:
             return not is_again
         text = f"{plan.deaths} workers in a row died while this message alone was under way"
         effects.append(Settle(position, position, Disposition("dead-letter", SET_ASIDE_REASON, text)))
-        if position not in counts.set_aside:
+        if plan.set_aside not in counts.set_aside:
             counts.settled += 1
             counts.disposed["dead-letter"] += 1
-            counts.set_aside.append(position)
+            counts.set_aside.append(plan.set_aside)
         effects.append(Report())
         return False
 

@@ -62,7 +62,7 @@ def report_of(
         discarded=counts.disposed["complete"],
         resent=counts.resent,
         outstanding=unsettled.outstanding,
-        head=unsettled.first or 0,
+        head=messages.head,
         window=window,
         lag_ms=messages.lag_ms(now, clock_offset_ms),
         received_bytes=counts.received_bytes,

@@ -50,7 +50,9 @@ class AmqpConnector:
     """The kind `amqp`."""
 
     kind = "amqp"
-    capabilities = Capabilities(dispositions=frozenset({"dead-letter", "abandon"}), reports_backlog=False)
+    capabilities = Capabilities(
+        dispositions=frozenset({"dead-letter", "abandon"}), reports_backlog=False, keeps_positions=False
+    )
 
     def sources(self) -> SourcePool:
         """A new pool."""

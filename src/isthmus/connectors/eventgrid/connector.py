@@ -75,7 +75,9 @@ class EventGridConnector:
     """The kind `eventgrid`."""
 
     kind = "eventgrid"
-    capabilities = Capabilities(dispositions=frozenset({"dead-letter", "abandon"}), reports_backlog=False)
+    capabilities = Capabilities(
+        dispositions=frozenset({"dead-letter", "abandon"}), reports_backlog=False, keeps_positions=False
+    )
 
     def sources(self) -> SourcePool:
         """A new pool."""

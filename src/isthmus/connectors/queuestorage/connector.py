@@ -71,7 +71,7 @@ class QueueStorageConnector:
     """The kind `queuestorage`."""
 
     kind = "queuestorage"
-    capabilities = Capabilities(dispositions=frozenset({"dead-letter", "abandon"}))
+    capabilities = Capabilities(dispositions=frozenset({"dead-letter", "abandon"}), keeps_positions=False)
 
     def sources(self) -> SourcePool:
         """A new pool.

@@ -10,7 +10,7 @@ from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.flow.byte_budget import ByteBudget
 from isthmus.bridge.flow.credit_window import FIRST_MESSAGES
-from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON, Plan
+from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON, CrashSearch, Plan
 from isthmus.bridge.lease.event import (
     Abort,
     Begin,
@@ -460,6 +460,51 @@ def test_a_message_over_which_workers_died_is_dead_lettered_unread_whenever_it_c
     assert handed_on(again) == []
     assert of(Settle, again)
     assert route.report.settled == 1
+
+
+def test_a_message_that_kills_is_found_where_each_process_numbers_it_anew() -> None:
+    """A broker that numbers nothing gives it another position in each lease, and another delivery count."""
+    search = CrashSearch()
+
+    def lease(first: int) -> tuple[Route, list[Effect]]:
+        route = Route()
+        route.lease.messages.is_known_by_content = True
+        route.on(Planned(search.plan()))
+        route.run()
+        headers = [section.encode_header(section.Header(delivery_count=first + at)) for at in range(2)]
+        payloads = [header + section.encode_message(b"%d" % at) for at, header in enumerate(headers)]
+        return route, route.on(Arrived((first, first + 1), payloads))
+
+    search.died(8, 2, 0)
+    heads = set()
+    for first in (100, 200):
+        route, effects = lease(first)
+        assert handed_on(effects) == [first, first + 1]
+        heads.add(route.report.head)
+        search.died(1, 2, route.report.head)
+    (head,) = heads
+    assert head > 0
+    route, effects = lease(300)
+    assert handed_on(effects) == [301]
+    (settle,) = of(Settle, effects)
+    assert isinstance(settle, Settle)
+    assert settle.disposition is not None
+    assert (settle.first, settle.last, settle.disposition.reason) == (300, 300, SET_ASIDE_REASON)
+    assert (route.report.set_aside, route.report.dead_lettered) == ((head,), 1)
+
+
+def test_another_message_with_the_number_of_the_one_that_killed_is_not_set_aside() -> None:
+    """A source that counts from 1 in each process; the message that kills is hidden for a while after each death."""
+    search = CrashSearch()
+    search.died(8, 1, 0)
+    payloads = [section.encode_message(b"kills"), section.encode_message(b"kills"), section.encode_message(b"innocent")]
+    for payload in payloads:
+        route = Route()
+        route.lease.messages.is_known_by_content = True
+        route.on(Planned(search.plan()))
+        route.run()
+        assert handed_on(route.on(Arrived((1,), [payload]))) == [1]
+        search.died(1, 1, route.report.head)
 
 
 # ---- the end

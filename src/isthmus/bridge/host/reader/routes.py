@@ -355,8 +355,9 @@ class ReaderRoutes:
             pool = self._pools.get(end.kind)
             if pool is None:
                 pool = self._pools[end.kind] = self._connectors(end.kind).sources()
-            is_log = self._connectors(end.kind).capabilities.is_log
-            route.lease.messages.is_numbered_again = not is_log
+            capabilities = self._connectors(end.kind).capabilities
+            route.lease.messages.is_numbered_again = not capabilities.is_log
+            route.lease.messages.is_known_by_content = not capabilities.keeps_positions
             route.key, route.clock_told_ms = handle, None
             self._by_handle[handle] = route
             route.source = pool.source(

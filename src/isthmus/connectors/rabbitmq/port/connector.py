@@ -48,7 +48,7 @@ class RabbitConnector:
     """The kind `rabbitmq`."""
 
     kind = "rabbitmq"
-    capabilities = Capabilities(dispositions=frozenset({"dead-letter", "abandon"}))
+    capabilities = Capabilities(dispositions=frozenset({"dead-letter", "abandon"}), keeps_positions=False)
 
     def sources(self) -> SourcePool:
         """A new pool."""

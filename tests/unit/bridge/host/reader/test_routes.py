@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from isthmus.bridge.frame import Kind, pack_numbers
 from isthmus.bridge.host.reader.claim_book import ClaimBook
 from isthmus.bridge.host.reader.routes import ReaderRoutes
+from isthmus.bridge.lease.content_name import content_name
 from isthmus.bridge.lease.crash_search import Plan
+from isthmus.bridge.port import Capabilities
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
 from reader_source import FakeSystem
@@ -61,3 +65,13 @@ def test_a_route_that_was_carried_before_tells_nothing_of_the_one_that_is() -> N
     routes.run_until(2.0, 60.0)
     told = routes.made.take_reports(60.0)
     assert all(report.state is RouteState.RUNNING for report in told.values()), told
+
+
+@pytest.mark.parametrize("keeps_positions", [True, False])
+def test_the_driver_is_told_of_messages_by_what_the_next_process_knows_them_by(keeps_positions: bool) -> None:
+    routes = Routes()
+    routes.system.capabilities = Capabilities(keeps_positions=keeps_positions)
+    routes.open(0.0)
+    routes.system.put("a", 7, payload=b"x")
+    routes.made.service({}, 0.1)
+    assert routes.made.take_reports(0.2)["a"].head == (7 if keeps_positions else content_name(b"x"))
