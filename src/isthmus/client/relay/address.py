@@ -28,6 +28,7 @@ __all__ = ["RelayAddress", "RelayPlace"]
 
 SCOPE = "https://relay.azure.net/.default"
 _TLS_PORT, _PLAIN_PORT = 443, 5672
+_ADDRESS_HINT = 'it begins with "Endpoint=sb://HOST/", or "Endpoint=sb://HOST:PORT/"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +160,14 @@ class RelayAddress:
     def _place(self, host: str, credential: Any, entity: str, *, is_plain: bool) -> RelayPlace:
         if not entity:
             raise EndpointError(self.given, "names no hybrid connection", "pass its name, or add EntityPath=…")
-        found = urlsplit(host if "://" in host else f"sb://{host}")
-        name = found.hostname or ""
-        port = found.port or (_PLAIN_PORT if is_plain else _TLS_PORT)
+        try:
+            found = urlsplit(host if "://" in host else f"sb://{host}")
+            name = found.hostname or ""
+            port = found.port or (_PLAIN_PORT if is_plain else _TLS_PORT)
+        except ValueError as error:  # e.g. a port that is none
+            raise EndpointError(self.given, f"has no address of a relay ({error})", _ADDRESS_HINT) from None
+        if not name:
+            raise EndpointError(self.given, "has no address of a relay", _ADDRESS_HINT)
         shown = f"[{name}]" if ":" in name else name
         authority = shown if port == _TLS_PORT and not is_plain else f"{shown}:{port}"
         return RelayPlace(authority, entity, is_plain, _is_local(name), self._context(), credential)
@@ -171,7 +177,11 @@ class RelayAddress:
         if self._tls is None:
             given = self._endpoint.options.get("ssl_context")
             file = self._endpoint.options.get("connection_verify")
-            self._tls = given or (ssl.create_default_context(cafile=file) if file else True)
+            try:
+                self._tls = given or (ssl.create_default_context(cafile=file) if file else True)
+            except OSError as error:  # also of ssl, where it holds no certificate
+                reason = f"has connection_verify={file}, which cannot be read ({error.strerror or error})"
+                raise EndpointError(self.given, reason, "pass a PEM file of authorities") from None
         return self._tls
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from isthmus.client.endpoint import EndpointLike, EndpointUnavailableError
+from isthmus.client.endpoint import EndpointError, EndpointLike, EndpointUnavailableError
 from isthmus.client.relay.address import RelayAddress, RelayPlace
 from isthmus.client.relay.message import RelayConnection, RelayResponse
 from isthmus.client.relay.pair import (
@@ -183,10 +183,11 @@ class RelayRequester:
             try:
                 place = self._addresses[side].resolve()
                 result = await attempt(side, place, (await place.token()).text)
-            except (EndpointUnavailableError, TokenError) as error:
+            except (EndpointError, EndpointUnavailableError, TokenError) as error:
+                # Both were sound when this was made: a file that is being replaced now is no end of the other relay.
                 failures[side] = str(error)
             except _Failed as failed:
-                if failed.outcome is Outcome.REFUSED:
+                if failed.outcome is Outcome.REFUSED and not unknown:
                     raise RelayRefusedError(side, failed.status, failed.reason) from None
                 failures[side] = failed.reason
                 if failed.outcome is Outcome.UNKNOWN:

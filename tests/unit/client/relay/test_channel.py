@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,12 @@ from azure.core.exceptions import ServiceRequestError
 
 from isthmus.client import RelayResponse, RelayUnavailableError
 from isthmus.client.aio import RelayRequester
+from isthmus.client.endpoint import EndpointError
 from isthmus.client.relay import channel as channel_module
 from isthmus.client.relay.address import RelayAddress
 from isthmus.client.relay.channel import Channel, Handlers, _secured
+from isthmus.client.relay.pair import Outcome
+from isthmus.client.relay.requester import _Failed
 from isthmus.transport.credential import TokenError
 
 KEY = "SharedAccessKeyName=k;SharedAccessKey=v"
@@ -54,6 +58,46 @@ async def test_a_token_service_that_is_gone_is_no_end_of_the_other_relay(credent
         with pytest.raises(RelayUnavailableError) as raised:
             await requester.request("GET")
     assert set(raised.value.attributes["failures"]) == {"primary", "secondary"}
+
+
+@pytest.mark.parametrize("endpoint", ["sb://h:99999/", "sb://h:abc/", "sb://[::1/", "", "sb:///"])
+def test_an_address_that_is_none_is_a_bad_endpoint(endpoint: str) -> None:
+    with pytest.raises(EndpointError, match="has no address of a relay") as raised:
+        RelayAddress(f"Endpoint={endpoint};{KEY}", "orders").check()
+    assert "SharedAccessKey" not in str(raised.value)
+
+
+def test_authorities_that_cannot_be_read_are_a_bad_endpoint(tmp_path: Path) -> None:
+    with pytest.raises(EndpointError, match="No such file"):
+        RelayAddress(f"Endpoint=sb://h/;{KEY}", "orders", connection_verify=str(tmp_path / "none.pem")).check()
+    (tmp_path / "empty.pem").write_text("nothing")
+    with pytest.raises(EndpointError, match="cannot be read"):
+        RelayAddress(f"Endpoint=sb://h/;{KEY}", "orders", connection_verify=str(tmp_path / "empty.pem")).check()
+
+
+async def test_a_reference_that_became_wrong_is_no_end_of_the_other_relay(tmp_path: Path) -> None:
+    file = tmp_path / "primary"
+    file.write_text(f"Endpoint=sb://127.0.0.1:1/;{KEY};UseDevelopmentEmulator=true")
+    second = f"Endpoint=sb://127.0.0.1:1/;{KEY};UseDevelopmentEmulator=true"
+    async with RelayRequester(f"file:{file}", second, "orders", timeout=1.0) as requester:
+        file.write_text("")  # it is being replaced
+        with pytest.raises(RelayUnavailableError) as raised:
+            await requester.request("GET")
+    assert set(raised.value.attributes["failures"]) == {"primary", "secondary"}
+
+
+async def test_a_refusal_of_the_other_relay_does_not_hide_that_the_first_may_have_handled_it() -> None:
+    text = f"Endpoint=sb://127.0.0.1:1/;{KEY};UseDevelopmentEmulator=true"
+    came = [_Failed(Outcome.UNKNOWN, "no answer"), _Failed(Outcome.REFUSED, "no claim", 401)]
+
+    async def attempt(*_: Any) -> None:
+        raise came.pop(0)
+
+    async with RelayRequester(text, text, "orders") as requester:
+        with pytest.raises(RelayUnavailableError, match="no claim") as raised:
+            await requester._try(attempt, may_repeat=True)
+        assert raised.value.unknown
+        assert requester.statistics().unknown == 1
 
 
 async def test_no_error_ends_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
