@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, NotAllowedError
 from isthmus.operations.look import Census, Progress, messages
 from isthmus.operations.message import sequence_of, session_of, state_of
-from isthmus.operations.sweep import sweep
+from isthmus.operations.sweep import RENEWAL_SECONDS, sweep
 from isthmus.transport import Client, Management, Receiver
 
 __all__ = ["Removal", "remove"]
@@ -106,25 +107,41 @@ def _delete_deferred_in(
     client: Client, path: str, management: Management, session_id: str, deferred: RunSet, progress: Progress
 ) -> int:
     holder = Receiver(client, path, in_session=True, session_id=session_id).wait_attached()
+    renewed_at = time.monotonic()
+
+    def delete(numbers: list[int]) -> None:
+        nonlocal renewed_at
+        if time.monotonic() - renewed_at >= RENEWAL_SECONDS:
+            renewed_at = time.monotonic()
+            management.renew_session(session_id)
+        _delete_deferred(management, numbers, session_id)
+
     try:
-        return _each(deferred, lambda numbers: _delete_deferred(management, numbers, session_id), progress)
+        return _each(deferred, delete, progress)
     finally:
         holder.close()
 
 
 def _each(numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress) -> int:
-    """Remove in groups; a group with one that is not there any more, one by one."""
+    """Remove in groups; a group with one that is not there any more, one by one. An error's attribute `completed` says how many went."""
     removed = 0
-    while numbers:
-        first, last = numbers.take(_AT_ONCE)
-        wanted = list(range(first, last + 1))
-        try:
-            remove_some(wanted)
-            gone = len(wanted)
-        except MessageNotFoundError:
-            gone = sum(_try(remove_some, number) for number in wanted)
-        removed += gone
-        progress(gone)
+    try:
+        while numbers:
+            first, last = numbers.take(_AT_ONCE)
+            wanted = list(range(first, last + 1))
+            try:
+                remove_some(wanted)
+            except MessageNotFoundError:
+                for number in wanted:
+                    gone = _try(remove_some, number)
+                    removed += gone
+                    progress(gone)
+            else:
+                removed += len(wanted)
+                progress(len(wanted))
+    except IsthmusError as error:
+        error.attributes["completed"] = removed
+        raise
     return removed
 
 

@@ -25,15 +25,15 @@ from isthmus.errors import IsthmusError
 from isthmus.operations.message import sequence_of
 from isthmus.transport import Client, Management, Receiver
 
-__all__ = ["Taken", "sweep"]
+__all__ = ["RENEWAL_SECONDS", "Taken", "sweep"]
 
 _PARTITION_BITS = 48
 _WINDOW = 500
 _WINDOW_BYTES = 8 << 20
 _RENEWED_AT_ONCE = 500
 _DEFAULT_LOCK_SECONDS = 30.0
-# The shortest lock of the service lasts 5 s, and how long one lasts is only known by two clocks, which may be apart.
-_RENEWAL_SECONDS = 1.5
+RENEWAL_SECONDS = 1.5
+"""The shortest lock of the service lasts 5 s, and how long one lasts is only known by two clocks, which may be apart."""
 _ANSWER_SECONDS = 60.0
 
 Take = Callable[[Sequence["Taken"], Callable[[], None]], Sequence["Taken"]]
@@ -200,7 +200,7 @@ class _Pass:
 
     def renew(self) -> None:
         """Keep the locks of what is held, in time."""
-        if time.monotonic() - self._renewed_at < min(self._lock_seconds / 3, _RENEWAL_SECONDS):
+        if time.monotonic() - self._renewed_at < min(self._lock_seconds / 3, RENEWAL_SECONDS):
             return
         self._renewed_at = time.monotonic()
         if self._session_id is not None:
