@@ -25,7 +25,7 @@ __all__ = ["Arrivals", "Audited", "Originals", "Selects"]
 
 Selects = Callable[[bytes, Identity], str]
 """What a task does with a message that a publisher sent: empty where it replicates it, else the name of the count that the
-message belongs to: `filtered`, `held_back`, `stopped` or `incomparable`.
+message belongs to: `filtered`, `held_back`, `returned`, `stopped` or `incomparable`.
 """
 
 # What a header can tell (OASIS AMQP 1.0, 3.2.1: 32 bits of milliseconds).

@@ -47,6 +47,7 @@ COUNTS = (
         "records of a log from before the first that the task is known to have met in their partition (`start: now`)",
     ),
     Count("held_back", Verdict.CLEAN, "their publisher set the mark itself, so that they stay where they are"),
+    Count("returned", Verdict.CLEAN, "copies of the task from a time when it led the other way"),
     Count("arrived", Verdict.CLEAN, "a copy with the same content is at the other member"),
     Count("waiting", Verdict.CLEAN, "they are in the route's source: a route moves them later"),
     Count(

@@ -31,7 +31,7 @@ SAMPLE_LIMIT = 20
 """How many sequence numbers of each kind a comparison names."""
 
 # Counted at the origin alone.
-_AT_ORIGIN = ("filtered", "earlier", "held_back", "stopped", "incomparable")
+_AT_ORIGIN = ("filtered", "earlier", "held_back", "returned", "stopped", "incomparable")
 # Also a fault at the origin itself.
 _ALSO_AT_ORIGIN = ("duplicated", "out_of_order", "unequal", "forged")
 

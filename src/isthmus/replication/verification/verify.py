@@ -16,34 +16,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from isthmus.amqp import section
-from isthmus.amqp.codec import CodecError
-from isthmus.connectors.servicebus.head import standing
-from isthmus.entities.record.parse import HeadCache, split
-from isthmus.entities.record.view import MessageView
 from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.message.name import ORIGIN
+from isthmus.message import Provenance
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.replication.verification.audit import audit
-from isthmus.replication.verification.audited import Selects
-from isthmus.replication.verification.identity import Identity, Members
+from isthmus.replication.verification.identity import Members
 from isthmus.replication.verification.log_audit import LogAudit
 from isthmus.replication.verification.passage import Passage
 from isthmus.replication.verification.reconcile import Reconciliation
-from isthmus.replication.verification.sibling import matches
-from isthmus.rules import FilterError, parse_filter
-from isthmus.rules.value import compare
+from isthmus.replication.verification.selection import selection
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
-from isthmus.topology.pattern.part.mark import mark_filter
 from isthmus.topology.route import flows as declared_flows
 from isthmus.topology.route import routes
 
-__all__ = ["Ground", "flows_of", "ground_of", "selection", "verify"]
+__all__ = ["Ground", "flows_of", "ground_of", "verify"]
 
 AUDIT = "audit"
 SUBSCRIPTIONS = "/Subscriptions/"
@@ -231,7 +223,7 @@ def _audit(
         logs.open,
         passages=ground.passages,
         detection_ms=ground.detection_ms,
-        selects=selection(flows[0].filter, options) if flows[0].witness.entity else None,
+        selects=selection(flows[0].filter, options, _came_back(ground, reach)) if flows[0].witness.entity else None,
         members=Members({**outside, **labels}),
         ordered=all(route.options.ordering != "none" for route in passed),
         by_session=any(route.options.ordering == "session" for route in passed),
@@ -264,6 +256,24 @@ def _outside(origins: Iterable[Endpoint], reach: Reach) -> dict[tuple[str, str],
             names |= reach.identities((origin.alias,)).keys()
         found |= {(name, origin.entity.lower()): str(origin) for name in names}
     return found
+
+
+def _came_back(ground: Ground, reach: Reach) -> Callable[[Provenance], bool]:
+    """Whether a message has been where only copies of the task are now."""
+
+    @cache  # asked for as soon as a message looks so, and only then
+    def ends() -> frozenset[tuple[str, str]]:
+        by_namespace = reach.identities(
+            dict.fromkeys(each.alias for each in ground.places.values() if not each.is_table)
+        )
+        return frozenset(
+            (namespace, end.entity.partition(SUBSCRIPTIONS)[0].lower())
+            for namespace, alias in by_namespace.items()
+            for end in ground.places.values()
+            if end.alias == alias
+        )
+
+    return lambda provenance: any((hop.namespace, hop.entity.lower()) in ends() for hop in provenance.hops)
 
 
 def _delivered(passage: Passage, ground: Ground) -> dict[int, int]:
@@ -356,44 +366,3 @@ def _merged(task: str, results: Sequence[Reconciliation], unread: tuple[str, ...
         tuple(reading for result in results for reading in result.readings),
         tuple(dict.fromkeys((*(text for result in results for text in result.unread), *unread))),
     )
-
-
-def selection(condition_text: str, options: RouteOptions) -> Selects:
-    """What a task does with a message that a publisher sent, by the rule of its replication subscriptions.
-
-    A publisher may mark a message to keep it where it is. A mark on a message that also has provenance came with a copy's
-    properties, from an application that sends them again or from another task: the rule stops a new message then.
-
-    Args:
-        condition_text: what goes; empty: everything.
-        options: of the task's routes, which name the mark; an empty mark: the task needs none.
-    """
-    condition = parse_filter(condition_text) if condition_text else None
-    is_number = options.mark_is_number
-    mark = options.mark.lower()
-    unmarked = parse_filter(mark_filter(options.mark, is_number=is_number) if mark else "1 = 1")
-    origin = ORIGIN.encode()
-
-    def selects(message: bytes, identity: Identity) -> str:
-        start, end = section.locate(message).application_properties
-        may_be_marked = bool(mark) and (not mark.isascii() or mark.encode() in message[start:end].lower())
-        if condition is None and not may_be_marked:
-            return ""
-        view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
-        free = matches(unmarked, view) if may_be_marked else True
-        if not free:
-            # The rule is unknown, not false, where one of its alternatives cannot be compared.
-            if free is None and not (is_number and _is_one(view, mark)):
-                return "incomparable"
-            return "held_back" if is_number and origin not in message[start:end] else "stopped"
-        return "" if condition is None or matches(condition, view) else "filtered"
-
-    return selects
-
-
-def _is_one(view: MessageView, mark: str) -> bool:
-    """Whether the mark is the number 1."""
-    try:
-        return compare("=", view.user(mark), 1) is True
-    except (FilterError, CodecError):
-        return False

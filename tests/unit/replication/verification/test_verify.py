@@ -8,6 +8,7 @@ import pytest
 
 from isthmus.amqp import section, types
 from isthmus.errors import InvalidArgumentError
+from isthmus.message.provenance import digest
 from isthmus.replication.verification import verify as verify_module
 from isthmus.replication.verification.count import Verdict
 from isthmus.replication.verification.identity import identify
@@ -84,6 +85,44 @@ def test_what_the_tasks_rule_keeps_back_is_not_expected(
     monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any], expected: str
 ) -> None:
     assert selected(monkeypatch, task, own) == expected
+
+
+TURNED = """
+isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR}
+  jfk: {connection: env:JFK}
+tasks:
+  flights: {pattern: active-passive, primary: jfk, secondary: ewr, failover_within: 1m, topic: f, subscriptions: [audit]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("origin", "body", "expected"),
+    [("ewr/f", b"x", "returned"), ("lga/f", b"x", "stopped"), ("ewr/g", b"x", "stopped"), ("ewr/f", b"y", "stopped")],
+)
+def test_a_copy_from_before_the_members_changed_places_is_no_new_message(
+    monkeypatch: pytest.MonkeyPatch, origin: str, body: bytes, expected: str
+) -> None:
+    alias = origin.partition("/")[0]
+    monkeypatch.setattr(f"{__name__}.FILE", TURNED + "%.0s")
+    found = asked(monkeypatch, "")
+    carried = {
+        found["mark"]: "a-1",
+        "repl-origin": origin,
+        "repl-namespace": alias,
+        "repl-sequence": "3",
+        "repl-offset": "3-0",
+        "repl-enqueued-time": "2026-11-27T07:13:28.107Z",
+        "repl-digest": digest(b"a-1", b"x"),
+    }
+    message = section.encode_message(
+        body,
+        annotations={types.Symbol("x-opt-sequence-number"): types.Long(3)},
+        properties={"message_id": "a-1"},
+        application_properties=carried,
+    )
+    assert found["selects"](message, identify(message)) == expected
 
 
 @pytest.mark.parametrize(
