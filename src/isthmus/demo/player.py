@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Player:
                 start_new_session=True,
             )
         self._changed = threading.Condition()
+        self._is_over = False  # all of its output has been read; the thread that says so lives a little longer
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
 
@@ -62,10 +64,18 @@ class Player:
         return self._process.pid
 
     def say(self, **values: Any) -> None:
-        """Send it one JSON object on one line."""
+        """Send it one JSON object on one line.
+
+        Raises:
+            PlayerError: it has ended.
+        """
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(values) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(values) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # Without this the command line takes it for its own reader that has gone, and says nothing.
+            raise PlayerError(f"{self.name} has ended: {self._tail()}") from None
 
     def wait_for(self, key: str, timeout_seconds: float) -> Any:
         """The value that it writes under `key`; blocks until it has.
@@ -74,7 +84,7 @@ class Player:
             PlayerError: it ended without one, or the time is over.
         """
         with self._changed:
-            self._changed.wait_for(lambda: key in self.told or not self._reader.is_alive(), timeout_seconds)
+            self._changed.wait_for(lambda: key in self.told or self._is_over, timeout_seconds)
         if key not in self.told:
             raise PlayerError(f"{self.name} did not write '{key}': {self._tail()}")
         return self.told[key]
@@ -104,7 +114,8 @@ class Player:
         self._reader.join(5.0)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with suppress(BrokenPipeError):  # what it was not told before its end
+                    stream.close()
         return code
 
     def _tail(self) -> str:
@@ -122,4 +133,5 @@ class Player:
                 self.told |= values
                 self._changed.notify_all()
         with self._changed:
+            self._is_over = True
             self._changed.notify_all()
