@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.errors import IsthmusError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.extra import require
 
 __all__ = ["register"]
@@ -168,6 +168,8 @@ def everything(
     from isthmus.bench.report import write_report
 
     chosen = _peers(peers)
+    if results is not None:
+        _usable(results).rmdir()  # what cannot be written after half an hour of measurements is lost
     with _folder(data) as folder:
         result = _result("all", folder, {})
         result["namespace"] = measure_namespace(folder / "namespace", messages)
@@ -242,12 +244,24 @@ def _round_trips(text: str) -> list[float]:
 def _folder(data: Path | None) -> Iterator[Path]:
     """A fresh folder for the data of one run, removed afterwards."""
     place = data or Path("/var/tmp")  # noqa: S108 - a disk, unlike /tmp on many systems; a fresh folder with mode 0700
-    place.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="isthmus-bench-", dir=place))
+    folder = _usable(place)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _usable(place: Path) -> Path:
+    """A fresh folder in `place`, which is made where it is missing.
+
+    Raises:
+        InvalidArgumentError: nothing can be written there.
+    """
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="isthmus-bench-", dir=place))
+    except OSError as error:
+        raise InvalidArgumentError(f"nothing can be written in {place}: {error.strerror or error}") from None
 
 
 def _result(name: str, folder: Path, values: dict[str, Any]) -> dict[str, Any]:
