@@ -16,14 +16,14 @@ def test_a_folder_for_results_that_cannot_be_written_is_told_before_anything_is_
     taken = tmp_path / "results"
     taken.write_text("a file")
     monkeypatch.setattr("isthmus.bench.namespace.measure_namespace", lambda *_: pytest.fail("measured"))
-    with pytest.raises(InvalidArgumentError, match="nothing can be written in .*results"):
+    with pytest.raises(InvalidArgumentError, match=r"nothing can be written in .*results"):
         bench.everything(results=taken, data=tmp_path)
 
 
 def test_a_folder_for_data_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     taken = tmp_path / "data"
     taken.write_text("a file")
-    with pytest.raises(InvalidArgumentError, match="nothing can be written in .*data"), bench._folder(taken):
+    with pytest.raises(InvalidArgumentError, match=r"nothing can be written in .*data"), bench._folder(taken):
         pass
 
 
