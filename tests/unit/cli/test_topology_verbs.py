@@ -240,6 +240,30 @@ def test_apply_prunes_only_with_consent_and_names_what_waits(shrunk: dict[str, F
     assert (answer["orphans"], answer["removed"]) == ([], None)
 
 
+def test_apply_prunes_what_forwards_to_a_task_that_names_another_queue(
+    folder: Path, namespaces: dict[str, FakeAdministration]
+) -> None:
+    file = folder / "isthmus.yaml"
+    head = SOUND[: SOUND.index("tasks:")]
+    text = f"{head}tasks:\n  pay: {{pattern: spillover, queue: payments, members: [ewr, jfk], deadline: 10m}}\n"
+    file.write_text(text)
+    assert call("apply")[0] == 0
+    file.write_text(text.replace("queue: payments", "queue: refunds"))
+    assert "queue refunds did not forward to it" in " ".join(call("apply")[1].split())
+    code, output = call("apply", "--prune")
+    assert code == 0
+    assert "queue payments at ewr forwards its dead-lettered messages to isthmus.pay" in " ".join(output.split())
+    assert "add --yes to end it" in output
+    code, answer = call_json("apply", "--prune", "--yes")
+    assert (code, answer["ok"]) == (0, True)
+    assert [(row["namespace"], row["path"]) for row in answer["forwarding"]] == [
+        ("ewr", "payments"),
+        ("jfk", "payments"),
+    ]
+    assert len(answer["ended"]["applied"]) == 2
+    assert call_json("apply", "--prune")[1]["forwarding"] == []
+
+
 def test_yes_goes_with_prune(folder: Path) -> None:
     result = CliRunner().invoke(create_app("apply"), ["apply", "--yes"])
     assert "--yes goes with --prune" in str(result.exception)

@@ -16,7 +16,7 @@ from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.topology import Change, plan
 from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.file.source import load
-from isthmus.topology.planning.orphan import Orphan, find_orphans, of_tasks
+from isthmus.topology.planning.orphan import Orphan, find_orphans, of_tasks, strays
 
 __all__ = ["register"]
 
@@ -32,11 +32,16 @@ def run(
         bool,
         typer.Option(
             "--prune",
-            help="Then list what isthmus made for members of these tasks that are gone, with what waits there.",
+            help="Then list what isthmus made for members of these tasks that are gone, with what waits there, and what forwards to a task "
+            "that names another queue now.",
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --prune: delete what it lists, with the messages that wait there.")
+        bool,
+        typer.Option(
+            "--yes",
+            help="With --prune: delete what it lists, with the messages that wait there, and end that forwarding.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -44,7 +49,9 @@ def run(
     if yes and not prune:
         raise InvalidArgumentError("--yes goes with --prune")
     pruned, others = Removal(), list[Orphan]()
+    stray: tuple[Change, ...] = ()
     applied: Applied | None = None
+    ended: Applied | None = None
     console = Console(soft_wrap=True)
 
     def say(change: Change) -> None:
@@ -63,27 +70,53 @@ def run(
             applied = administrations.apply(made, say)
             if prune and applied.failed is None:
                 held = administrations.inventory()
+                stray = strays(federation, held.values())
+                if not as_json:
+                    _print_strays(stray, console, consent=yes)
+                if yes:
+                    ended = administrations.make(stray, say)
                 orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
                 shown = None if as_json else console
                 claims = claims_of(federation)
-                pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown, claims=claims)
+                if ended is None or ended.failed is None:
+                    pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown, claims=claims)
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json, applied=applied) from None
     if as_json:
         notes = list(made.notes)
-        ok = applied.failed is None and not pruned.failed
+        ok = applied.failed is None and not pruned.failed and (ended is None or ended.failed is None)
         told = {**applied.to_dict(), "notes": notes, "faults": []}
         if prune:
             unknown = sorted({each.task for each in others})
-            told |= {**pruned.to_dict(), "unknown_tasks": unknown}
+            told |= {
+                **pruned.to_dict(),
+                "unknown_tasks": unknown,
+                "forwarding": [each.to_dict() for each in stray],
+                "ended": ended.to_dict() if ended else None,
+            }
         print(json.dumps({"file": file, "ok": ok, **told}))
     else:
         _print_outcome(applied, made.notes, console)
         if pruned.rows and not yes:
             console.print("Nothing was deleted; add --yes to delete these, with the messages in them.")
+        if stray and not yes:
+            console.print("Nothing that forwards was changed; add --yes to end it.")
+        if ended is not None and ended.failed is not None:
+            told_failed = f"{ended.failed.alias}: update {ended.failed.kind} {ended.failed.path} failed: {ended.error}"
+            console.print(Text(f"{told_failed}; run it again", style="red"))
         print_others(others, file, console)
-    if applied.failed is not None or pruned.failed:
+    if applied.failed is not None or pruned.failed or (ended is not None and ended.failed is not None):
         raise typer.Exit(1)
+
+
+def _print_strays(stray: tuple[Change, ...], console: Console, *, consent: bool) -> None:
+    """Name what forwards to a task that no longer names it."""
+    for each in stray:
+        for field, what in (("forward_to", "messages"), ("forward_dead_letters_to", "dead-lettered messages")):
+            if getattr(each.after, field) is not None:
+                target = getattr(each.before, field)
+                told = f"{each.kind} {each.path} at {each.alias} forwards its {what} to {target}, and its task no longer names it"
+                console.print(Text(f"{told}: they go where those of the new one go" if not consent else told))
 
 
 def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -> None:

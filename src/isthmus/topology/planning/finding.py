@@ -10,7 +10,7 @@ from isthmus.topology.duplicate import keeps_keys
 from isthmus.topology.file.duration import INFINITE_MS, format_ms
 from isthmus.topology.model import Federation
 from isthmus.topology.planning.change import Change
-from isthmus.topology.state import QueueState, SubscriptionState, TopicState
+from isthmus.topology.state import NamespaceState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["OWN", "Findings", "fitted", "settled"]
 
@@ -110,6 +110,19 @@ class Findings:
             before = f"; until now they went to {old}" if old else ""
             reads = ", and nobody can receive from it any more" if name == "forward_to" and new and not old else ""
             self.notes.append(f"{of} of {what} at {alias} will {where}{reads}{before}")
+
+    def note_former(self, namespace: NamespaceState, what: str, entity: _Receiver, stands: _Receiver | None) -> None:
+        """Note an entity of an application's that begins to forward to what a task has already: another one may forward there still."""
+        if entity.name.lower().startswith(OWN):
+            return
+        for name in ("forward_to", "forward_dead_letters_to"):
+            target = getattr(entity, name) or ""
+            is_new = stands is None or (getattr(stands, name) or "").lower() != target.lower()
+            if is_new and target.lower().startswith(OWN) and (namespace.topic(target) or namespace.queue(target)):
+                self.notes.append(
+                    f"{target} at {namespace.alias} exists, and {what} did not forward to it: what the task named before goes on to forward "
+                    "there, and is taken for this one's; apply --prune lists it, and ends it with --yes"
+                )
 
     def note_left(self, alias: str, entity: _Receiver, stands: _Receiver) -> None:
         """Note an entity of isthmus's own that another no longer forwards to: no route reads what is in it."""

@@ -5,7 +5,7 @@ delete them. What it is not: the deletion, or the count of messages that wait (`
 
 Invariants:
     I1. Only entities whose names begin with `isthmus.` are deleted, and claims of tasks; of an application's entities nothing
-        changes but that they no longer forward to what is deleted.
+        changes but that they no longer forward to what is deleted, or to a task that no longer names them.
     I2. What belongs to a task that the file does not have is only deleted where that task is named: another file may have it.
     I3. Nothing is deleted that something still forwards to: forwarding is ended first.
     I4. Whoever deletes holds every claim of the tasks concerned (`claims_at`): what a run still reads is not deleted under it.
@@ -15,18 +15,18 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.model import Federation
 from isthmus.topology.pair.description import MARKER
-from isthmus.topology.planning.change import Change
+from isthmus.topology.planning.change import Change, same_value
 from isthmus.topology.planning.finding import OWN
 from isthmus.topology.planning.wanted import wanted
 from isthmus.topology.state import NamespaceState, QueueState, SubscriptionState, TopicState
 
-__all__ = ["Orphan", "claims_at", "find_orphans", "named", "of_tasks", "removal"]
+__all__ = ["Orphan", "claims_at", "find_orphans", "named", "of_tasks", "removal", "strays"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,24 @@ def named(federation: Federation, orphans: Iterable[Orphan], name: str) -> list[
     return of_member + [each for each in orphans if each.task.lower() == folded and each not in of_member]
 
 
+def strays(federation: Federation, held: Iterable[NamespaceState]) -> tuple[Change, ...]:
+    """Updates that end what an application's queue or subscription forwards to an entity of a task that no longer names it.
+
+    A task that was given another queue keeps its name, and so does its topic: what the former queue forwards would be taken for the
+    new one's.
+
+    Args:
+        federation: whose tasks want what they want.
+        held: of each namespace all that it holds.
+    """
+    desired = wanted(federation)
+    return tuple(
+        change
+        for namespace in held
+        for change in _strays_of(namespace, {each.name.lower(): each for each in desired.get(namespace.alias, ())})
+    )
+
+
 def claims_at(held: Mapping[str, NamespaceState], tasks: Collection[str]) -> list[tuple[str, str]]:
     """The claims of tasks that exist, by task and alias: a run of such a task holds one of them, be it of another file."""
     folded = {each.lower() for each in tasks}
@@ -148,6 +166,25 @@ def _of_namespace(namespace: NamespaceState, desired: Mapping[str, TopicState | 
             yield _orphan(namespace.alias, queue.name, _delete(namespace, queue))
 
 
+def _strays_of(namespace: NamespaceState, desired: Mapping[str, TopicState | QueueState]) -> Iterator[Change]:
+    own = {(name, "") for name in desired if name.startswith(OWN)}
+    for change in _unlinked(namespace, own, "since the task no longer names it"):
+        name = change.subscription or change.topic
+        before, after = change.before, change.after
+        assert isinstance(before, QueueState | SubscriptionState)
+        assert isinstance(after, QueueState | SubscriptionState)
+        asked = desired.get(change.topic.lower())
+        receiver = asked.subscription(name) if change.subscription and isinstance(asked, TopicState) else asked
+        kept = {
+            field: None
+            for field in ("forward_to", "forward_dead_letters_to")
+            if receiver is not None and same_value(field, getattr(before, field), getattr(receiver, field, None))
+        }
+        after = replace(after, **kept)  # type: ignore[arg-type]
+        if not name.lower().startswith(OWN) and (after.forward_to, after.forward_dead_letters_to) != (None, None):
+            yield replace(change, after=after)
+
+
 def _orphan(alias: str, name: str, change: Change) -> Orphan:
     task, _, member = name[len(OWN) :].partition(".")
     return Orphan(alias, task, member, change)
@@ -163,9 +200,10 @@ def _gone(orphans: Iterable[Orphan], alias: str) -> set[tuple[str, str]]:
     return {(each.change.topic.lower(), each.change.subscription.lower()) for each in orphans if each.alias == alias}
 
 
-def _unlinked(namespace: NamespaceState, gone: set[tuple[str, str]]) -> Iterator[Change]:
+def _unlinked(
+    namespace: NamespaceState, gone: set[tuple[str, str]], why: str = "so that it does not forward to what is deleted"
+) -> Iterator[Change]:
     """Updates that end forwarding to what is deleted, of what stays."""
-    why = "so that it does not forward to what is deleted"
     for queue in namespace.queues:
         ended = _ended(queue, gone)
         if ended and (queue.name.lower(), "") not in gone:

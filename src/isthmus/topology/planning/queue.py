@@ -16,6 +16,7 @@ def plan_queue(findings: Findings, namespace: NamespaceState, queue: QueueState)
     alias, stands = namespace.alias, namespace.queue(queue.name)
     what = f"queue {queue.name}"
     queue = settled(fitted(queue, namespace.endpoint))
+    findings.note_former(namespace, what, queue, stands)
     if stands is None:
         if namespace.topic(queue.name):
             findings.fault(

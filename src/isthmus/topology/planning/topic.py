@@ -92,10 +92,11 @@ class _TopicPlanner:
         )
 
     def _subscription(self, subscription: SubscriptionState, stands: SubscriptionState | None) -> None:
+        what = f"subscription {subscription.name} of {self._topic.name}"
+        self._findings.note_former(self._namespace, what, subscription, stands)
         if stands is None:
             self._change("create", subscription)
             return
-        what = f"subscription {subscription.name} of {self._topic.name}"
         if not self._findings.check_receiver(self._alias, what, subscription, stands):
             return
         if any(True for _ in differences(stands, subscription)):

@@ -8,7 +8,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import Change, NamespaceState, QueueState, SubscriptionState, TopicState, plan, read, wanted
 from isthmus.topology.claim import CLAIM_TOPIC
-from isthmus.topology.planning.orphan import find_orphans, named, of_tasks, removal
+from isthmus.topology.planning.orphan import find_orphans, named, of_tasks, removal, strays
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n  lga: {connection: env:C}\ntasks:\n"
 ALL = "{pattern: all-active, topic: flights, members: [ewr, jfk, lga], subscriptions: [boards]}"
@@ -124,3 +124,49 @@ def test_i5_the_marker_of_a_pair_of_namespaces_is_none() -> None:
     orphans = find_orphans(read(f"{HEAD}  flights: {ALL}\n"), held(found).values())
     assert not [each for each in orphans if each.change.kind == "queue"]
     assert {each.task for each in orphans} == {"pair"}
+
+
+SPILL = "{pattern: spillover, queue: %s, members: [ewr, jfk], deadline: 10m}"
+SPLIT = "{pattern: split, source: ewr, queue: %s, targets: [{to: jfk, queue: far}]}"
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (SPILL, [("ewr", "payments", None, ""), ("jfk", "payments", None, "")]),
+        (SPLIT, [("ewr", "payments", "", None)]),
+    ],
+)
+def test_a_task_with_another_queue_no_longer_gets_what_the_former_one_forwards(
+    task: str, expected: list[tuple[str, str, str | None, str | None]]
+) -> None:
+    former, text = f"{HEAD}  work: {task % 'payments'}\n", f"{HEAD}  work: {task % 'refunds'}\n"
+    found = namespaces(former)
+    assert strays(read(former), held(found).values()) == ()
+    federation = read(text)
+    desired = wanted(federation)
+    made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+    assert sum("queue refunds did not forward to it" in note for note in made.notes) == len(expected)
+    for change in made.changes:
+        found[change.alias].make(change)
+    stray = strays(federation, held(found).values())
+    told = []
+    for change in stray:
+        assert isinstance(change.after, QueueState)
+        told.append((change.alias, change.path, change.after.forward_to, change.after.forward_dead_letters_to))
+        found[change.alias].make(change)
+    assert told == expected
+    assert strays(federation, held(found).values()) == ()
+    assert strays(read(former), held(found).values())  # the new queue is not the former file's
+    again = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+    assert again.changes == ()
+
+
+def test_a_subscription_that_its_task_forwards_is_no_stray() -> None:
+    text = f"{HEAD}  flights: {ALL[:-1]}, mailbox: true}}\n"
+    assert strays(read(text), held(namespaces(text)).values()) == ()
+    topic = f"{HEAD}  work: {SPILL.replace('queue: %s', 'topic: orders, subscription: workers')}\n"
+    found = namespaces(topic)
+    assert strays(read(topic), held(found).values()) == ()
+    other = strays(read(topic.replace("workers", "others")), held(found).values())
+    assert [each.path for each in other] == ["orders/Subscriptions/workers"] * 2
