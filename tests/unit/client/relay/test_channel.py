@@ -96,7 +96,7 @@ async def test_a_refusal_of_the_other_relay_does_not_hide_that_the_first_may_hav
     async with RelayRequester(text, text, "orders") as requester:
         with pytest.raises(RelayUnavailableError, match="no claim") as raised:
             await requester._try(attempt, may_repeat=True)
-        assert raised.value.unknown
+        assert raised.value.attributes["unknown"]
         assert requester.statistics().unknown == 1
 
 
