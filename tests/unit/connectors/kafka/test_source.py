@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -404,5 +405,72 @@ def test_i7_a_gap_is_looked_at(rig: Rig) -> None:
     assert "records 2 to 3 were removed" in rig.thread._removed.look(rig.consumer, 1.0)
     rig.source.release(0, 1)
     rig.thread._go_back(rig.consumer)
-    rig.read(0, 1, 6)
+    rig.read(0, 1, 5, 6)
     assert rig.thread._removed.look(rig.consumer, 100.0) == "", "what is read again has no gap"
+
+
+def test_i7_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> None:
+    """Nobody else knows that it existed."""
+    rig.source.grant(10)
+    rig.read(0, 1, 2, 3)
+    rig.poll()
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (2, 9)  # type: ignore[attr-defined]
+    rig.source.settle(0, 0)
+    rig.source.release(1, 3)
+    rig.thread._go_back(rig.consumer)
+    rig.read(2, 5)
+    told = rig.thread._removed.look(rig.consumer, 1.0)
+    assert "partition 0: records 1 to 1 were removed by the retention" in told
+    assert "partition 0: records 3 to 3 were given back, and compaction" in told
+    assert rig.thread._delivered.account.to_commit() == {0: 2}
+
+
+def test_what_was_given_back_and_is_gone_holds_no_commit_up(rig: Rig) -> None:
+    """What is behind it was settled before: no settlement makes a commit due."""
+    rig.source.grant(10)
+    rig.read(0, 1, 2)
+    rig.poll()
+    rig.source.settle(0, 0)
+    rig.source.settle(2, 2)
+    rig.thread._commits.begin(time.monotonic() + 10)
+    rig.thread._commits.answered({0: 1}, (), 0.0)
+    rig.source.release(1, 1)
+    rig.thread._go_back(rig.consumer)
+    rig.read(2)
+    assert rig.thread._commits.begin(time.monotonic()) == {0: 3}
+
+
+def test_i7_what_was_given_back_and_is_removed_is_told_at_the_end_of_a_reader(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1, 2)
+    rig.poll()
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (9, 9)  # type: ignore[attr-defined]
+    rig.source.release(0, 2)
+    rig.thread._go_back(rig.consumer)
+    rig.thread._close_consumer()
+    assert "records 0 to 2 were removed by the retention" in caplog.text
+
+
+def test_i7_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1, 5)
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (5, 9)  # type: ignore[attr-defined]
+
+    def fail(count: int, timeout: float) -> list[Message]:
+        rig.thread._lose(ConnectionLostError("all brokers are down"))
+        return []
+
+    rig.consumer.consume = fail  # type: ignore[attr-defined]
+    told: list[Any] = []
+
+    def tell(event: Any) -> None:
+        told.append(event)
+        rig.thread._wants_open = True  # its owner opens it again at once
+
+    rig.thread._tell = tell
+    rig.thread._turn()
+    assert len(told) == 1
+    assert "all brokers are down" in told[0].text
+    assert "records 2 to 4 were removed" in told[0].text

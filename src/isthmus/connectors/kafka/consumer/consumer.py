@@ -16,12 +16,13 @@ Invariants:
     I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
     I6. A topic that was made again, or truncated, is read from where it begins again by the next consumer, after what was under way has
         been given back: offsets name other records.
-    I7. What the retention removed unread is told once, with its range (`removed`).
+    I7. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -43,6 +44,8 @@ from isthmus.connectors.kafka.option import SourceOptions
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["ConsumerThread"]
+
+_log = logging.getLogger(__name__)
 
 # How long one wait for a record lasts at most: so late a commit, or a return, may be carried out.
 POLL_SECONDS = 0.25
@@ -73,7 +76,7 @@ class ConsumerThread(threading.Thread):
         self._wake = wake
         self._is_due = threading.Condition()  # guards all that follows up to the consumer
         self._removed = RemovedRecords(options.topic)
-        self._delivered = Delivered(options, only_present=only_present, on_gap=self._removed.gap)
+        self._delivered = Delivered(options, only_present=only_present, removed=self._removed)
         self._commits = Commits(self._delivered.account)
         self._committer = Committer(options.topic, self._commits, self._is_due)
         self._told: deque[Told] = deque()
@@ -165,9 +168,10 @@ class ConsumerThread(threading.Thread):
                 self._connect()
             self._read()
             if self._consumer is not None:
-                self._committer.commit(self._consumer)
                 if text := self._removed.look(self._consumer, time.monotonic()):
-                    self._lose(ConnectionLostError(text))
+                    self._lose_more(text)
+                if not self._removed.is_asking:
+                    self._committer.commit(self._consumer)
             self._serve_dead()
         except KafkaException as error:
             self._lose(error_of(error.args[0], self._options.topic))
@@ -191,6 +195,11 @@ class ConsumerThread(threading.Thread):
     def _lose(self, error: IsthmusError) -> None:
         if self._lost_text is None or not error.retryable:
             self._lost_text = str(error), not error.retryable
+
+    def _lose_more(self, text: str) -> None:
+        """Told beside what it is lost for: it is told once."""
+        before, is_fatal = self._lost_text or ("", False)
+        self._lost_text = f"{before}; {text}" if before else text, is_fatal
 
     # ---- connecting
 
@@ -279,6 +288,9 @@ class ConsumerThread(threading.Thread):
             is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
             unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
+            if self._delivered.came_free:
+                self._delivered.came_free = False
+                self._commits.came_free()
         for error in errors:
             self._heard(error)
         if again:
@@ -297,6 +309,7 @@ class ConsumerThread(threading.Thread):
             self._delivered.forget(starts)
             self._commits.forget(starts)
             commits = {**self._commits.unconfirmed(), **starts}
+        self._removed.begins_again(starts)
         with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
             self._committer.commit_now(self._consumer, commits)
         self._is_spent = True
@@ -327,7 +340,7 @@ class ConsumerThread(threading.Thread):
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = [each.partition for each in partitions]
         with self._is_due:
-            commits = self._commits.unconfirmed(numbers)
+            commits = self._commits.unconfirmed(each for each in numbers if not self._removed.asks(each))
         if commits:
             with contextlib.suppress(KafkaException):  # they come again to their new reader
                 self._committer.commit_now(consumer, commits)
@@ -368,5 +381,10 @@ class ConsumerThread(threading.Thread):
             return
         with contextlib.suppress(KafkaException, RuntimeError):
             self._committer.commit_last(consumer, deadline, lambda: self._is_spent)
+        with self._is_due:
+            self._delivered.note_awaited()
+        with contextlib.suppress(RuntimeError):
+            if untold := self._removed.last_look(consumer):
+                _log.error("%s", untold)  # the group may be behind it, and no reader finds it any more
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()

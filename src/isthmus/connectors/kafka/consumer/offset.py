@@ -66,8 +66,22 @@ class PartitionOffsets:
         """A record has been read, of which nothing is noted yet: ranges of offsets, each with the one behind its last, that should have come
         before it. One that was given back should come again; of others it may be that there never was a record.
         """
+        return [*self.gone_before(offset), *self.passed_before(offset)]
+
+    def gone_before(self, offset: int) -> list[tuple[int, int]]:
+        """Those of them that were given back, and are gone."""
         again = [(max(low, self._cursor), min(high, offset)) for low, high in self.returned if self._cursor >= 0]
-        return [each for each in (*again, (self.next, offset)) if 0 <= each[0] < each[1]]
+        return [each for each in again if each[0] < each[1]]
+
+    def passed_before(self, offset: int) -> list[tuple[int, int]]:
+        """Those of them that were never read."""
+        return [(self.next, offset)] if 0 <= self.next < offset else []
+
+    def reached(self, offset: int) -> None:
+        """All records below have been read: what was given back and has not come again is gone (I3)."""
+        if 0 <= self._cursor < offset:
+            self.returned.remove(self._cursor, offset)
+            self._cursor = offset
 
     def is_new(self, offset: int) -> bool:
         """A record has been read: whether it is to be delivered."""
