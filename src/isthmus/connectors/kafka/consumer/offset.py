@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.port import PARTITION_SHIFT
@@ -31,7 +31,7 @@ class PartitionOffsets:
 
     Attributes:
         returned: offsets given back and not delivered again.
-        next: behind the highest offset that was delivered; -1 while nothing was.
+        next: behind the highest offset that was delivered; while nothing was, where it is known to begin, or -1.
     """
 
     def __init__(self) -> None:
@@ -139,10 +139,12 @@ class OffsetAccount:
         """Records delivered and neither settled nor given back."""
         return sum(each.unsettled.count for each in self.partitions.values())
 
-    def assign(self, partitions: Iterable[int]) -> None:
-        """Partitions are read from now on."""
+    def assign(self, partitions: Iterable[int], begins: Mapping[int, int] | None = None) -> None:
+        """Partitions are read from now on; `begins`: the offsets of those of which it is known, everything before is settled."""
         for partition in partitions:
             self.partitions[partition] = PartitionOffsets()
+        for partition, offset in (begins or {}).items():
+            self.partitions[partition].next = offset
 
     def revoke(self, partitions: Iterable[int]) -> None:
         """Partitions are somebody else's."""
