@@ -118,6 +118,14 @@ class LogSystem(Protocol):
         """
         ...
 
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether it is known of any partition where a group is; where not, `uncommitted` browses all.
+
+        Raises:
+            IsthmusError: it cannot be told.
+        """
+        ...
+
 
 class CountingSystem(Protocol):
     """What a kind can tell beyond `System` whose queues let nobody look, and whose topics can be recorded (`NamespaceKind.audits_by`)."""

@@ -79,6 +79,10 @@ class EventHubsSystem:
         assert isinstance(peek, HubPeek)
         return HubPeekFrom(peek, self._starts(options, entity, group))
 
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has a checkpoint."""
+        return bool(self._starts(options, entity, group))
+
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
         """By partition, the first sequence number that is not done with."""
         read = read_hub(options)

@@ -71,5 +71,11 @@ class KafkaSystem:
         assert isinstance(peek, TopicPeek)
         return PeekFrom(peek, GroupOffsets(options).committed(group, entity))
 
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has committed an offset."""
+        from isthmus.connectors.kafka.group import GroupOffsets
+
+        return bool(GroupOffsets(options).committed(group, entity))
+
 
 SYSTEM = KafkaSystem()

@@ -168,9 +168,16 @@ def audit(
         for alias, each in audited.items():
             _read_on(each, peeks[alias], read, ends[alias], seen)
         by_record.number()
+    unmet: list[str] = []
     for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
         late = [by_record.met(each, counts[each.pair]) for each in followed if each.by_content and each.origin == alias]
-        audited[alias].begin_with(_met(alias, audited, rest).union(*late))
+        met_by = _met(alias, audited, rest).union(*late)
+        audited[alias].begin_with(met_by)
+        if not met_by and audited[alias].kept.get("earlier"):
+            unmet.append(
+                f"the task is not known to have met any record of {audited[alias].entity} at {alias}: all count as earlier, and where it began "
+                "is kept nowhere"
+            )
     readings = {
         alias: each.reading(
             shared=shared if isinstance(shared, bool) else alias in shared,
@@ -222,7 +229,7 @@ def audit(
         ordered=ordered,
         readings=tuple(readings.values()),
         pairs=pairs,
-        unread=(*unseen, *siblings.untold),
+        unread=(*unseen, *unmet, *sources.untold, *siblings.untold),
     )
 
 

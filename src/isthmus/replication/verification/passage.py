@@ -57,6 +57,14 @@ class LogReader(Protocol):
         """
         ...
 
+    def is_placed(self, route: Route) -> bool:
+        """Whether it is known where the route's group is.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        ...
+
     def set_aside(self, route: Route) -> Iterator[Identity]:
         """The records that were set aside.
 
@@ -141,6 +149,10 @@ class SourceReader:
         logs: reads what is before routes whose source is a log; None: there are none.
         spools: tells what is in the spools of routes; None: no route has any.
         on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
+
+    Attributes:
+        found: by origin and member, what was read.
+        untold: what cannot be told, and why.
     """
 
     def __init__(
@@ -152,6 +164,7 @@ class SourceReader:
         spools: SpoolsReader | None = None,
         on_waiting: Callable[[tuple[str, str], bytes, Identity], None] = lambda pair, message, identity: None,
     ) -> None:
+        self.untold: list[str] = []
         self._on_waiting = on_waiting
         self._spools = spools
         self._passages = passages
@@ -184,6 +197,11 @@ class SourceReader:
                 route = passages[0].routes[depth]
                 # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
                 in_feed = self._in_feed(source, route)
+                if is_log and self._logs and not self._logs.is_placed(route):
+                    self.untold.append(
+                        f"how far route {route.name} has read {source} is not known: group {group} has no offsets, or its checkpoints are not in "
+                        "reach here, so that what is lost would count as waiting"
+                    )
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):

@@ -47,6 +47,7 @@ class Systems:
         self.held: dict[Endpoint, dict[int, bytes]] = {HUB: {}, LAKE: {}, QUEUE: {}}
         self.committed: dict[int, int] = {}
         self.dead: list[Identity] = []
+        self.is_known = True
         (self.route,) = routes(self.federation)
         self.rewriter = MessageRewriter(
             str(self.route.source), self.route.target.alias, origin_namespace=self.route.source.alias
@@ -101,6 +102,9 @@ class Systems:
 
     def waiting(self, route: Route) -> object:
         return self.open(route.source, self.committed)
+
+    def is_placed(self, route: Route) -> bool:
+        return self.is_known
 
     def set_aside(self, route: Route) -> Iterator[Identity]:
         yield from self.dead
@@ -199,6 +203,29 @@ def test_what_stood_before_the_task_began_is_not_missed() -> None:
         "lost": 0,
         "consumed": 5,
     }
+
+
+def test_what_waits_is_not_known_where_the_group_has_no_offsets() -> None:
+    """Checkpoints in a folder of another machine: all that is missing would wait."""
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 9)
+    systems.move(*(position(0, offset) for offset in range(5)))
+    assert systems.verify().clean
+    systems.is_known = False
+    result = systems.verify()
+    assert result.verdict is Verdict.UNCLEAR
+    assert "has no offsets, or its checkpoints are not in reach here" in result.doubts[0]
+
+
+def test_where_the_task_has_met_nothing_it_is_not_known_what_was_before_it_began() -> None:
+    """The offsets of its group were set to the end: all that was published since `apply` is passed over."""
+    systems = Systems(STREAM % "now")
+    systems.publish(0, 0, 9)
+    systems.committed = {0: 10, 1: 0}
+    result = systems.verify()
+    assert counts(result, "earlier", "entered") == {"earlier": 10, "entered": 0}
+    assert result.verdict is Verdict.UNCLEAR
+    assert "is not known to have met any record of flights at hub" in result.doubts[0]
 
 
 def test_a_queue_that_is_emptied_into_a_stream_is_told_by_its_numbers() -> None:
