@@ -15,7 +15,7 @@ from isthmus.connectors.eventhubs.option import read_hub
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
 from isthmus.connectors.servicebus.connect import endpoint_of
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import IsthmusError
 from isthmus.transport import Sender
 
@@ -77,7 +77,9 @@ class EventHubsSystem:
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The events behind a group's checkpoints."""
         assert isinstance(peek, HubPeek)
-        return HubPeekFrom(peek, self._starts(options, entity, group))
+        begins = peek.begins()
+        starts = self._starts(options, entity, group)
+        return HubPeekFrom(peek, starts, removed_before(begins, starts))
 
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
         """By partition, the first sequence number that is not done with."""

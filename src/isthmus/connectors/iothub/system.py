@@ -22,7 +22,7 @@ from isthmus.connectors.iothub.device import DEVICE_BOUND
 from isthmus.connectors.iothub.endpoint import OPEN_SECONDS, events_endpoint, hub_endpoint
 from isthmus.connectors.iothub.option import read_hub
 from isthmus.connectors.iothub.source import SHOWN
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError
 from isthmus.transport import Client, Sender
 
@@ -137,7 +137,9 @@ class IotHubSystem:
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The messages of devices behind a group's checkpoints."""
         assert isinstance(peek, HubPeek)
-        return HubPeekFrom(peek, self._starts(options, entity, group))
+        begins = peek.begins()
+        starts = self._starts(options, entity, group)
+        return HubPeekFrom(peek, starts, removed_before(begins, starts))
 
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
         read = read_hub(options)

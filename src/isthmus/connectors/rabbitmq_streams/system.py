@@ -13,7 +13,8 @@ from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq_streams.look import broker_options, count_from, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_place
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import ConnectionLostError
 
 if TYPE_CHECKING:
@@ -66,14 +67,16 @@ class StreamSystem:
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The messages behind a group's checkpoint."""
-        return _PeekFrom(peek, _start(options, entity, group))
+        first = next((standing(message).sequence for message in peek(0, 1)), 0)
+        start = _start(options, entity, group)
+        return _PeekFrom(peek, start, removed_before({0: first}, {0: start}))
 
 
 class _PeekFrom:
     """Browses from an offset on."""
 
-    def __init__(self, peek: Peek, start: int) -> None:
-        self._peek, self._start = peek, start
+    def __init__(self, peek: Peek, start: int, removed: Mapping[int, tuple[int, int]]) -> None:
+        self._peek, self._start, self.removed = peek, start, removed
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
         return self._peek(max(from_position, self._start), count)

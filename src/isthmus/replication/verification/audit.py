@@ -168,9 +168,15 @@ def audit(
         for alias, each in audited.items():
             _read_on(each, peeks[alias], read, ends[alias], seen)
         by_record.number()
+    unmet = []
     for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
         late = [by_record.met(each, counts[each.pair]) for each in followed if each.by_content and each.origin == alias]
-        audited[alias].begin_with(_met(alias, audited, rest).union(*late))
+        known = _met(alias, audited, rest).union(*late)
+        if audited[alias].own and not known:
+            unmet.append(
+                f"whether {task} has to move what is in {alias} is not known: none of it waits, or is where it has to be"
+            )
+        audited[alias].begin_with(known)
     readings = {
         alias: each.reading(
             shared=shared if isinstance(shared, bool) else alias in shared,
@@ -222,7 +228,7 @@ def audit(
         ordered=ordered,
         readings=tuple(readings.values()),
         pairs=pairs,
-        unread=(*unseen, *siblings.untold),
+        unread=(*unseen, *sources.untold, *siblings.untold, *unmet),
     )
 
 

@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
+from isthmus.connectors.system import KnowsRemoved
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.verification.identity import Identity
@@ -141,6 +142,9 @@ class SourceReader:
         logs: reads what is before routes whose source is a log; None: there are none.
         spools: tells what is in the spools of routes; None: no route has any.
         on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
+
+    Attributes:
+        untold: what was removed from logs before routes read it, so that nothing else shows it.
     """
 
     def __init__(
@@ -153,6 +157,7 @@ class SourceReader:
         on_waiting: Callable[[tuple[str, str], bytes, Identity], None] = lambda pair, message, identity: None,
     ) -> None:
         self._on_waiting = on_waiting
+        self.untold: list[str] = []
         self._spools = spools
         self._passages = passages
         self.found = {passage.pair: Undelivered() for passage in passages}
@@ -185,6 +190,11 @@ class SourceReader:
                 # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
                 in_feed = self._in_feed(source, route)
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
+                if isinstance(peek, KnowsRemoved):
+                    self.untold += [
+                        f"partition {number} of {source}: what was from {first:,} to {begin - 1:,} was removed before {route.name} had moved it"
+                        for number, (first, begin) in sorted(peek.removed.items())
+                    ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
