@@ -113,7 +113,9 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
     assert [(int(each.value()), each.key()) for each in old] == [(n, b"s%d" % (n % 3)) for n in range(50)]
     # The routes have ended: what the retention removes now nobody has moved.
     publish(kafka.address, "flights", 600, 610, partition=1)
-    kafka.admin().delete_records([TopicPartition("flights", 1, OFFSET_END)])[TopicPartition("flights", 1)].result(60)
+    admin = kafka.admin()
+    (removed,) = admin.delete_records([TopicPartition("flights", 1, OFFSET_END)]).values()
+    removed.result(60)
     (result,) = verify(federation, task="mirror")
     assert result.verdict.name == "UNCLEAR"
     assert sum("was removed before" in doubt for doubt in result.doubts) == 1, result.doubts

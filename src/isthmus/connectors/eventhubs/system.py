@@ -88,7 +88,7 @@ class EventHubsSystem:
             key = hubs.group(entity, group)
         store = open_store(read)
         try:
-            return {number: each.sequence + 1 for number, each in store.load(key).items()}
+            return {number: each.sequence + 1 for number, each in store.load(key).items() if each.is_numbered}
         finally:
             store.close()
 

@@ -190,10 +190,11 @@ class SourceReader:
                 # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
                 in_feed = self._in_feed(source, route)
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
-                if isinstance(peek, KnowsRemoved):
+                asked: object = peek
+                if isinstance(asked, KnowsRemoved):
                     self.untold += [
                         f"partition {number} of {source}: what was from {first:,} to {begin - 1:,} was removed before {route.name} had moved it"
-                        for number, (first, begin) in sorted(peek.removed.items())
+                        for number, (first, begin) in sorted(asked.removed.items())
                     ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
