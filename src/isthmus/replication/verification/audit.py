@@ -307,7 +307,9 @@ def _holding(
                 continue  # a route took it before the rule was changed
             elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
                 continue  # it entered after the first reading of its origin
-            elif gone:
+            elif origin.has_emptied(number) and (origin.is_log or readings[alias].has_aged):
+                continue  # the retention, or the time to live, has removed all of its partition
+            elif gone or origin.has_emptied(number):
                 fate = held.unknown
             elif 0 <= number < origin.first_numbers.get(fragment, 0):
                 continue  # its original has lived out the subscription's time to live, or entered before it was made

@@ -505,6 +505,20 @@ def test_of_a_partitioned_topic_every_fragment_is_read_on() -> None:
     assert (result.total("arrived"), result.total("lost"), result.total("duplicated")) == (3, 0, 0)
 
 
+@pytest.mark.parametrize(("ttl_ms", "verdict"), [(2000, Verdict.CLEAN), (None, Verdict.UNCLEAR)])
+def test_copies_of_a_partition_of_which_nothing_is_left_are_not_forged(ttl_ms: int | None, verdict: Verdict) -> None:
+    """The originals have lived out the time to live of the audit subscription, if it has one."""
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.next = {ewr: (2 << 48) + 1, jfk: 1}
+    entities.put(ewr, (2 << 48) + 1, ttl_ms=ttl_ms, at_ms=5000)
+    for number in ((1 << 48) + 1, (2 << 48) + 1):
+        entities.put(jfk, number, origin="ewr", ttl_ms=ttl_ms, at_ms=5000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ordered=False, ttl_ms=ttl_ms or 0, clock=ManualClock(6500))
+    assert result.total("forged") == 0
+    assert result.verdict is verdict, result.to_dict()
+
+
 def test_i5_of_a_queue_that_was_made_again_former_numbers_hide_no_loss_and_are_no_doubles() -> None:
     """Nobody keeps what enters a queue: its numbers alone tell, and they begin again."""
     entities = Entities()

@@ -227,6 +227,23 @@ def test_i4_what_the_retention_removed_while_a_route_was_stopped_is_no_clean_pro
     )
 
 
+def test_copies_of_a_partition_that_the_retention_has_emptied_are_not_forged() -> None:
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 3)
+    systems.publish(1, 0, 3)
+    systems.committed = {0: 4, 1: 4}
+    systems.move(*sorted(systems.held[HUB]))
+    for offset in range(4):
+        del systems.held[HUB][position(1, offset)]
+    result = systems.verify()
+    assert result.total("forged") == 0
+    assert result.clean, result.to_dict()
+    systems.publish(1, 4, 4)
+    systems.move(position(1, 4))
+    systems.committed[1] = 5
+    assert systems.verify().clean
+
+
 def test_i4_where_nothing_of_a_log_is_known_to_have_been_moved_nothing_is_proved() -> None:
     """Not even the first record that the task has to move is known: all may be lost."""
     systems = Systems(STREAM % "now")
