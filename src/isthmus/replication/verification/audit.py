@@ -34,6 +34,7 @@ from functools import partial
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.replication.verification.audited import Audited, Selects
+from isthmus.replication.verification.confirmed import confirmed, entered_since
 from isthmus.replication.verification.detection import dropped_by_detection
 from isthmus.replication.verification.identity import Identity, Members, identify
 from isthmus.replication.verification.passage import (
@@ -218,8 +219,8 @@ def audit(
         if delivered is not None:
             for passage in followed:
                 if doubtful := rest[passage.pair].consumed:
-                    origin = audited[passage.origin] if passage.is_witnessed else None
-                    rest[passage.pair].delivered |= _confirmed(doubtful, delivered(passage), origin)
+                    entered_ms = entered_since(passage, audited)
+                    rest[passage.pair].delivered |= confirmed(doubtful, delivered(passage), entered_ms)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task,
@@ -368,16 +369,6 @@ def _doubt(
             undelivered.ended.add(number)
         elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
-
-
-def _confirmed(doubtful: Collection[int], moved_ms: Mapping[int, int], origin: Audited | None) -> set[int]:
-    """Of what may have been consumed, what was moved after it entered: before that, its number was another message's. Records of a log
-    tell a time of their own.
-    """
-    found = {number for number in doubtful if number in moved_ms}
-    if origin is None or origin.is_log:
-        return found
-    return {number for number in found if moved_ms[number] >= origin.originals.enqueued_ms(number) - DRIFT_MS}
 
 
 def _read_on(

@@ -351,6 +351,22 @@ def test_what_a_ledger_tells_of_an_entity_that_was_made_again_since_delivers_not
     assert [result.total(kind) for kind in ("delivered", "consumed")] == [1, 1]
 
 
+def test_of_a_queue_that_was_made_again_a_ledger_confirms_what_was_moved_since() -> None:
+    """Nobody keeps what entered it: a message entered after those of lower numbers that are known."""
+    entities = Entities()
+    jfk = "jfk/flights/Subscriptions/audit"
+    for number in (1, 3, 5):
+        told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-09T00:00:00.00{number}Z"}
+        entities.put(jfk, number, own=told)
+    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False, is_consumed=True)
+    made_again_ms = 1_767_916_800_000
+    moved = {1: made_again_ms, 2: made_again_ms - 86_400_000, 4: made_again_ms + 10}
+    result = audit(
+        "flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], delivered=lambda _: moved
+    )
+    assert [result.total(kind) for kind in ("entered", "arrived", "delivered", "consumed")] == [5, 3, 1, 1]
+
+
 def test_i5_a_copy_of_a_message_that_had_the_number_before_is_no_arrival() -> None:
     """The origin was made again: its numbers begin again, with messages of the same content."""
     entities = Entities()
