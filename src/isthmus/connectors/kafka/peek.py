@@ -89,6 +89,15 @@ class TopicPeek:
                     return last
         return 0
 
+    def begins(self) -> dict[int, int]:
+        """By partition, the offset of the first record that exists, or that will.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        with errors_of(self._options, self._topic):
+            return {number: self._edges(number)[0] for number in range(self._partitions)}
+
     def _edges(self, partition: int) -> tuple[int, int]:
         where = TopicPartition(self._topic, partition)
         low, high = self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)
@@ -135,11 +144,15 @@ class PeekFrom:
     Args:
         peek: browses the topic.
         starts: by partition, the offset below which nothing is wanted.
+        removed: of that, what was removed (`isthmus.connectors.system.KnowsRemoved`).
     """
 
-    def __init__(self, peek: TopicPeek, starts: Mapping[int, int]) -> None:
+    def __init__(
+        self, peek: TopicPeek, starts: Mapping[int, int], removed: Mapping[int, tuple[int, int]] | None = None
+    ) -> None:
         self._peek = peek
         self._starts = starts
+        self.removed: Mapping[int, tuple[int, int]] = removed or {}
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
         """As `TopicPeek`."""

@@ -14,7 +14,8 @@ from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq_streams.look import broker_options, count_from, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_place
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import ConnectionLostError
 
 if TYPE_CHECKING:
@@ -68,8 +69,10 @@ class StreamSystem:
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The messages behind a group's checkpoint."""
+        first = next((standing(message).sequence for message in peek(0, 1)), 0)
         kept = _kept(options, entity, group)
-        return _PeekFrom(peek, kept.sequence + 1 if kept is not None else 0)
+        start = kept.sequence + 1 if kept is not None else 0
+        return _PeekFrom(peek, start, removed_before({0: first}, {0: start}))
 
     def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
         """Whether the group has a checkpoint."""
@@ -79,8 +82,8 @@ class StreamSystem:
 class _PeekFrom:
     """Browses from an offset on."""
 
-    def __init__(self, peek: Peek, start: int) -> None:
-        self._peek, self._start = peek, start
+    def __init__(self, peek: Peek, start: int, removed: Mapping[int, tuple[int, int]]) -> None:
+        self._peek, self._start, self.removed = peek, start, removed
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
         return self._peek(max(from_position, self._start), count)

@@ -246,6 +246,16 @@ class Audited:
             return number < at
         return began_ms is None or self.originals.enqueued_ms(number) < began_ms
 
+    def has_emptied(self, number: int) -> bool:
+        """Whether a number is of a partition of which nothing is left: of a log up to there, else of publishers' messages, while other
+        partitions have some.
+        """
+        if number < 0:
+            return False
+        if self.is_log:
+            return not self.numbering.reaches(number)
+        return number >> FRAGMENT_BITS not in self.first_numbers and any(self.first_numbers)
+
     def is_resent(self, number: int) -> bool:
         """Whether this original entered again, with the same content."""
         again = self.resent.get(number, -1)

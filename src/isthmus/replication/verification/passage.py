@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
+from isthmus.connectors.system import KnowsRemoved
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.verification.identity import Identity
@@ -152,7 +153,7 @@ class SourceReader:
 
     Attributes:
         found: by origin and member, what was read.
-        untold: what cannot be told, and why.
+        untold: what cannot be told: how far a group is, and what was removed from logs before routes read it, so that nothing else shows it.
     """
 
     def __init__(
@@ -164,8 +165,8 @@ class SourceReader:
         spools: SpoolsReader | None = None,
         on_waiting: Callable[[tuple[str, str], bytes, Identity], None] = lambda pair, message, identity: None,
     ) -> None:
-        self.untold: list[str] = []
         self._on_waiting = on_waiting
+        self.untold: list[str] = []
         self._spools = spools
         self._passages = passages
         self.found = {passage.pair: Undelivered() for passage in passages}
@@ -203,6 +204,12 @@ class SourceReader:
                         "reach here, so that what is lost would count as waiting"
                     )
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
+                asked: object = peek
+                if isinstance(asked, KnowsRemoved):
+                    self.untold += [
+                        f"partition {number} of {source}: what was from {first:,} to {begin - 1:,} was removed before {route.name} had moved it"
+                        for number, (first, begin) in sorted(asked.removed.items())
+                    ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS

@@ -41,6 +41,11 @@ class Numbering:
         first, last, count = self._fragments.get(fragment, (number, number, 0))
         self._fragments[fragment] = (min(first, number), max(last, number), count + 1)
 
+    def reaches(self, sequence: int) -> bool:
+        """Whether something was read that is not behind it, in its fragment."""
+        first, _, _ = self._fragments.get(sequence >> FRAGMENT_BITS, (_LOW + 1, 0, 0))
+        return first <= sequence & _LOW
+
     def is_new(self, sequence: int) -> bool:
         """Whether nothing of its fragment was read."""
         return sequence >> FRAGMENT_BITS not in self._fragments
