@@ -2,8 +2,9 @@
 
 What it is: where a group was when partitions were assigned, what did not come since, and the look that tells whether it was removed; a gap
 alone says nothing, since compaction and the marks of transactions leave some. A record that was given back has been there: where it does
-not come again it is gone, by compaction where not by the retention. What it is not: the reading (`consumer`), which continues with the
-first record that there is.
+not come again it is gone, by compaction where not by the retention. What was removed up to the end of a partition is
+told with the next record there, or by the next reader. What it is not: the reading (`consumer`), which continues with the first record that
+there is.
 Specification: Apache Kafka documentation, "Log Retention"; librdkafka documentation, `auto.offset.reset`.
 
 Invariants:
@@ -62,13 +63,16 @@ class RemovedRecords:
         self._topic = topic
         # Partitions of which it is not known where the group was, with the offset that came first.
         self._unknown: dict[int, int | None] = {}
+        self._begins: dict[int, int] = {}  # by partition of which nothing has come yet, where the group was
         self._wanted: dict[int, list[_Range]] = {}
         self._told: dict[int, IndexSet] = {}
         self._due = 0.0
 
     def assigned(self, partitions: Iterable[int]) -> None:
         """Partitions are read from where the group is."""
-        self._unknown.update(dict.fromkeys(partitions))
+        for number in partitions:
+            self._unknown[number] = None
+            self._begins.pop(number, None)
         self._due = 0.0
 
     @property
@@ -87,11 +91,15 @@ class RemovedRecords:
         for at, each in enumerate(self._wanted.get(partition, ())):
             if each.stop is None:
                 self._wanted[partition][at] = _Range(each.first, came)
+        begin = self._begins.pop(partition, came)
+        if begin < came:  # what is removed while a target takes nothing is removed behind the first look
+            self.gap(partition, begin, came)
 
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are somebody else's; what did not come is looked at all the same (I3)."""
         for number in partitions:
             self._unknown.pop(number, None)
+            self._begins.pop(number, None)
 
     def begins_again(self, partitions: Collection[int]) -> None:
         """The offsets of partitions name other records."""
@@ -164,6 +172,8 @@ class RemovedRecords:
             came = self._unknown.pop(each.partition)
             if each.offset >= 0:
                 self._wanted.setdefault(each.partition, []).append(_Range(each.offset, came))
+                if came is None:
+                    self._begins[each.partition] = each.offset
 
 
 def _some(ranges: list[str]) -> str:

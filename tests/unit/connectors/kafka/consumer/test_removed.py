@@ -90,6 +90,18 @@ def test_what_came_before_the_look_is_not_told_though_it_was_removed_since() -> 
     assert "records 5 to 14" in removed.look(consumer, 0.0)
 
 
+def test_what_is_removed_behind_the_first_look_and_before_the_first_record_is_told() -> None:
+    """The target takes nothing meanwhile, so that nothing is read."""
+    removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 8})
+    removed.assigned([0])
+    assert "records 5 to 7" in removed.look(consumer, 0.0)
+    consumer.low[0] = 20
+    removed.first(0, 22)
+    assert "records 8 to 19 were" in removed.look(consumer, SPACING_SECONDS)
+    removed.first(0, 23)
+    assert removed.look(consumer, 2 * SPACING_SECONDS) == ""
+
+
 def test_i3_each_gap_between_two_looks_is_told() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({}, {0: 1_000_000})
     removed.gap(0, 3, 4)
