@@ -400,7 +400,8 @@ class ConsumerThread(threading.Thread):
         if consumer is None:
             return
         with contextlib.suppress(KafkaException, RuntimeError):
-            self._committer.commit_last(consumer, deadline, lambda: self._is_spent)
+            unplaced = self._removed.last_ask(consumer)
+            self._committer.commit_last(consumer, deadline, lambda: self._is_spent, unplaced)
         with self._is_due:
             self._delivered.note_awaited()
         with contextlib.suppress(RuntimeError):

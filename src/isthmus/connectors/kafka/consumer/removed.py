@@ -121,10 +121,16 @@ class RemovedRecords:
             return ""
         self._due = now + SPACING_SECONDS
         with contextlib.suppress(KafkaException):
-            self._ask_group(consumer)
+            self._ask_group(consumer, LOOK_SECONDS)
         if self._unknown:
             self._due = now + AGAIN_SECONDS
         return self._look(consumer, now, LOOK_SECONDS)
+
+    def last_ask(self, consumer: Any) -> frozenset[int]:
+        """The partitions of which it is not known where the group was, asked once more: of these nothing is committed at the end (I4)."""
+        with contextlib.suppress(KafkaException):
+            self._ask_group(consumer, LAST_SECONDS)
+        return frozenset(self._unknown)
 
     def last_look(self, consumer: Any) -> str:
         """What is lost of what has not been looked at yet."""
@@ -162,11 +168,11 @@ class RemovedRecords:
             told.add(first, stop)
         return [f"partition {partition}: records {first} to {stop - 1}" for first, stop in news]
 
-    def _ask_group(self, consumer: Any) -> None:
+    def _ask_group(self, consumer: Any, seconds: float) -> None:
         if not self._unknown:
             return
         asked = [TopicPartition(self._topic, number) for number in sorted(self._unknown)]
-        for each in consumer.committed(asked, timeout=LOOK_SECONDS):
+        for each in consumer.committed(asked, timeout=seconds):
             if each.error is not None:
                 continue
             came = self._unknown.pop(each.partition)
