@@ -295,3 +295,23 @@ def _is_made(kafka: KafkaBroker, topic: str) -> bool:
     except KafkaException:
         return False
     return True
+
+
+def test_latest_passes_over_nothing_but_what_was_before_its_first_reader(kafka: KafkaBroker) -> None:
+    """An offset that the retention has removed is no reason to begin at the end again, nor is a partition without a commit."""
+    source, target = kafka.create("latest.source", 2), kafka.create("latest.target")
+    publish(kafka.address, source, 0, 10, partition=0)
+    spec = route(kafka_end(kafka.address, source, group="latest", start="latest"), kafka_end(kafka.address, target))
+    with join(spec):
+        wait(lambda: committed(kafka, "latest", source, 2) == [10, 0], "the first commit", every_seconds=0.5)
+        publish(kafka.address, source, 10, 20, partition=0)
+        consumed(kafka.address, target, 10)
+        wait(lambda: committed(kafka, "latest", source, 2) == [20, 0], "the commit", every_seconds=0.5)
+    publish(kafka.address, source, 20, 50, partition=0)
+    publish(kafka.address, source, 50, 55, partition=1)
+    admin = kafka.admin()
+    (removed,) = admin.delete_records([TopicPartition(source, 0, 30)]).values()
+    removed.result(30)
+    with join(spec):
+        arrived = consumed(kafka.address, target, 35)
+    assert sorted(int(each.value()) for each in arrived[0]) == [*range(10, 20), *range(30, 55)]
