@@ -128,6 +128,14 @@ class LogSystem(Protocol):
         """
         ...
 
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether it is known of any partition where a group is; where not, `uncommitted` browses all.
+
+        Raises:
+            IsthmusError: it cannot be told.
+        """
+        ...
+
 
 @runtime_checkable
 class KnowsRemoved(Protocol):

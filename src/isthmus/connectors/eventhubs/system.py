@@ -81,6 +81,10 @@ class EventHubsSystem:
         starts = self._starts(options, entity, group)
         return HubPeekFrom(peek, starts, removed_before(begins, starts))
 
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has a checkpoint."""
+        return bool(self._starts(options, entity, group))
+
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
         """By partition, the first sequence number that is not done with."""
         read = read_hub(options)

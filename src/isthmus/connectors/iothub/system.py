@@ -141,6 +141,10 @@ class IotHubSystem:
         starts = self._starts(options, entity, group)
         return HubPeekFrom(peek, starts, removed_before(begins, starts))
 
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has a checkpoint that tells a sequence number."""
+        return bool(self._starts(options, entity, group))
+
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
         read = read_hub(options)
         with IotHubs(read) as hubs:

@@ -73,5 +73,11 @@ class KafkaSystem:
         starts = GroupOffsets(options).committed(group, entity)
         return PeekFrom(peek, starts, removed_before(begins, starts))
 
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has committed an offset."""
+        from isthmus.connectors.kafka.group import GroupOffsets
+
+        return bool(GroupOffsets(options).committed(group, entity))
+
 
 SYSTEM = KafkaSystem()

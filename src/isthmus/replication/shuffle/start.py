@@ -200,7 +200,6 @@ class SpoolStarter:
             return start(specs[0])
         filling, sending = specs
         folder = spool_folder(route, self._state_folder)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         SpoolFolder(folder / "in").make()  # its reader may come before its writer
         query = self._query(route, folder)
         last = folder / ("in" if query is None else "out")

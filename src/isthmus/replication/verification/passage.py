@@ -58,6 +58,14 @@ class LogReader(Protocol):
         """
         ...
 
+    def is_placed(self, route: Route) -> bool:
+        """Whether it is known where the route's group is.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        ...
+
     def set_aside(self, route: Route) -> Iterator[Identity]:
         """The records that were set aside.
 
@@ -144,7 +152,8 @@ class SourceReader:
         on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
 
     Attributes:
-        untold: what was removed from logs before routes read it, so that nothing else shows it.
+        found: by origin and member, what was read.
+        untold: what cannot be told: how far a group is, and what was removed from logs before routes read it, so that nothing else shows it.
     """
 
     def __init__(
@@ -189,6 +198,11 @@ class SourceReader:
                 route = passages[0].routes[depth]
                 # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
                 in_feed = self._in_feed(source, route)
+                if is_log and self._logs and not self._logs.is_placed(route):
+                    self.untold.append(
+                        f"how far route {route.name} has read {source} is not known: group {group} has no offsets, or its checkpoints are not in "
+                        "reach here, so that what is lost would count as waiting"
+                    )
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
                 asked: object = peek
                 if isinstance(asked, KnowsRemoved):

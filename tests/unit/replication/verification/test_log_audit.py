@@ -51,6 +51,7 @@ class Systems:
         self.held: dict[Endpoint, dict[int, bytes]] = {HUB: {}, LAKE: {}, QUEUE: {}}
         self.committed: dict[int, int] = {}
         self.dead: list[Identity] = []
+        self.is_known = True
         (self.route,) = routes(self.federation)
         self.rewriter = MessageRewriter(
             str(self.route.source), self.route.target.alias, origin_namespace=self.route.source.alias
@@ -111,6 +112,9 @@ class Systems:
             begins[partition] = min(offset, begins.get(partition, offset))
         look.removed = removed_before(begins, self.committed)  # type: ignore[attr-defined]
         return look
+
+    def is_placed(self, route: Route) -> bool:
+        return self.is_known
 
     def set_aside(self, route: Route) -> Iterator[Identity]:
         yield from self.dead
@@ -209,6 +213,18 @@ def test_what_stood_before_the_task_began_is_not_missed() -> None:
         "lost": 0,
         "consumed": 5,
     }
+
+
+def test_what_waits_is_not_known_where_the_group_has_no_offsets() -> None:
+    """Checkpoints in a folder of another machine: all that is missing would wait."""
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 9)
+    systems.move(*(position(0, offset) for offset in range(5)))
+    assert systems.verify().clean
+    systems.is_known = False
+    result = systems.verify()
+    assert result.verdict is Verdict.UNCLEAR
+    assert "has no offsets, or its checkpoints are not in reach here" in result.doubts[0]
 
 
 def test_i4_what_the_retention_removed_while_a_route_was_stopped_is_no_clean_proof() -> None:
