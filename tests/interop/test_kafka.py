@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.route_spec import End
 from isthmus.connectors.kafka.administration import KafkaAdministration
+from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.errors import EntityExistsError
 from isthmus.testing.bridge.join import Keep
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -315,3 +316,25 @@ def test_latest_passes_over_nothing_but_what_was_before_its_first_reader(kafka: 
     with join(spec):
         arrived = consumed(kafka.address, target, 35)
     assert sorted(int(each.value()) for each in arrived[0]) == [*range(10, 20), *range(30, 55)]
+
+
+def test_of_transactions_what_was_committed_is_moved_and_their_marks_do_not_wait(kafka: KafkaBroker) -> None:
+    source, target = kafka.create("marked.source"), kafka.create("marked.target")
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": "marked"})
+    producer.init_transactions(60)
+    for first, is_kept in ((0, True), (100, False), (200, True), (300, False)):
+        producer.begin_transaction()
+        for number in range(first, first + 10):
+            producer.produce(source, b"%d" % number)
+        producer.flush(60)
+        if is_kept:
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(60)
+    offsets = GroupOffsets({"bootstrap_servers": kafka.address})
+    assert 20 <= offsets.waiting("marked", source).records <= 44
+    with join(route(kafka_end(kafka.address, source, group="marked"), kafka_end(kafka.address, target))):
+        arrived = consumed(kafka.address, target, 20)
+        wait(lambda: committed(kafka, "marked", source, 1) == [32], "the commit")
+    assert [int(each.value()) for each in arrived[0]] == [*range(10), *range(200, 210)]
+    assert offsets.waiting("marked", source).records == 0
