@@ -405,7 +405,7 @@ class ConsumerThread(threading.Thread):
         with self._is_due:
             self._delivered.note_awaited()
         with contextlib.suppress(RuntimeError):
-            if untold := self._removed.last_look(consumer):
+            if time.monotonic() < deadline and (untold := self._removed.last_look(consumer)):
                 _log.error("%s", untold)  # the group may be behind it, and no reader finds it any more
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()
