@@ -26,6 +26,7 @@ __all__ = [
     "LogSystem",
     "Peek",
     "System",
+    "TellsBegins",
     "Waits",
     "removed_before",
     "system_of",
@@ -146,6 +147,19 @@ class KnowsRemoved(Protocol):
         """By partition, the first position in it that the group has not done with, and the first that exists; only where that is behind it.
 
         Where a log begins is asked before where the group is: what it reads meanwhile does not count.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsBegins(Protocol):
+    """A browsing of a log that tells where it begins."""
+
+    def begins(self) -> Mapping[int, int]:
+        """By partition, the first position that exists, or that will.
+
+        Raises:
+            IsthmusError: it cannot be told.
         """
         ...
 

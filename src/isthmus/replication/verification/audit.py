@@ -33,6 +33,7 @@ from functools import partial
 
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
+from isthmus.connectors.system import TellsBegins
 from isthmus.replication.verification.audited import Audited, Selects
 from isthmus.replication.verification.confirmed import confirmed, entered_since
 from isthmus.replication.verification.detection import dropped_by_detection
@@ -154,6 +155,9 @@ def audit(
     for alias, each in audited.items():
         each.first_pass = False
         ends[alias] = _read_on(each, peeks[alias], read, ends[alias], seen)
+        asked: object = peeks[alias]
+        if each.is_log and isinstance(asked, TellsBegins):
+            each.begins = asked.begins()
     sources.read_set_aside()
     for label in {each.origin for each in followed if not each.is_witnessed}:
         for each in audited.values():

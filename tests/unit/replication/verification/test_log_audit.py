@@ -52,6 +52,7 @@ class Systems:
         self.committed: dict[int, int] = {}
         self.dead: list[Identity] = []
         self.is_known = True
+        self.begins: dict[int, int] = {}
         (self.route,) = routes(self.federation)
         self.rewriter = MessageRewriter(
             str(self.route.source), self.route.target.alias, origin_namespace=self.route.source.alias
@@ -102,6 +103,8 @@ class Systems:
                 if each >= at and each % (1 << PARTITION_SHIFT) >= limit.get(each >> PARTITION_SHIFT, 0)
             ][:count]
 
+        if endpoint == LAKE:
+            look.begins = lambda: self.begins  # type: ignore[attr-defined]
         return look
 
     def waiting(self, route: Route) -> object:
@@ -213,6 +216,23 @@ def test_what_stood_before_the_task_began_is_not_missed() -> None:
         "lost": 0,
         "consumed": 5,
     }
+
+
+def test_what_the_retention_of_the_target_has_emptied_is_not_lost() -> None:
+    """Nothing is left of the partition that could tell how old what was removed there was."""
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 9)
+    systems.publish(1, 0, 3)
+    systems.committed = {0: 10, 1: 4}
+    systems.move(*sorted(systems.held[HUB]))
+    for offset in range(10):
+        del systems.held[LAKE][position(0, offset)]
+    systems.begins = {0: 10, 1: 0}
+    result = systems.verify()
+    assert counts(result, "lost", "consumed") == {"lost": 0, "consumed": 10}
+    assert result.verdict is Verdict.UNCLEAR
+    systems.begins = {0: 0, 1: 0}
+    assert counts(systems.verify(), "lost") == {"lost": 10}
 
 
 def test_what_waits_is_not_known_where_the_group_has_no_offsets() -> None:
