@@ -7,6 +7,7 @@ Invariants:
     I1. Nothing is committed.
     I2. An empty page means that nothing follows: where a cluster says nothing, it is an error.
     I3. Positions and MessageIds are those that the source of a federation's route gives: partition × 2^48 + offset.
+    I4. A record whose headers cannot be read is shown without them, as routes set it aside.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -89,6 +91,13 @@ class TopicPeek:
                     return last
         return 0
 
+    def _read(self, record: Any) -> tuple[int, bytes]:
+        """Position and message of a record (I4)."""
+        try:
+            return self._reader.read(record)
+        except Exception:  # noqa: BLE001 - one record's fault: nothing behind it could be looked at
+            return self._reader.read(record, with_headers=False)
+
     def begins(self) -> dict[int, int]:
         """By partition, the offset of the first record that exists, or that will.
 
@@ -118,7 +127,7 @@ class TopicPeek:
                 heard = time.monotonic()
                 error = record.error()
                 if error is None:
-                    position, message = self._reader.read(record)
+                    position, message = self._read(record)
                     start = position % (1 << PARTITION_SHIFT) + 1
                     found.append(message)
                 elif error.code() != KafkaError._PARTITION_EOF:
