@@ -1,4 +1,4 @@
-"""Small files that are replaced whole, and the sync of folders.
+"""Small files that are replaced whole, and folders whose names are on disk.
 
 What it is: the one way in which state, keys, notes and certificates are written. What it is not: the store.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["sync_folder", "write_file"]
+__all__ = ["make_folder", "sync_folder", "write_file"]
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o600, suffix: str = ".new") -> None:
@@ -35,6 +35,26 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o600, suffix: str = "
         os.fsync(file.fileno())
     fresh.replace(path)
     sync_folder(path.parent)
+
+
+def make_folder(path: Path, mode: int = 0o700) -> None:
+    """Make a folder and those above it that are missing; their names are on disk then, or a power cut takes what is synced in them, too.
+
+    Args:
+        path: the folder; it may exist.
+        mode: permissions of those that are made.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = []
+    at = path
+    while not at.is_dir() and at != at.parent:
+        missing.append(at)
+        at = at.parent
+    for each in reversed(missing):
+        each.mkdir(mode=mode, exist_ok=True)
+        sync_folder(each.parent)
 
 
 def sync_folder(path: Path) -> None:

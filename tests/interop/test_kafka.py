@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.route_spec import End
 from isthmus.connectors.kafka.administration import KafkaAdministration
+from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.errors import EntityExistsError
 from isthmus.testing.bridge.join import Keep
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -295,3 +296,45 @@ def _is_made(kafka: KafkaBroker, topic: str) -> bool:
     except KafkaException:
         return False
     return True
+
+
+def test_latest_passes_over_nothing_but_what_was_before_its_first_reader(kafka: KafkaBroker) -> None:
+    """An offset that the retention has removed is no reason to begin at the end again, nor is a partition without a commit."""
+    source, target = kafka.create("latest.source", 2), kafka.create("latest.target")
+    publish(kafka.address, source, 0, 10, partition=0)
+    spec = route(kafka_end(kafka.address, source, group="latest", start="latest"), kafka_end(kafka.address, target))
+    with join(spec):
+        wait(lambda: committed(kafka, "latest", source, 2) == [10, 0], "the first commit", every_seconds=0.5)
+        publish(kafka.address, source, 10, 20, partition=0)
+        consumed(kafka.address, target, 10)
+        wait(lambda: committed(kafka, "latest", source, 2) == [20, 0], "the commit", every_seconds=0.5)
+    publish(kafka.address, source, 20, 50, partition=0)
+    publish(kafka.address, source, 50, 55, partition=1)
+    admin = kafka.admin()
+    (removed,) = admin.delete_records([TopicPartition(source, 0, 30)]).values()
+    removed.result(30)
+    with join(spec):
+        arrived = consumed(kafka.address, target, 35)
+    assert sorted(int(each.value()) for each in arrived[0]) == [*range(10, 20), *range(30, 55)]
+
+
+def test_of_transactions_what_was_committed_is_moved_and_their_marks_do_not_wait(kafka: KafkaBroker) -> None:
+    source, target = kafka.create("marked.source"), kafka.create("marked.target")
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": "marked"})
+    producer.init_transactions(60)
+    for first, is_kept in ((0, True), (100, False), (200, True), (300, False)):
+        producer.begin_transaction()
+        for number in range(first, first + 10):
+            producer.produce(source, b"%d" % number)
+        producer.flush(60)
+        if is_kept:
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(60)
+    offsets = GroupOffsets({"bootstrap_servers": kafka.address})
+    assert 20 <= offsets.waiting("marked", source).records <= 44
+    with join(route(kafka_end(kafka.address, source, group="marked"), kafka_end(kafka.address, target))):
+        arrived = consumed(kafka.address, target, 20)
+        wait(lambda: committed(kafka, "marked", source, 1) == [32], "the commit")
+    assert [int(each.value()) for each in arrived[0]] == [*range(10), *range(200, 210)]
+    assert offsets.waiting("marked", source).records == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from confluent_kafka import TopicPartition
+from confluent_kafka import OFFSET_END, TopicPartition
 
 from isthmus.connectors.administration import Administrations
 from isthmus.connectors.kafka.group import GroupOffsets
@@ -111,6 +111,14 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
     assert at["flights"] == at["flights-copy"]
     (old,) = consumed(kafka.address, "old", 50).values()
     assert [(int(each.value()), each.key()) for each in old] == [(n, b"s%d" % (n % 3)) for n in range(50)]
+    # The routes have ended: what the retention removes now nobody has moved.
+    publish(kafka.address, "flights", 600, 610, partition=1)
+    admin = kafka.admin()
+    (removed,) = admin.delete_records([TopicPartition("flights", 1, OFFSET_END)]).values()
+    removed.result(60)
+    (result,) = verify(federation, task="mirror")
+    assert result.verdict.name == "UNCLEAR"
+    assert sum("was removed before" in doubt for doubt in result.doubts) == 1, result.doubts
 
 
 def _send(served: NamespaceProcess) -> None:

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from isthmus.connectors.administration import Administration
     from isthmus.topology.model import NamespaceRef
 
-__all__ = ["SYSTEMS", "CountingSystem", "LogSystem", "Peek", "System", "Waits", "system_of"]
+__all__ = [
+    "SYSTEMS",
+    "CountingSystem",
+    "KnowsRemoved",
+    "LogSystem",
+    "Peek",
+    "System",
+    "TellsBegins",
+    "Waits",
+    "removed_before",
+    "system_of",
+]
 
 Peek = Callable[[int, int], Sequence[bytes]]
 """Encoded messages from a position on, so many at most, without taking them; empty where none follows."""
@@ -117,6 +128,50 @@ class LogSystem(Protocol):
             IsthmusError: it cannot be told.
         """
         ...
+
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether it is known of any partition where a group is; where not, `uncommitted` browses all.
+
+        Raises:
+            IsthmusError: it cannot be told.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsRemoved(Protocol):
+    """A browsing from where a group is that knows what was removed there unread."""
+
+    @property
+    def removed(self) -> Mapping[int, tuple[int, int]]:
+        """By partition, the first position in it that the group has not done with, and the first that exists; only where that is behind it.
+
+        Where a log begins is asked before where the group is: what it reads meanwhile does not count.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsBegins(Protocol):
+    """A browsing of a log that tells where it begins."""
+
+    def begins(self) -> Mapping[int, int]:
+        """By partition, the first position that exists, or that will.
+
+        Raises:
+            IsthmusError: it cannot be told.
+        """
+        ...
+
+
+def removed_before(begins: Mapping[int, int], starts: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """What `KnowsRemoved` tells.
+
+    Args:
+        begins: by partition, the first position that exists.
+        starts: by partition, the first one that the group has not done with.
+    """
+    return {number: (start, begins[number]) for number, start in starts.items() if start < begins.get(number, 0)}
 
 
 class CountingSystem(Protocol):

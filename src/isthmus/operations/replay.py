@@ -11,6 +11,7 @@ Invariants:
     I1. A row whose digest does not fit is not sent; it is counted, and told.
     I2. New ids are the same each time that a replay of a name sends a message.
     I3. A message that the target refuses ends the replay; what was sent before it is told.
+    I4. What is in the spool and not in the table is not sent; `outside` counts it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.connectors.servicebus.spark.row import UNREADABLE_BODY
+from isthmus.connectors.spool.backlog import spool_backlog
+from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.row import restore
 from isthmus.entities.record.amend import with_message_id, with_properties
 from isthmus.entities.record.parse import HeadCache, split
@@ -31,10 +34,12 @@ from isthmus.message.name import OWN_PROPERTIES, RULE_NAME
 from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.look import Progress
 from isthmus.operations.message import make_choice, sent_again
+from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.archive.peek import rows_of
+from isthmus.replication.archive.query import archive_columns
 from isthmus.transport import Client, Sender
 
-__all__ = ["MARK", "Replay", "Replayed", "chosen", "parse_moment", "replay", "replayed_message"]
+__all__ = ["MARK", "Replay", "Replayed", "chosen", "outside", "parse_moment", "replay", "replayed_message"]
 
 MARK = "isthmus-replay"
 _AT_ONCE = 100
@@ -111,6 +116,20 @@ def chosen(table: Path, wanted: Replay, found: Replayed) -> Iterator[tuple[dict[
         yield row, message
         if found.chosen == wanted.count:
             return
+
+
+def outside(table: Path, spool: Path) -> int:
+    """How many messages an archive has received that are in its spool and not in the table yet; ask before `chosen`.
+
+    Args:
+        table: the archive's folder.
+        spool: the folder of its spool.
+
+    Raises:
+        ArchiveError: the archive cannot be read.
+    """
+    taken = ArchiveFolder(table, archive_columns()).watermark(SpoolFolder(spool).identity())
+    return spool_backlog(spool, taken).messages
 
 
 def replay(

@@ -137,6 +137,16 @@ class Reach:
         system, options = cast(LogSystem, system_of(namespace.kind)), namespace_options(namespace)
         return system.uncommitted(options, endpoint.entity, group, self._peek_other(endpoint))
 
+    def is_placed(self, endpoint: Endpoint, group: str) -> bool:
+        """Whether it is known where a group is in a log.
+
+        Raises:
+            IsthmusError: the cluster cannot be reached, or refuses.
+        """
+        namespace = self._federation.namespaces[endpoint.alias]
+        system, options = cast(LogSystem, system_of(namespace.kind)), namespace_options(namespace)
+        return system.is_placed(options, endpoint.entity, group)
+
     def peek(self, endpoint: Endpoint, *, names_partition: bool = False) -> Peek:
         """Opens an entity for browsing, over one connection for each namespace.
 

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.bridge.route_spec import End, RouteSpec
-from isthmus.connectors.spool.option import UNNUMBERED
+from isthmus.connectors.spool.option import numbering_of
 from isthmus.replication.reach import namespace_options
 from isthmus.topology.model import TABLE, Federation, Route
 from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
@@ -67,7 +67,7 @@ def _spool(route: Route, kind: str) -> End:
     """The spool before a table; `kind` is the source's."""
     assert route.options.table is not None
     told = {"path": route.options.table.spool, "source": f"{route.source.alias}/{route.source.entity}"}
-    return End("spool", TABLE, told | ({"numbered": "false"} if kind in UNNUMBERED else {}))
+    return End("spool", TABLE, told | numbering_of(kind))
 
 
 def _source(route: Route) -> dict[str, str]:

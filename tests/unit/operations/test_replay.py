@@ -15,7 +15,7 @@ from isthmus.connectors.spool.block import Record
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.operations import replay as module
 from isthmus.operations.deliver import UnconfirmedError
-from isthmus.operations.replay import MARK, Replay, Replayed, chosen, parse_moment, replayed_message
+from isthmus.operations.replay import MARK, Replay, Replayed, chosen, outside, parse_moment, replayed_message
 from isthmus.replication.archive.folder import ArchiveError
 
 HOUR_MS = 3_600_000
@@ -57,6 +57,16 @@ def test_a_window_a_session_a_filter_and_a_count_choose(table: Path) -> None:
     assert numbers(table, session="s1") == [1, 3, 5]
     assert numbers(table, where="n > 3 OR sys.MessageId = 'm0'") == [0, 4, 5]
     assert numbers(table, where="n > 1", count=2) == [2, 3]
+
+
+def test_i4_what_is_not_in_the_table_yet_is_counted(table: Path, tmp_path: Path) -> None:
+    assert outside(table, tmp_path / "spool") == 0
+    receive(tmp_path / "spool", [record(number, number * HOUR_MS // 2) for number in range(6, 9)])
+    assert len(numbers(table)) == 6
+    assert outside(table, tmp_path / "spool") == 3
+    move(tmp_path / "spool", table)
+    assert (len(numbers(table)), outside(table, tmp_path / "spool")) == (9, 0)
+    assert outside(table, tmp_path / "none") == 0
 
 
 def test_i3_a_file_that_cannot_be_read_ends_a_replay_which_tells_what_was_sent(

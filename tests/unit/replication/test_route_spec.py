@@ -54,14 +54,15 @@ def test_i1_ends_hold_references_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "entity", "numbered"),
+    ("namespace", "entity", "numbered", "named"),
     [
-        ("{kind: amqp, url: 'amqp://127.0.0.1'}", "queue: flights", "false"),
-        ("{connection: env:EWR_CONNECTION}", "queue: flights", None),
+        ("{kind: amqp, url: 'amqp://127.0.0.1'}", "queue: flights", "false", None),
+        ("{connection: env:EWR_CONNECTION}", "queue: flights", None, None),
+        ("{kind: queuestorage, connection: env:EWR_CONNECTION}", "queue: flights", None, "true"),
     ],
 )
 def test_a_spool_goes_by_numbers_that_the_source_gives(
-    tmp_path: Path, namespace: str, entity: str, numbered: str | None
+    tmp_path: Path, namespace: str, entity: str, numbered: str | None, named: str | None
 ) -> None:
     text = f"""
 isthmus: 1
@@ -75,6 +76,7 @@ tasks:
     spec = route_spec(route, federation)
     assert spec.target.kind == "spool"
     assert spec.target.options.get("numbered") == numbered
+    assert spec.target.options.get("named") == named
 
 
 def test_i2_a_claim_is_one_of_a_task_at_a_source() -> None:

@@ -54,7 +54,7 @@ def run(
 
     from isthmus.cli.progress import progress
     from isthmus.errors import InvalidArgumentError
-    from isthmus.operations.replay import Replay, Replayed, chosen, parse_moment, replay
+    from isthmus.operations.replay import Replay, Replayed, chosen, outside, parse_moment, replay
     from isthmus.replication.reach import Reach
     from isthmus.topology.file.source import load
     from isthmus.topology.model import Endpoint
@@ -80,6 +80,7 @@ def run(
         keeps_ids=keep_message_ids,
     )
     table = Path(declared.table)
+    waiting = outside(table, Path(declared.spool))
     if keep_message_ids:
         _refuse_detection(federation.namespaces[alias], entity)
     if yes:
@@ -95,12 +96,18 @@ def run(
         for _ in chosen(table, wanted, done):
             pass
     told = {"chosen": done.chosen, "sent": done.sent, "damaged": done.damaged, "name": wanted.name, "dry_run": not yes}
+    told |= {"outside": waiting}
     if as_json:
         print(json.dumps({"file": file, "task": task, "to": to, **told, "first_damage": done.first_damage}))
     elif yes:
         print(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}")
     else:
         print(f"{done.chosen:,} messages would be sent to {to}; --yes sends them")
+    if waiting and not as_json:
+        typer.echo(
+            f"{waiting:,} messages are in the spool and not in the table yet, and were not looked at: `isthmus run` moves them there",
+            err=True,
+        )
     if done.damaged:
         if not as_json:
             typer.echo(f"{done.damaged:,} rows are damaged and not sent, first: {done.first_damage}", err=True)

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from isthmus.connectors.eventhubs.option import HubOptions
+from isthmus.connectors.eventhubs.partition.address import START_OFFSET
 from isthmus.errors import IsthmusError
 
 __all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "GroupKey", "open_store"]
@@ -36,6 +37,11 @@ class Checkpoint(NamedTuple):
     sequence: int
     offset: str = ""
     begins_again: bool = False
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it tells a sequence number: some of the vendor's SDKs keep an offset alone."""
+        return self.sequence >= 0 or self.offset in ("", START_OFFSET)
 
 
 class GroupKey(NamedTuple):

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
-from isthmus.whole_file import sync_folder, write_file
+from isthmus.whole_file import make_folder, write_file
 
 __all__ = ["FolderStore"]
 
@@ -57,7 +57,7 @@ class FolderStore:
         """
         folder = self._of(key)
         with _errors_of(folder):
-            self._make(folder)
+            make_folder(folder)
             with _locked(folder):
                 for partition, checkpoint in checkpoints.items():
                     path = folder / f"{partition}{_SUFFIX}"
@@ -72,17 +72,6 @@ class FolderStore:
 
     def _of(self, key: GroupKey) -> Path:
         return self._folder.joinpath(*(_name(each) for each in (key.identity, key.hub.lower(), key.group.lower())))
-
-    def _make(self, folder: Path) -> None:
-        """Makes a folder, whose name is on disk then, as are those above it that were missing."""
-        missing = []
-        at = folder
-        while not at.is_dir() and at != at.parent:
-            missing.append(at)
-            at = at.parent
-        for each in reversed(missing):
-            each.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(each.parent)
 
 
 def _name(text: str) -> str:

@@ -98,6 +98,15 @@ class HubPeek:
                 return last
         return 0
 
+    def begins(self) -> dict[int, int]:
+        """By partition, the sequence number of the first event that exists, or that will.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        views = self._hubs.views(self._hub)
+        return {number: each.last + 1 if each.is_empty else each.begin for number, each in views.items()}
+
     def _page(self, partition: int, start: int, count: int) -> list[bytes]:
         view = self._hubs.views(self._hub)[partition]
         start = max(start, view.begin)
@@ -155,11 +164,15 @@ class HubPeekFrom:
     Args:
         peek: browses the hub.
         starts: by partition, the sequence number below which nothing is wanted.
+        removed: of that, what was removed (`isthmus.connectors.system.KnowsRemoved`).
     """
 
-    def __init__(self, peek: HubPeek, starts: Mapping[int, int]) -> None:
+    def __init__(
+        self, peek: HubPeek, starts: Mapping[int, int], removed: Mapping[int, tuple[int, int]] | None = None
+    ) -> None:
         self._peek = peek
         self._starts = starts
+        self.removed: Mapping[int, tuple[int, int]] = removed or {}
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
         """As `HubPeek`."""

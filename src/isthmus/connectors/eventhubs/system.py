@@ -15,7 +15,7 @@ from isthmus.connectors.eventhubs.option import read_hub
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
 from isthmus.connectors.servicebus.connect import endpoint_of
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import IsthmusError
 from isthmus.transport import Sender
 
@@ -77,7 +77,13 @@ class EventHubsSystem:
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The events behind a group's checkpoints."""
         assert isinstance(peek, HubPeek)
-        return HubPeekFrom(peek, self._starts(options, entity, group))
+        begins = peek.begins()
+        starts = self._starts(options, entity, group)
+        return HubPeekFrom(peek, starts, removed_before(begins, starts))
+
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has a checkpoint."""
+        return bool(self._starts(options, entity, group))
 
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
         """By partition, the first sequence number that is not done with."""
@@ -86,7 +92,7 @@ class EventHubsSystem:
             key = hubs.group(entity, group)
         store = open_store(read)
         try:
-            return {number: each.sequence + 1 for number, each in store.load(key).items()}
+            return {number: each.sequence + 1 for number, each in store.load(key).items() if each.is_numbered}
         finally:
             store.close()
 

@@ -22,7 +22,7 @@ from isthmus.connectors.iothub.device import DEVICE_BOUND
 from isthmus.connectors.iothub.endpoint import OPEN_SECONDS, events_endpoint, hub_endpoint
 from isthmus.connectors.iothub.option import read_hub
 from isthmus.connectors.iothub.source import SHOWN
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError
 from isthmus.transport import Client, Sender
 
@@ -137,7 +137,13 @@ class IotHubSystem:
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The messages of devices behind a group's checkpoints."""
         assert isinstance(peek, HubPeek)
-        return HubPeekFrom(peek, self._starts(options, entity, group))
+        begins = peek.begins()
+        starts = self._starts(options, entity, group)
+        return HubPeekFrom(peek, starts, removed_before(begins, starts))
+
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has a checkpoint that tells a sequence number."""
+        return bool(self._starts(options, entity, group))
 
     def _starts(self, options: Mapping[str, str], entity: str, group: str) -> dict[int, int]:
         read = read_hub(options)
@@ -145,7 +151,7 @@ class IotHubSystem:
             key = hubs.group(entity, group)
         store = open_store(read)
         try:
-            return {number: each.sequence + 1 for number, each in store.load(key).items()}
+            return {number: each.sequence + 1 for number, each in store.load(key).items() if each.is_numbered}
         finally:
             store.close()
 

@@ -7,6 +7,8 @@ Specification: Apache Kafka documentation, "Distribution: Consumer Offset Tracki
 Invariants:
     I1. A group is not joined, and no offset is committed, but by `begin`.
     I2. A partition without an offset of the group counts from its first record, as routes read it.
+    I3. Offsets behind the group that have no record to read do not wait: marks of transactions, what was aborted or compacted, and what is in
+        a transaction that is not over.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from isthmus.connectors.kafka.cluster import (
     LOOK_SECONDS,
@@ -42,7 +44,7 @@ class Waiting(NamedTuple):
     """What waits for a group.
 
     Attributes:
-        records: how many, at most: a log that was compacted has gaps.
+        records: how many, at most: between the first of them and the end there may be offsets without a record.
         oldest_ms: timestamp of the oldest of them; 0 where none waits, or it is not known.
     """
 
@@ -135,16 +137,16 @@ class GroupOffsets:
         """
         offsets = self.committed(group, topic)
         partitions = look_at(self._options, topic).partitions
-        with errors_of(self._options, topic), closing(Consumer(reader_settings(self._options, group))) as consumer:
-            behind: list[TopicPartition] = []
-            records = 0
+        made = {**reader_settings(self._options, group), "enable.partition.eof": True}
+        with errors_of(self._options, topic), closing(Consumer(made)) as consumer:
+            found: list[Waiting] = []
             for number in range(partitions):
                 low, high = _edges(consumer, topic, number)
                 start = max(low, offsets.get(number, 0))
                 if start < high:
-                    behind.append(TopicPartition(topic, number, start))
-                    records += high - start
-            return Waiting(records, _oldest_ms(consumer, behind) if behind else 0)
+                    found.append(_waiting(consumer, TopicPartition(topic, number, start), high))
+            oldest = [each.oldest_ms for each in found if each.oldest_ms]
+            return Waiting(sum(each.records for each in found), min(oldest, default=0))
 
 
 def _with_coordinator(ask: Callable[[], _Answer]) -> _Answer:
@@ -169,11 +171,14 @@ def _edges(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _oldest_ms(consumer: Consumer, behind: list[TopicPartition]) -> int:
-    """The least timestamp of the first records from these offsets on."""
-    found: list[int] = []
-    for each in behind:
-        consumer.assign([each])
-        records = consumer.consume(1, _TIMESTAMP_SECONDS)
-        found += [record.timestamp()[1] for record in records if record.error() is None and record.timestamp()[0]]
-    return min(found, default=0)
+def _waiting(consumer: Consumer, behind: TopicPartition, high: int) -> Waiting:
+    """What waits in a partition from an offset on; where nobody tells which record is the first, all offsets do."""
+    consumer.assign([behind])
+    for record in consumer.consume(1, _TIMESTAMP_SECONDS):
+        error = record.error()
+        if error is None:
+            kind, timestamp_ms = record.timestamp()
+            return Waiting(high - int(record.offset() or 0), timestamp_ms if kind else 0)
+        if error.code() == KafkaError._PARTITION_EOF:
+            return Waiting()
+    return Waiting(high - behind.offset)

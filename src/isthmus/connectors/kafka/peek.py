@@ -7,6 +7,7 @@ Invariants:
     I1. Nothing is committed.
     I2. An empty page means that nothing follows: where a cluster says nothing, it is an error.
     I3. Positions and MessageIds are those that the source of a federation's route gives: partition × 2^48 + offset.
+    I4. A record whose headers cannot be read is shown without them, as routes set it aside.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -89,6 +91,22 @@ class TopicPeek:
                     return last
         return 0
 
+    def _read(self, record: Any) -> tuple[int, bytes]:
+        """Position and message of a record (I4)."""
+        try:
+            return self._reader.read(record)
+        except Exception:  # noqa: BLE001 - one record's fault: nothing behind it could be looked at
+            return self._reader.read(record, with_headers=False)
+
+    def begins(self) -> dict[int, int]:
+        """By partition, the offset of the first record that exists, or that will.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        with errors_of(self._options, self._topic):
+            return {number: self._edges(number)[0] for number in range(self._partitions)}
+
     def _edges(self, partition: int) -> tuple[int, int]:
         where = TopicPartition(self._topic, partition)
         low, high = self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)
@@ -109,7 +127,7 @@ class TopicPeek:
                 heard = time.monotonic()
                 error = record.error()
                 if error is None:
-                    position, message = self._reader.read(record)
+                    position, message = self._read(record)
                     start = position % (1 << PARTITION_SHIFT) + 1
                     found.append(message)
                 elif error.code() != KafkaError._PARTITION_EOF:
@@ -135,11 +153,15 @@ class PeekFrom:
     Args:
         peek: browses the topic.
         starts: by partition, the offset below which nothing is wanted.
+        removed: of that, what was removed (`isthmus.connectors.system.KnowsRemoved`).
     """
 
-    def __init__(self, peek: TopicPeek, starts: Mapping[int, int]) -> None:
+    def __init__(
+        self, peek: TopicPeek, starts: Mapping[int, int], removed: Mapping[int, tuple[int, int]] | None = None
+    ) -> None:
         self._peek = peek
         self._starts = starts
+        self.removed: Mapping[int, tuple[int, int]] = removed or {}
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
         """As `TopicPeek`."""

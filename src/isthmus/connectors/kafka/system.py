@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.extra import require
 
 if TYPE_CHECKING:
@@ -69,7 +69,15 @@ class KafkaSystem:
         from isthmus.connectors.kafka.peek import PeekFrom, TopicPeek
 
         assert isinstance(peek, TopicPeek)
-        return PeekFrom(peek, GroupOffsets(options).committed(group, entity))
+        begins = peek.begins()
+        starts = GroupOffsets(options).committed(group, entity)
+        return PeekFrom(peek, starts, removed_before(begins, starts))
+
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has committed an offset."""
+        from isthmus.connectors.kafka.group import GroupOffsets
+
+        return bool(GroupOffsets(options).committed(group, entity))
 
 
 SYSTEM = KafkaSystem()

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.checkpoint.folder_store import FolderStore
 from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.port.stream import StreamPeek
 from isthmus.connectors.rabbitmq_streams.look import broker_options, count_from, last_of
 from isthmus.connectors.rabbitmq_streams.option import read_place
-from isthmus.connectors.system import Peek, Waits
+from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.system import Peek, Waits, removed_before
 from isthmus.errors import ConnectionLostError
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class StreamSystem:
             ConnectionLostError: nothing came of a stream of which something was read, which says nothing.
             IsthmusError: no answer, or a refusal.
         """
-        start = _start(options, entity, group)
+        kept = _kept(options, entity, group)
+        start = kept.sequence + 1 if kept is not None else 0
         last, _ = last_of(options, entity)
         if last < 0 < start:
             raise ConnectionLostError(f"stream '{entity}' gives nothing, though it was read up to offset {start - 1}")
@@ -66,26 +69,32 @@ class StreamSystem:
 
     def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
         """The messages behind a group's checkpoint."""
-        return _PeekFrom(peek, _start(options, entity, group))
+        first = next((standing(message).sequence for message in peek(0, 1)), 0)
+        kept = _kept(options, entity, group)
+        start = kept.sequence + 1 if kept is not None else 0
+        return _PeekFrom(peek, start, removed_before({0: first}, {0: start}))
+
+    def is_placed(self, options: Mapping[str, str], entity: str, group: str) -> bool:
+        """Whether the group has a checkpoint."""
+        return _kept(options, entity, group) is not None
 
 
 class _PeekFrom:
     """Browses from an offset on."""
 
-    def __init__(self, peek: Peek, start: int) -> None:
-        self._peek, self._start = peek, start
+    def __init__(self, peek: Peek, start: int, removed: Mapping[int, tuple[int, int]]) -> None:
+        self._peek, self._start, self.removed = peek, start, removed
 
     def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
         return self._peek(max(from_position, self._start), count)
 
 
-def _start(options: Mapping[str, str], entity: str, group: str) -> int:
-    """The first offset that is not done with."""
+def _kept(options: Mapping[str, str], entity: str, group: str) -> Checkpoint | None:
+    """The last offset that is done with."""
     place = read_place(options)
     with Probe(place) as probe:
         key = place.key(probe.cluster_name, entity, group)
-    kept = FolderStore(place.checkpoints).load(key).get(0)
-    return kept.sequence + 1 if kept is not None else 0
+    return FolderStore(place.checkpoints).load(key).get(0)
 
 
 SYSTEM = StreamSystem()

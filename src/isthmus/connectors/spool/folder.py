@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isthmus.errors import IsthmusError
-from isthmus.whole_file import write_file
+from isthmus.whole_file import make_folder, write_file
 
 __all__ = ["Durable", "SpoolError", "SpoolFolder", "SpoolInUseError"]
 
@@ -81,7 +81,7 @@ class SpoolFolder:
         Raises:
             OSError: that cannot be.
         """
-        self.segments.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.segments)
         if not (self.path / "id").exists():
             write_file(self.path / "id", uuid.uuid4().hex.encode())
 

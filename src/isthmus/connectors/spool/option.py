@@ -9,10 +9,12 @@ from pathlib import Path
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 
 __all__ = [
+    "NAMED",
     "UNNUMBERED",
     "ReadOptions",
     "SourceOptions",
     "TargetOptions",
+    "numbering_of",
     "read_options",
     "source_options",
     "target_options",
@@ -21,6 +23,15 @@ __all__ = [
 UNNUMBERED = frozenset({"amqp", "rabbitmq"})
 """Kinds of systems that give their messages no numbers. What a message of theirs has in the place of one was given elsewhere: two that came
 to one queue from two others may have the same."""
+
+NAMED = frozenset({"eventgrid", "http", "queuestorage"})
+"""Kinds of systems that give their messages names: their numbers are made of these, and tell no order."""
+
+
+def numbering_of(kind: str) -> dict[str, str]:
+    """The options of a spool that say what the numbers of messages are, for the kind of their source."""
+    return {"numbered": "false"} if kind in UNNUMBERED else {"named": "true"} if kind in NAMED else {}
+
 
 _PATH = Setting(
     name="path",
@@ -47,6 +58,12 @@ TARGET = Spec(
             default=True,
             description="Whether the source gives its messages the numbers that they have: one that comes again is known by its number, and "
             "kept once.",
+        ),
+        Setting(
+            name="named",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether these numbers are made of names, and tell no order.",
         ),
         Setting(
             name="segment_bytes",
@@ -137,6 +154,7 @@ class TargetOptions:
     path: Path
     source: str
     numbered: bool = True
+    named: bool = False
     segment_bytes: int
     segment_seconds: int
 

@@ -7,8 +7,11 @@ An epoch ends when an entity is deleted and made again under its name: numbers b
 enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
 epoch. Numbers are compared within a partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
 
+A system that gives its messages names has numbers that are made of them (`SeenNames`): they tell no order, and so no epoch.
+
 Invariants:
-    I1. A message that comes again is known, however late, unless `RANGES` gaps came since: then it counts as new, and may be there twice.
+    I1. A message that comes again is known, however late, unless `RANGES` gaps, or `NAMES` messages with names, came since: then it counts as
+        new, and may be there twice.
     I2. A message of a new epoch is never taken for one of the epoch before.
 """
 
@@ -19,12 +22,15 @@ from dataclasses import dataclass, field
 
 from isthmus.bridge.index_set import IndexSet
 
-__all__ = ["RANGES", "Seen"]
+__all__ = ["NAMES", "RANGES", "Seen", "SeenNames"]
 
 _PARTITION_SHIFT = 48
 
 RANGES = 1_000_000
 """Ranges kept of one partition; one takes about 80 bytes. Gaps are left by messages that other receivers took or that a rule kept out."""
+
+NAMES = 200_000
+"""Numbers kept of one entity where they are made of names; one takes about 100 bytes."""
 
 
 @dataclass(slots=True)
@@ -108,4 +114,55 @@ class Seen:
             seen = made._partitions[key, partition] = _Partition(int(epoch), int(newest_ms), int(highest))
             for start, stop in numbers:
                 seen.numbers.add(int(start), int(stop))
+        return made
+
+
+class SeenNames:
+    """What has come, by the key of the entity, where numbers are made of names. As `Seen`, whose text it reads and which reads its own.
+
+    Args:
+        names: kept of one entity; those that came first are forgotten.
+    """
+
+    def __init__(self, names: int = NAMES) -> None:
+        self._names = names
+        self._numbers: dict[str, dict[int, None]] = {}
+
+    def add(self, key: str, sequence: int, enqueued_ms: int) -> bool:
+        """Note a message; whether it is new. One without a number always is."""
+        if sequence < 0:
+            return True
+        numbers = self._numbers.setdefault(key, {})
+        if sequence in numbers:
+            return False
+        numbers[sequence] = None
+        if len(numbers) > self._names:
+            del numbers[next(iter(numbers))]
+        return True
+
+    def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int) -> None:
+        """Note what a segment holds."""
+        self.add(key, sequence, enqueued_ms)
+
+    def epoch(self, key: str, sequence: int) -> int:
+        """Never another one."""
+        return 0
+
+    def to_text(self) -> str:
+        """For `from_text`."""
+        told = [[key, 0, 0, 0, -1, [[each, each + 1] for each in numbers]] for key, numbers in self._numbers.items()]
+        return json.dumps(told, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str, names: int = NAMES) -> SeenNames:
+        """What `to_text` wrote.
+
+        Raises:
+            ValueError: the text is none of that.
+        """
+        made = cls(names)
+        for key, _, _, _, _, numbers in json.loads(text):
+            for start, stop in numbers:
+                if stop == start + 1:  # no two names have numbers that follow each other
+                    made.add(key, int(start), 0)
         return made

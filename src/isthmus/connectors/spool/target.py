@@ -79,7 +79,8 @@ class SpoolThread(threading.Thread):
         self._path = options.path
         self._is_numbered = options.numbered
         self._on_news = on_news
-        self._writer = writer(options.path, options.segment_bytes, options.segment_seconds)
+        more = {"named": True} if options.named else {}
+        self._writer = writer(options.path, options.segment_bytes, options.segment_seconds, **more)
         self._condition = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._must_end = False

@@ -28,7 +28,7 @@ from isthmus.connectors.spool.folder import (
     SpoolFolder,
     SpoolInUseError,
 )
-from isthmus.connectors.spool.seen import Seen
+from isthmus.connectors.spool.seen import Seen, SeenNames
 from isthmus.whole_file import sync_folder, write_file
 
 __all__ = ["SEGMENT_BYTES", "SEGMENT_SECONDS", "SpoolWriter"]
@@ -47,6 +47,7 @@ class SpoolWriter:
         segment_bytes: a segment that is longer is followed by another one.
         segment_seconds: so is one that is older.
         wall: wall seconds.
+        named: whether the numbers of messages are made of names.
     """
 
     def __init__(
@@ -55,13 +56,16 @@ class SpoolWriter:
         segment_bytes: int = SEGMENT_BYTES,
         segment_seconds: float = SEGMENT_SECONDS,
         wall: Callable[[], float] = time.time,
+        *,
+        named: bool = False,
     ) -> None:
         self._folder = SpoolFolder(path)
         self._segment_bytes = segment_bytes
         self._segment_seconds = segment_seconds
         self._wall = wall
         self._lock = self._file = self._durable = -1
-        self._seen = Seen()
+        self._made: type[Seen | SeenNames] = SeenNames if named else Seen
+        self._seen = self._made()
         self._segment = self._position = self._on_disk = self._number = 0
         self._began = 0.0
 
@@ -164,7 +168,7 @@ class SpoolWriter:
 
     def _read_seen(self) -> int:
         """Load what has come; the number up to which that is known."""
-        self._seen = Seen()
+        self._seen = self._made()
         try:
             data = (self._folder.path / "seen").read_bytes()
         except FileNotFoundError:
@@ -174,7 +178,7 @@ class SpoolWriter:
         try:
             if int(checksum, 16) != zlib.crc32(text):
                 raise ValueError("checksum")
-            self._seen = Seen.from_text(told.decode())
+            self._seen = self._made.from_text(told.decode())
             return int(head)
         except (ValueError, TypeError):
             log.error(

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import IsthmusError
-from isthmus.whole_file import sync_folder, write_file
+from isthmus.whole_file import make_folder, sync_folder, write_file
 
 __all__ = ["FORMAT", "ArchiveError", "ArchiveFolder", "Commit", "files_of"]
 
@@ -151,7 +151,7 @@ class ArchiveFolder:
         """
         self.check()
         try:
-            self._commits.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._commits)
             self._lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not (self._own / "archive.json").exists():
@@ -224,7 +224,8 @@ class ArchiveFolder:
         ]
         for file, name in zip(staged, files, strict=True):
             file.rename(file.with_name(Path(name).name))
-        for folder in {file.parent for file in staged}:
+        # With the names of the folders that they are in, down from the archive's own: the note counts on all of them.
+        for folder in sorted({at for file in staged for at in file.parents if self._own in (at, *at.parents)}):
             sync_folder(folder)
         marks = {**(self._last.watermarks if self._last is not None else {}), spool: stop}
         made = Commit(
@@ -285,7 +286,7 @@ class ArchiveFolder:
             source, target = staging / name, self.path / name
             if not source.exists():
                 continue
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent, 0o777)
             source.rename(target)
             folders |= {target.parent, target.parent.parent}
         for folder in sorted(folders | {self.path}):

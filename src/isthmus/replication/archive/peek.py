@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.reader import SpoolMissingError, SpoolReader
 from isthmus.connectors.spool.row import restore
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder
@@ -93,16 +94,8 @@ class ArchivePeek:
 
     def _look(self) -> None:
         """Find what exists: the watermark, then the spool, then the table. What is committed meanwhile is in both; it counts once."""
-        self._folder.refresh()
         identity = self._spool.identity
-        mark = self._folder.watermark(identity)
-        waiting = [
-            (block.first + at, record)
-            for part in self._spool.ranges(self._spool.first(), self._spool.last(), 64 << 20)
-            for block, records in self._spool.blocks(part)
-            for at, record in enumerate(records)
-            if block.first + at >= mark and record.sequence >= 0
-        ]
+        waiting = self._waiting(identity)
         taken = np.asarray([number for number, _ in waiting], np.int64)
         found: list[_Found] = []
         self._messages = [record.message for _, record in waiting]
@@ -128,6 +121,24 @@ class ArchivePeek:
                     file_of = np.full(len(rows), index)
                     found.append(_Found(namespace, int(epoch), sequences[rows], times[rows], file_of, rows))
         self._sort(found)
+
+    def _waiting(self, identity: str) -> list[tuple[int, Record]]:
+        """What is in the spool, by number, and not in the table; segments that are given up meanwhile are in the table."""
+        while True:
+            self._folder.refresh()
+            mark = self._folder.watermark(identity)
+            first = self._spool.first()
+            try:
+                return [
+                    (block.first + at, record)
+                    for part in self._spool.ranges(first, self._spool.last(), 64 << 20)
+                    for block, records in self._spool.blocks(part)
+                    for at, record in enumerate(records)
+                    if block.first + at >= mark and record.sequence >= 0
+                ]
+            except SpoolMissingError:
+                if self._spool.first().number <= first.number:
+                    raise
 
     def _sort(self, found: Sequence[_Found]) -> None:
         """Keep what each namespace's entity has now: one that was made again knows only the numbers that it gave since."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.connectors.spool.folder import SpoolFolder
-from isthmus.connectors.spool.option import UNNUMBERED
+from isthmus.connectors.spool.option import numbering_of
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.shared_route import SharedRoute
 from isthmus.replication.query.sighting import Seldom, SpoolView
@@ -73,8 +73,7 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
     is_aggregate = bool(parts.shuffle) and StepDeclaration.from_text(parts.shuffle).kind == "aggregate"
     source = f"{route.source.alias}/{route.source.entity}"
     filled = {"path": str(folder / "in"), "source": source}
-    if spec.source.kind in UNNUMBERED:
-        filled["numbered"] = "false"
+    filled |= numbering_of(spec.source.kind)
     filling = replace(
         spec,
         target=End("spool", route.target.alias, filled),
@@ -201,7 +200,6 @@ class SpoolStarter:
             return start(specs[0])
         filling, sending = specs
         folder = spool_folder(route, self._state_folder)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         SpoolFolder(folder / "in").make()  # its reader may come before its writer
         query = self._query(route, folder)
         last = folder / ("in" if query is None else "out")

@@ -33,7 +33,9 @@ from functools import partial
 
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
+from isthmus.connectors.system import TellsBegins
 from isthmus.replication.verification.audited import Audited, Selects
+from isthmus.replication.verification.confirmed import confirmed, entered_since
 from isthmus.replication.verification.detection import dropped_by_detection
 from isthmus.replication.verification.identity import Identity, Members, identify
 from isthmus.replication.verification.passage import (
@@ -153,6 +155,9 @@ def audit(
     for alias, each in audited.items():
         each.first_pass = False
         ends[alias] = _read_on(each, peeks[alias], read, ends[alias], seen)
+        asked: object = peeks[alias]
+        if each.is_log and isinstance(asked, TellsBegins):
+            each.begins = asked.begins()
     sources.read_set_aside()
     for label in {each.origin for each in followed if not each.is_witnessed}:
         for each in audited.values():
@@ -168,9 +173,15 @@ def audit(
         for alias, each in audited.items():
             _read_on(each, peeks[alias], read, ends[alias], seen)
         by_record.number()
+    unmet = []
     for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
         late = [by_record.met(each, counts[each.pair]) for each in followed if each.by_content and each.origin == alias]
-        audited[alias].begin_with(_met(alias, audited, rest).union(*late))
+        known = _met(alias, audited, rest).union(*late)
+        if audited[alias].own and not known:
+            unmet.append(
+                f"whether {task} has to move what is in {alias} is not known: none of it waits, or is where it has to be"
+            )
+        audited[alias].begin_with(known)
     readings = {
         alias: each.reading(
             shared=shared if isinstance(shared, bool) else alias in shared,
@@ -212,8 +223,8 @@ def audit(
         if delivered is not None:
             for passage in followed:
                 if doubtful := rest[passage.pair].consumed:
-                    origin = audited[passage.origin] if passage.is_witnessed else None
-                    rest[passage.pair].delivered |= _confirmed(doubtful, delivered(passage), origin)
+                    entered_ms = entered_since(passage, audited)
+                    rest[passage.pair].delivered |= confirmed(doubtful, delivered(passage), entered_ms)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task,
@@ -222,7 +233,7 @@ def audit(
         ordered=ordered,
         readings=tuple(readings.values()),
         pairs=pairs,
-        unread=(*unseen, *siblings.untold),
+        unread=(*unseen, *sources.untold, *siblings.untold, *unmet),
     )
 
 
@@ -301,7 +312,9 @@ def _holding(
                 continue  # a route took it before the rule was changed
             elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
                 continue  # it entered after the first reading of its origin
-            elif gone:
+            elif origin.has_emptied(number) and (origin.is_log or readings[alias].has_aged):
+                continue  # the retention, or the time to live, has removed all of its partition
+            elif gone or origin.has_emptied(number):
                 fate = held.unknown
             elif 0 <= number < origin.first_numbers.get(fragment, 0):
                 continue  # its original has lived out the subscription's time to live, or entered before it was made
@@ -360,16 +373,6 @@ def _doubt(
             undelivered.ended.add(number)
         elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
-
-
-def _confirmed(doubtful: Collection[int], moved_ms: Mapping[int, int], origin: Audited | None) -> set[int]:
-    """Of what may have been consumed, what was moved after it entered: before that, its number was another message's. Records of a log
-    tell a time of their own.
-    """
-    found = {number for number in doubtful if number in moved_ms}
-    if origin is None or origin.is_log:
-        return found
-    return {number for number in found if moved_ms[number] >= origin.originals.enqueued_ms(number) - DRIFT_MS}
 
 
 def _read_on(

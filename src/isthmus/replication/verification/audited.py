@@ -139,6 +139,7 @@ class Audited:
         kept: count's name → sequence numbers of what the task does not replicate.
         first_numbers: by partition, the lowest sequence number that a publisher's message has here.
         last_numbers: by partition, the highest, also of the second reading.
+        begins: of a log, by partition, the first offset that exists, or that will, where that is known.
         messages: how many were read.
         contents: of a record, digest and number of all publishers' messages, also of the second reading.
         perishable: of a record, those that had a time to live, of which nobody knows when it began.
@@ -164,6 +165,7 @@ class Audited:
     kept: dict[str, list[int]] = field(default_factory=dict)
     first_numbers: dict[int, int] = field(default_factory=dict)
     last_numbers: dict[int, int] = field(default_factory=dict)
+    begins: Mapping[int, int] = field(default_factory=dict)
     messages: int = 0
     contents: list[tuple[int, int]] = field(default_factory=list)
     perishable: set[int] = field(default_factory=set)
@@ -246,6 +248,16 @@ class Audited:
             return number < at
         return began_ms is None or self.originals.enqueued_ms(number) < began_ms
 
+    def has_emptied(self, number: int) -> bool:
+        """Whether a number is of a partition of which nothing is left: of a log up to there, else of publishers' messages, while other
+        partitions have some.
+        """
+        if number < 0:
+            return False
+        if self.is_log:
+            return not self.numbering.reaches(number)
+        return number >> FRAGMENT_BITS not in self.first_numbers and any(self.first_numbers)
+
     def is_resent(self, number: int) -> bool:
         """Whether this original entered again, with the same content."""
         again = self.resent.get(number, -1)
@@ -259,11 +271,14 @@ class Audited:
         """
         if not self._first_ttl_ms and ttl_ms <= _LONGEST_TTL_MS:
             ttl_ms = 0
+        emptied = [
+            begin for number, begin in self.begins.items() if begin and self.numbering.is_new(number << FRAGMENT_BITS)
+        ]
         return Reading(
             member=self.alias,
             entity=self.entity,
             messages=self.messages,
-            absent_before=self.numbering.before,
+            absent_before=self.numbering.before + sum(emptied),
             absent_between=self.numbering.between,
             first_enqueued_ms=self._first_enqueued_ms,
             shared=shared,
@@ -271,6 +286,7 @@ class Audited:
             short_lived=0 < self._shortest_ttl_ms < ttl_ms,
             read_ms=read_ms,
             is_log=self.is_log,
+            is_emptied=bool(emptied),
         )
 
 

@@ -53,6 +53,14 @@ class LogAudit:
         """
         return self._reach.uncommitted(route.source, route.options.log.group)
 
+    def is_placed(self, route: Route) -> bool:
+        """Whether it is known where the route's group is.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        return self._reach.is_placed(route.source, route.options.log.group)
+
     def set_aside(self, route: Route) -> Iterator[Identity]:
         """The records that were set aside.
 

@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
+from isthmus.connectors.system import KnowsRemoved
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.verification.identity import Identity
@@ -51,6 +52,14 @@ class LogReader(Protocol):
 
     def waiting(self, route: Route) -> Peek:
         """The records that the route's group has not committed.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        ...
+
+    def is_placed(self, route: Route) -> bool:
+        """Whether it is known where the route's group is.
 
         Raises:
             IsthmusError: the cluster cannot be read.
@@ -141,6 +150,10 @@ class SourceReader:
         logs: reads what is before routes whose source is a log; None: there are none.
         spools: tells what is in the spools of routes; None: no route has any.
         on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
+
+    Attributes:
+        found: by origin and member, what was read.
+        untold: what cannot be told: how far a group is, and what was removed from logs before routes read it, so that nothing else shows it.
     """
 
     def __init__(
@@ -153,6 +166,7 @@ class SourceReader:
         on_waiting: Callable[[tuple[str, str], bytes, Identity], None] = lambda pair, message, identity: None,
     ) -> None:
         self._on_waiting = on_waiting
+        self.untold: list[str] = []
         self._spools = spools
         self._passages = passages
         self.found = {passage.pair: Undelivered() for passage in passages}
@@ -184,7 +198,18 @@ class SourceReader:
                 route = passages[0].routes[depth]
                 # A message goes from the subscription into the mailbox, and from the source into the spools: each is read behind the other.
                 in_feed = self._in_feed(source, route)
+                if is_log and self._logs and not self._logs.is_placed(route):
+                    self.untold.append(
+                        f"how far route {route.name} has read {source} is not known: group {group} has no offsets, or its checkpoints are not in "
+                        "reach here, so that what is lost would count as waiting"
+                    )
                 peek = self._logs.waiting(route) if is_log and self._logs else self._open(source)
+                asked: object = peek
+                if isinstance(asked, KnowsRemoved):
+                    self.untold += [
+                        f"partition {number} of {source}: what was from {first:,} to {begin - 1:,} was removed before {route.name} had moved it"
+                        for number, (first, begin) in sorted(asked.removed.items())
+                    ]
                 in_spools = self._in_spools(passages, depth)
                 for message, identity in chain(in_feed, messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS

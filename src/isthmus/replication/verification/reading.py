@@ -41,6 +41,11 @@ class Numbering:
         first, last, count = self._fragments.get(fragment, (number, number, 0))
         self._fragments[fragment] = (min(first, number), max(last, number), count + 1)
 
+    def reaches(self, sequence: int) -> bool:
+        """Whether something was read that is not behind it, in its fragment."""
+        first, _, _ = self._fragments.get(sequence >> FRAGMENT_BITS, (_LOW + 1, 0, 0))
+        return first <= sequence & _LOW
+
     def is_new(self, sequence: int) -> bool:
         """Whether nothing of its fragment was read."""
         return sequence >> FRAGMENT_BITS not in self._fragments
@@ -75,6 +80,7 @@ class Reading:
         short_lived: whether a message with a shorter time to live was read.
         read_ms: wall time of the reading.
         is_log: whether it is a log, e.g. a topic of Kafka: what its retention has removed is compared no more.
+        is_emptied: whether its retention has left nothing of a partition, so that nothing tells how old what it removed there was.
     """
 
     member: str
@@ -88,6 +94,7 @@ class Reading:
     short_lived: bool = False
     read_ms: int = 0
     is_log: bool = False
+    is_emptied: bool = False
 
     @property
     def has_aged(self) -> bool:
@@ -108,7 +115,7 @@ class Reading:
 
     def may_have_held(self, entered_ms: int, drift_ms: int) -> bool:
         """Whether a copy of a message that entered another member at this time may have been here and been taken out."""
-        if self.shared or self.absent_between:
+        if self.shared or self.absent_between or self.is_emptied:
             return True
         is_unknown = not self.first_enqueued_ms
         return self.absent_before > 0 and (is_unknown or entered_ms <= self.first_enqueued_ms + drift_ms)

@@ -8,7 +8,8 @@ Invariants:
     I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
     I2. What cannot be compared is told: its flows are never called clean.
     I3. A copy of a message that entered where nothing is compared counts nowhere as a message that entered.
-    I4. What a log's retention has removed is compared no more; nor, with `start: now`, what was in it before the task began.
+    I4. What a log's retention has removed is compared no more; nor, with `start: now`, what was in it before the task began. That something
+        was removed before a route had moved it, or that nothing of a log is known to have been moved, is told.
 """
 
 from __future__ import annotations

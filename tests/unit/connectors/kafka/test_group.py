@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.group: a coordinator that is being chosen is waited for."""
+"""isthmus.connectors.kafka.group: a coordinator that is being chosen is waited for, and what waits is what can be read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.connectors.kafka import group
 from isthmus.connectors.kafka.cluster import TopicView
+from isthmus.connectors.kafka.group import Waiting
 from isthmus.errors import ConnectionLostError
 
 
@@ -44,3 +45,63 @@ def test_a_coordinator_that_is_being_chosen_is_waited_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(Consumer, "refusals", 1 << 30, raising=False)
     with pytest.raises(ConnectionLostError):
         offsets.committed("g", "t")
+
+
+class Found:
+    """What a consumer gives: a record, or the end of its partition."""
+
+    def __init__(self, offset: int, *, is_end: bool = False) -> None:
+        self._offset, self._is_end = offset, is_end
+
+    def error(self) -> KafkaError | None:
+        return KafkaError(KafkaError._PARTITION_EOF) if self._is_end else None
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1000 + self._offset
+
+
+class Partitions(Consumer):
+    """By partition what the group has committed, where records exist, and where offsets end."""
+
+    committed_offsets: dict[int, int]
+    records: dict[int, list[int] | None]
+    ends: dict[int, int]
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(each.topic, each.partition, self.committed_offsets[each.partition]) for each in places]
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 0, self.ends[place.partition]
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        (self.place,) = places
+
+    def consume(self, count: int, timeout: float) -> list[Found]:
+        records = self.records[self.place.partition]
+        if records is None:
+            return []
+        behind = [Found(each) for each in records if each >= self.place.offset]
+        return [*behind, Found(self.ends[self.place.partition], is_end=True)][:count]
+
+
+@pytest.mark.parametrize(
+    ("committed", "records", "end", "waiting"),
+    [
+        (5, [3, 4], 6, Waiting()),  # the mark of a transaction is the last
+        (5, [3, 4, 8, 9], 11, Waiting(3, 1008)),
+        (5, [3, 4], 5, Waiting()),
+        (5, None, 11, Waiting(6)),  # it does not tell
+    ],
+)
+def test_i3_what_waits_begins_with_a_record(
+    monkeypatch: pytest.MonkeyPatch, committed: int, records: list[int] | None, end: int, waiting: Waiting
+) -> None:
+    monkeypatch.setattr(group, "Consumer", Partitions)
+    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 1))
+    monkeypatch.setattr(Partitions, "committed_offsets", {0: committed}, raising=False)
+    monkeypatch.setattr(Partitions, "records", {0: records}, raising=False)
+    monkeypatch.setattr(Partitions, "ends", {0: end}, raising=False)
+    assert group.GroupOffsets({"bootstrap_servers": "a"}).waiting("g", "t") == waiting

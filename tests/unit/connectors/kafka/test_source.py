@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, SourceLost
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka import dead_letter
+from isthmus.connectors.kafka.cluster import consumer_settings
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
 from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.option import read_source
@@ -404,5 +406,123 @@ def test_i7_a_gap_is_looked_at(rig: Rig) -> None:
     assert "records 2 to 3 were removed" in rig.thread._removed.look(rig.consumer, 1.0)
     rig.source.release(0, 1)
     rig.thread._go_back(rig.consumer)
-    rig.read(0, 1, 6)
+    rig.read(0, 1, 5, 6)
     assert rig.thread._removed.look(rig.consumer, 100.0) == "", "what is read again has no gap"
+
+
+def test_i7_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> None:
+    """Nobody else knows that it existed."""
+    rig.source.grant(10)
+    rig.read(0, 1, 2, 3)
+    rig.poll()
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (2, 9)  # type: ignore[attr-defined]
+    rig.source.settle(0, 0)
+    rig.source.release(1, 3)
+    rig.thread._go_back(rig.consumer)
+    rig.read(2, 5)
+    told = rig.thread._removed.look(rig.consumer, 1.0)
+    assert "partition 0: records 1 to 1 were removed by the retention" in told
+    assert "partition 0: records 3 to 3 were given back, and compaction" in told
+    assert rig.thread._delivered.account.to_commit() == {0: 2}
+
+
+def test_what_was_given_back_and_is_gone_holds_no_commit_up(rig: Rig) -> None:
+    """What is behind it was settled before: no settlement makes a commit due."""
+    rig.source.grant(10)
+    rig.read(0, 1, 2)
+    rig.poll()
+    rig.source.settle(0, 0)
+    rig.source.settle(2, 2)
+    rig.thread._commits.begin(time.monotonic() + 10)
+    rig.thread._commits.answered({0: 1}, (), 0.0)
+    rig.source.release(1, 1)
+    rig.thread._go_back(rig.consumer)
+    rig.read(2)
+    assert rig.thread._commits.begin(time.monotonic()) == {0: 3}
+
+
+def test_i7_what_was_given_back_and_is_removed_is_told_at_the_end_of_a_reader(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1, 2)
+    rig.poll()
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (9, 9)  # type: ignore[attr-defined]
+    rig.source.release(0, 2)
+    rig.thread._go_back(rig.consumer)
+    rig.thread._close_consumer()
+    assert "records 0 to 2 were removed by the retention" in caplog.text
+
+
+def test_i7_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1, 5)
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (5, 9)  # type: ignore[attr-defined]
+
+    def fail(count: int, timeout: float) -> list[Message]:
+        rig.thread._lose(ConnectionLostError("all brokers are down"))
+        return []
+
+    rig.consumer.consume = fail  # type: ignore[attr-defined]
+    told: list[Any] = []
+
+    def tell(event: Any) -> None:
+        told.append(event)
+        rig.thread._wants_open = True  # its owner opens it again at once
+
+    rig.thread._tell = tell
+    rig.thread._turn()
+    assert len(told) == 1
+    assert "all brokers are down" in told[0].text
+    assert "records 2 to 4 were removed" in told[0].text
+
+
+def test_i8_latest_begins_at_the_end_once_and_only_where_the_group_has_no_offset() -> None:
+    """A partition without a commit was read from its end again by the next reader; one that was added, too."""
+    rig = Rig(start="latest")
+    rig.source.grant(10)
+    rig.thread._delivered.account.revoke([0, 1])
+    assigned: list[tuple[int, int]] = []
+    offsets = {0: 5, 1: -1001, 2: -1001}
+    rig.thread._partitions = 2
+    rig.consumer.committed = lambda places, timeout: [  # type: ignore[attr-defined]
+        TopicPartition("t", each.partition, offsets[each.partition]) for each in places
+    ]
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (0, 70)  # type: ignore[attr-defined]
+    rig.consumer.incremental_assign = lambda places: assigned.extend(  # type: ignore[attr-defined]
+        (each.partition, each.offset) for each in places
+    )
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", number) for number in range(3)])
+    assert assigned == [(0, -1001), (1, 70), (2, -1001)]
+    assert rig.thread._commits.begin(time.monotonic()) == {1: 70}, "nothing was read"
+    rig.read(5, partition=0)
+    rig.read(70, partition=1)
+    rig.read(0, partition=2)
+    assert len(rig.positions()) == 3
+    rig.source.close()
+    rig.pool.close()
+
+
+def test_i8_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> None:
+    rig = Rig(start="latest")
+    rig.source.grant(10)
+    rig.thread._delivered.account.revoke([0, 1])
+
+    def away(places: object, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    rig.consumer.committed = away  # type: ignore[attr-defined]
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
+    rig.read(0)
+    assert rig.positions() == []
+    assert rig.thread._lost_text is not None
+    assert rig.thread._is_spent, "another consumer is assigned them anew"
+    rig.source.close()
+    rig.pool.close()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_an_offset_that_does_not_exist_any_more_is_followed_by_the_first_that_does(start: str) -> None:
+    """With `latest` of librdkafka all that is left would be passed over, and told by nobody."""
+    options = read_source({**OPTIONS, "start": start})
+    assert consumer_settings(options, tells_ends=False)["auto.offset.reset"] == "earliest"

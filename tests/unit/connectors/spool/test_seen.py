@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.connectors.spool.seen import Seen
+from isthmus.connectors.spool.seen import Seen, SeenNames
+from isthmus.connectors.wrap.arrival import number_of
 
 
 def test_i1_a_message_that_comes_again_is_known_however_late() -> None:
@@ -77,3 +78,35 @@ def test_the_lowest_ranges_are_forgotten_first() -> None:
     assert not seen.add("q", 5, 105)
     assert not seen.add("q", 3, 103)
     assert seen.add("q", 1, 101)  # forgotten: it appears twice, and is not lost
+
+
+def test_i1_a_message_with_a_name_is_known_though_numbers_of_names_tell_no_order() -> None:
+    """`Seen` takes a lower number that was enqueued later for the first one of an entity that was made again."""
+    seen = SeenNames()
+    names = [number_of(f"account/orders/{at}") for at in range(20_000)]
+    assert len({each >> 48 for each in names}) < len(names), "numbers of one partition are among them"
+    assert all(seen.add("q", each, 1_000 + at) for at, each in enumerate(names))
+    assert not any(seen.add("q", each, 1_000 + at) for at, each in enumerate(names))
+    assert seen.epoch("q", names[0]) == 0
+    again = SeenNames.from_text(seen.to_text())
+    assert not any(again.add("q", each, 0) for each in names)
+    assert again.add("q", 5, 0)
+
+
+def test_of_names_those_that_came_first_are_forgotten() -> None:
+    seen = SeenNames(3)
+    for each in (9, 7, 5, 3):
+        seen.restore("q", each, 0, 0)
+    assert [seen.add("q", each, 0) for each in (3, 5, 7)] == [False, False, False]
+    assert seen.add("q", 9, 0)
+
+
+def test_either_reads_what_the_other_has_written() -> None:
+    """The source of a route may be changed to another kind of system; and files of a release before know no names."""
+    seen = Seen()
+    for at, each in enumerate((9 << 48 | 7, 5, 9 << 48 | 2)):
+        seen.add("q", each, at)
+    assert not SeenNames.from_text(seen.to_text()).add("q", 5, 0)
+    names = SeenNames()
+    names.add("q", 5, 0)
+    assert Seen.from_text(names.to_text()).add("ewr/q", 5, 1)

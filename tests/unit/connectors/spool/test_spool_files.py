@@ -308,3 +308,20 @@ def test_a_damaged_note_of_what_came_is_read_from_the_segments(tmp_path: Path) -
     writer = SpoolWriter(tmp_path, 600).open()
     assert writer.append(records(0, 31)) == 1
     writer.close()
+
+
+def test_i1_the_names_of_the_folders_that_a_spool_is_in_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut takes the whole spool, with messages that were settled at their source."""
+    synced: set[Path] = set()
+    sync = os.fsync
+
+    def synced_by(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced_by)
+    path = tmp_path / "state" / "spools" / "t"
+    SpoolWriter(path).open().close()
+    assert {tmp_path, tmp_path / "state", tmp_path / "state" / "spools", path} <= synced

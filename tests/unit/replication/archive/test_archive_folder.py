@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -196,3 +197,32 @@ def test_a_batch_that_is_moved_while_somebody_looks_is_seen(tmp_path: Path, monk
 
     monkeypatch.setattr(module, "files_of", walked)
     assert [file.read_bytes() for file in looking.files()] == [b"date=d/hour=1/x.parquet"]
+
+
+def test_i3_the_names_of_all_folders_are_on_disk_before_the_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note whose files a power cut has taken is a watermark behind which messages are lost."""
+    synced: set[Path] = set()
+    noted: list[set[Path]] = []
+    sync, write = os.fsync, module.write_file
+
+    def note(path: Path, content: bytes) -> None:
+        noted.append(set(synced))
+        write(path, content)
+
+    def synced_by(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced_by)
+    monkeypatch.setattr(module, "write_file", note)
+    table = tmp_path / "new" / "table"
+    folder = opened(table)
+    assert {tmp_path, tmp_path / "new", table} <= synced
+    stage(folder, "date=d/hour=1/x.parquet")
+    synced.clear()
+    folder.commit("s", 0, 10, 10)
+    staging = table / "_isthmus" / "staging"
+    assert noted[-1] >= {staging.parent, staging, staging / "1", staging / "1" / "date=d"}
+    assert {table, table / "date=d", table / "date=d" / "hour=1"} <= synced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,9 @@ import pytest
 from archive_filling import move, receive
 from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.head import standing
-from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.block import Block, Record
+from isthmus.connectors.spool.reader import Range, SpoolReader
+from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder
 from isthmus.replication.archive.peek import ArchivePeek, rows_of
@@ -61,6 +64,28 @@ def test_i1_what_waits_in_the_spool_is_found_with_what_is_in_the_table(table: Pa
     assert peek(3, 2) == [record(3).message, record(4).message]
     move(spool, table)
     assert seen(ArchivePeek(table, spool)) == list(range(1, 9))
+
+
+def test_i1_segments_that_are_given_up_during_a_look_are_found_in_the_table(
+    table: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SpoolWriter(spool, segment_bytes=1).open()
+    for number in range(1, 5):
+        writer.append([record(number)])
+        writer.sync()
+    writer.close()
+    blocks, is_moved = SpoolReader.blocks, False
+
+    def moved(reader: SpoolReader, part: Range) -> Iterator[tuple[Block, list[Record]]]:
+        nonlocal is_moved
+        if not is_moved:
+            is_moved = True
+            move(spool, table)
+            reader.release(reader.last())
+        return blocks(reader, part)
+
+    monkeypatch.setattr(SpoolReader, "blocks", moved)
+    assert seen(ArchivePeek(table, spool)) == [1, 2, 3, 4]
 
 
 def test_what_comes_later_is_found_by_the_same_look(table: Path, spool: Path) -> None:

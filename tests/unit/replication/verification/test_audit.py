@@ -351,6 +351,22 @@ def test_what_a_ledger_tells_of_an_entity_that_was_made_again_since_delivers_not
     assert [result.total(kind) for kind in ("delivered", "consumed")] == [1, 1]
 
 
+def test_of_a_queue_that_was_made_again_a_ledger_confirms_what_was_moved_since() -> None:
+    """Nobody keeps what entered it: a message entered after those of lower numbers that are known."""
+    entities = Entities()
+    jfk = "jfk/flights/Subscriptions/audit"
+    for number in (1, 3, 5):
+        told = {**copied("ewr", number, ""), HOP_PROPERTIES[-1]: f"2026-01-09T00:00:00.00{number}Z"}
+        entities.put(jfk, number, own=told)
+    way = passage.Passage(origin="ewr", member="jfk", routes=(ROUTES[0],), is_witnessed=False, is_consumed=True)
+    made_again_ms = 1_767_916_800_000
+    moved = {1: made_again_ms, 2: made_again_ms - 86_400_000, 4: made_again_ms + 10}
+    result = audit(
+        "flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], delivered=lambda _: moved
+    )
+    assert [result.total(kind) for kind in ("entered", "arrived", "delivered", "consumed")] == [5, 3, 1, 1]
+
+
 def test_i5_a_copy_of_a_message_that_had_the_number_before_is_no_arrival() -> None:
     """The origin was made again: its numbers begin again, with messages of the same content."""
     entities = Entities()
@@ -503,6 +519,20 @@ def test_of_a_partitioned_topic_every_fragment_is_read_on() -> None:
 
     result = audit("flights", ROUTES, AUDIT, moving, ordered=False)
     assert (result.total("arrived"), result.total("lost"), result.total("duplicated")) == (3, 0, 0)
+
+
+@pytest.mark.parametrize(("ttl_ms", "verdict"), [(2000, Verdict.CLEAN), (None, Verdict.UNCLEAR)])
+def test_copies_of_a_partition_of_which_nothing_is_left_are_not_forged(ttl_ms: int | None, verdict: Verdict) -> None:
+    """The originals have lived out the time to live of the audit subscription, if it has one."""
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.next = {ewr: (2 << 48) + 1, jfk: 1}
+    entities.put(ewr, (2 << 48) + 1, ttl_ms=ttl_ms, at_ms=5000)
+    for number in ((1 << 48) + 1, (2 << 48) + 1):
+        entities.put(jfk, number, origin="ewr", ttl_ms=ttl_ms, at_ms=5000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ordered=False, ttl_ms=ttl_ms or 0, clock=ManualClock(6500))
+    assert result.total("forged") == 0
+    assert result.verdict is verdict, result.to_dict()
 
 
 def test_i5_of_a_queue_that_was_made_again_former_numbers_hide_no_loss_and_are_no_doubles() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol, Timestamp
@@ -13,6 +16,7 @@ from isthmus.connectors.kafka.mapping.mapping import Record, to_message, to_reco
 from isthmus.connectors.kafka.mapping.message_id import MessageIds
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
+from isthmus.connectors.system import removed_before
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.verification.audit import audit
 from isthmus.replication.verification.count import Verdict
@@ -47,6 +51,8 @@ class Systems:
         self.held: dict[Endpoint, dict[int, bytes]] = {HUB: {}, LAKE: {}, QUEUE: {}}
         self.committed: dict[int, int] = {}
         self.dead: list[Identity] = []
+        self.is_known = True
+        self.begins: dict[int, int] = {}
         (self.route,) = routes(self.federation)
         self.rewriter = MessageRewriter(
             str(self.route.source), self.route.target.alias, origin_namespace=self.route.source.alias
@@ -97,10 +103,21 @@ class Systems:
                 if each >= at and each % (1 << PARTITION_SHIFT) >= limit.get(each >> PARTITION_SHIFT, 0)
             ][:count]
 
+        if endpoint == LAKE:
+            look.begins = lambda: self.begins  # type: ignore[attr-defined]
         return look
 
     def waiting(self, route: Route) -> object:
-        return self.open(route.source, self.committed)
+        look = self.open(route.source, self.committed)
+        begins: dict[int, int] = {}
+        for at in self.held[route.source]:
+            partition, offset = at >> PARTITION_SHIFT, at % (1 << PARTITION_SHIFT)
+            begins[partition] = min(offset, begins.get(partition, offset))
+        look.removed = removed_before(begins, self.committed)  # type: ignore[attr-defined]
+        return look
+
+    def is_placed(self, route: Route) -> bool:
+        return self.is_known
 
     def set_aside(self, route: Route) -> Iterator[Identity]:
         yield from self.dead
@@ -201,6 +218,82 @@ def test_what_stood_before_the_task_began_is_not_missed() -> None:
     }
 
 
+def test_what_the_retention_of_the_target_has_emptied_is_not_lost() -> None:
+    """Nothing is left of the partition that could tell how old what was removed there was."""
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 9)
+    systems.publish(1, 0, 3)
+    systems.committed = {0: 10, 1: 4}
+    systems.move(*sorted(systems.held[HUB]))
+    for offset in range(10):
+        del systems.held[LAKE][position(0, offset)]
+    systems.begins = {0: 10, 1: 0}
+    result = systems.verify()
+    assert counts(result, "lost", "consumed") == {"lost": 0, "consumed": 10}
+    assert result.verdict is Verdict.UNCLEAR
+    systems.begins = {0: 0, 1: 0}
+    assert counts(systems.verify(), "lost") == {"lost": 10}
+
+
+def test_what_waits_is_not_known_where_the_group_has_no_offsets() -> None:
+    """Checkpoints in a folder of another machine: all that is missing would wait."""
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 9)
+    systems.move(*(position(0, offset) for offset in range(5)))
+    assert systems.verify().clean
+    systems.is_known = False
+    result = systems.verify()
+    assert result.verdict is Verdict.UNCLEAR
+    assert "has no offsets, or its checkpoints are not in reach here" in result.doubts[0]
+
+
+def test_i4_what_the_retention_removed_while_a_route_was_stopped_is_no_clean_proof() -> None:
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 9)
+    systems.publish(1, 0, 3)
+    systems.move(*(position(0, offset) for offset in range(3)), *(position(1, offset) for offset in range(4)))
+    systems.committed = {0: 3, 1: 4}
+    assert systems.verify().clean
+    for offset in range(6):
+        del systems.held[HUB][position(0, offset)]
+    result = systems.verify()
+    assert result.verdict is Verdict.UNCLEAR
+    assert result.doubts == (
+        f"partition 0 of hub/flights: what was from 3 to 5 was removed before {systems.route.name} had moved it",
+    )
+
+
+def test_copies_of_a_partition_that_the_retention_has_emptied_are_not_forged() -> None:
+    systems = Systems(MIRROR)
+    systems.publish(0, 0, 3)
+    systems.publish(1, 0, 3)
+    systems.committed = {0: 4, 1: 4}
+    systems.move(*sorted(systems.held[HUB]))
+    for offset in range(4):
+        del systems.held[HUB][position(1, offset)]
+    result = systems.verify()
+    assert result.total("forged") == 0
+    assert result.clean, result.to_dict()
+    systems.publish(1, 4, 4)
+    systems.move(position(1, 4))
+    systems.committed[1] = 5
+    assert systems.verify().clean
+
+
+def test_i4_where_nothing_of_a_log_is_known_to_have_been_moved_nothing_is_proved() -> None:
+    """Not even the first record that the task has to move is known: all may be lost."""
+    systems = Systems(STREAM % "now")
+    assert not systems.verify().clean, "there is nothing to compare"
+    systems.publish(0, 0, 9)
+    systems.committed = {0: 10}
+    result = systems.verify()
+    assert result.total("earlier") == 10
+    assert result.verdict is Verdict.UNCLEAR
+    assert any("is not known" in each for each in result.doubts)
+    systems.move(position(0, 9))
+    assert systems.verify().clean
+
+
 def test_a_queue_that_is_emptied_into_a_stream_is_told_by_its_numbers() -> None:
     systems = Systems(OUT)
     for number in range(1, 9):
@@ -252,3 +345,132 @@ def test_i1_a_dead_letter_is_that_of_the_log_that_it_names(place: str, number: i
     found = placed(to_message(record, 0), "flights")
     assert (None if found is None else (found.number, found.reason)) == (None if number is None else (number, "Odd"))
     assert identify(to_message(record, 3)).sequence == 3
+
+
+PARTITIONS = st.integers(0, 1)
+
+
+class LogAudit(RuleBasedStateMachine):
+    """A route reads two partitions in order, commits behind what it has done with, and may be killed; faults lose records."""
+
+    @initialize(is_mirror=st.booleans(), begins_now=st.booleans())
+    def begin(self, is_mirror: bool, begins_now: bool) -> None:
+        self.begins_now = begins_now and not is_mirror
+        self.systems = Systems(MIRROR if is_mirror else STREAM % ("now" if begins_now else "existing"))
+        self.end = {0: 0, 1: 0}
+        self.began = {0: 0, 1: 0}
+        self.read = {0: 0, 1: 0}
+        self.low = {0: 0, 1: 0}
+        self.lost: set[int] = set()
+        self.unread: set[int] = set()
+        self.moved: set[int] = set()
+        self.doubled = False
+        self.is_begun = not self.begins_now
+        if self.is_begun:
+            self.systems.committed = {0: 0, 1: 0}
+
+    @rule(partition=PARTITIONS, count=st.integers(1, 4))
+    def publish(self, partition: int, count: int) -> None:
+        first = self.end[partition]
+        self.systems.publish(partition, first, first + count - 1)
+        self.end[partition] += count
+
+    @rule()
+    def apply(self) -> None:
+        if not self.is_begun:
+            self.is_begun = True
+            self.began = dict(self.end)
+            self.read = dict(self.end)
+            self.systems.committed = dict(self.end)
+
+    @rule(partition=PARTITIONS, count=st.integers(1, 3))
+    def move(self, partition: int, count: int) -> None:
+        self._go_on(partition, count, "")
+
+    @rule(partition=PARTITIONS, count=st.integers(1, 3), kind=st.sampled_from(["lose", "dead"]))
+    def fail(self, partition: int, count: int, kind: str) -> None:
+        self._go_on(partition, count, kind)
+
+    def _go_on(self, partition: int, count: int, kind: str) -> None:
+        if not self.is_begun:
+            return
+        self.read[partition] = max(self.read[partition], self.low[partition])
+        while count and self.read[partition] < self.end[partition]:
+            at = position(partition, self.read[partition])
+            self.read[partition] += 1
+            count -= 1
+            if kind == "lose":
+                if at not in self.moved:
+                    self.lost.add(at)
+            elif kind == "dead":
+                self.systems.dead.append(Identity(at, "", "", at, "Odd"))
+            else:
+                self.doubled |= at in self.moved
+                self.moved.add(at)
+                self.systems.move(at)
+
+    @rule(partition=PARTITIONS)
+    def commit(self, partition: int) -> None:
+        if self.is_begun:
+            self.systems.committed[partition] = self.read[partition]
+
+    @rule()
+    def kill(self) -> None:
+        """What was not committed is read again."""
+        for partition, offset in self.systems.committed.items():
+            self.read[partition] = offset
+            self.lost -= {
+                at for at in self.lost if at >= position(partition, offset) and at >> PARTITION_SHIFT == partition
+            }
+
+    @rule(partition=PARTITIONS, count=st.integers(1, 3))
+    def remove(self, partition: int, count: int) -> None:
+        """The retention of the source; a segment is left."""
+        low = min(self.low[partition] + count, max(0, self.end[partition] - 1))
+        for offset in range(self.low[partition], low):
+            at = position(partition, offset)
+            del self.systems.held[HUB][at]
+            self.lost.discard(at)
+            if self.is_begun and offset >= self.systems.committed[partition]:
+                self.unread.add(at)
+        self.low[partition] = low
+        if self.is_begun:
+            self.unread = {
+                at for at in self.unread if at % (1 << PARTITION_SHIFT) >= self.systems.committed[at >> PARTITION_SHIFT]
+            }
+
+    @invariant()
+    def judges(self) -> None:
+        if not hasattr(self, "systems") or not self.systems.held[HUB]:
+            return
+        if self.begins_now and not self.is_begun:
+            return
+        result = self.systems.verify()
+        committed = self.systems.committed
+        lost = {at for at in self.lost if at % (1 << PARTITION_SHIFT) < committed[at >> PARTITION_SHIFT]}
+        if self.begins_now:
+            known = self.moved | {each.number for each in self.systems.dead}
+            waits = {
+                at for at in self.systems.held[HUB] if at % (1 << PARTITION_SHIFT) >= committed[at >> PARTITION_SHIFT]
+            }
+            first = {
+                p: min((at for at in known | waits if at >> PARTITION_SHIFT == p), default=1 << 62) for p in (0, 1)
+            }
+            lost = {at for at in lost if at > first[at >> PARTITION_SHIFT]}
+        unread = {
+            at
+            for p in (0, 1)
+            for at in range(position(p, committed[p]), position(p, max(committed[p], self.low[p])))
+            if at % (1 << PARTITION_SHIFT) >= self.began[p]
+        }
+        if lost or unread:
+            assert result.verdict is not Verdict.CLEAN, (lost, unread, result.to_dict())
+        if lost and not unread:
+            assert result.total("lost") or result.total("consumed"), result.to_dict()
+        may_be_clean = not (self.doubled or self.begins_now or self.lost or unread or self.systems.dead)
+        if may_be_clean:
+            assert result.verdict is Verdict.CLEAN, result.to_dict()
+
+
+TestLogAudit = LogAudit.TestCase
+TestLogAudit.settings = settings(max_examples=25, stateful_step_count=25)

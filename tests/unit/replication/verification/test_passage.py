@@ -44,6 +44,9 @@ class Logs:
 
         return peek
 
+    def is_placed(self, of: Route) -> bool:
+        return True
+
     def set_aside(self, of: Route) -> Iterator[Identity]:
         return iter(())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -66,13 +66,16 @@ class Committer:
         if refused is not None:
             raise KafkaException(refused)
 
-    def commit_last(self, consumer: Any, deadline: float, is_spent: Callable[[], bool]) -> None:
+    def commit_last(
+        self, consumer: Any, deadline: float, is_spent: Callable[[], bool], without: Collection[int] = ()
+    ) -> None:
         """Commits what is settled, behind a commit that has no answer yet (I1).
 
         Args:
             consumer: which is closed afterwards.
             deadline: by the monotonic clock.
             is_spent: whether the consumer does nothing any more.
+            without: partitions of which nothing is committed.
 
         Raises:
             KafkaException: the time is over.
@@ -81,7 +84,8 @@ class Committer:
             consumer.poll(_AGAIN_SECONDS)  # records that come are not delivered any more
         while not is_spent():
             with self._lock:
-                commits = self._commits.unconfirmed()
+                found = self._commits.unconfirmed()
+            commits = {number: offset for number, offset in found.items() if number not in without}
             if not commits:
                 return
             try:

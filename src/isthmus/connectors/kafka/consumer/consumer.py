@@ -2,7 +2,8 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
 reads no more than was granted. What it is not: the port (`source`), what was read and is not settled (`delivered`), the decision when to
-commit what (`commit`), or a commit's call (`committer`), which this thread makes.
+commit what (`commit`), or a commit's call (`committer`), which this thread makes. A little over 400 lines: what the callbacks of one
+consumer change is read by the same turn.
 Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
@@ -16,12 +17,15 @@ Invariants:
     I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
     I6. A topic that was made again, or truncated, is read from where it begins again by the next consumer, after what was under way has
         been given back: offsets name other records.
-    I7. What the retention removed unread is told once, with its range (`removed`).
+    I7. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
+    I8. Where the group has no offset, that of its begin is committed before it has read anything: with `start=latest` a record that comes
+        before the first commit is not passed over by the next reader.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -36,6 +40,7 @@ from isthmus.connectors.kafka.cluster import LOOK_SECONDS, KafkaFailureError, co
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
+from isthmus.connectors.kafka.consumer.latest import ends_of_new
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
 from isthmus.connectors.kafka.consumer.removed import RemovedRecords
@@ -43,6 +48,8 @@ from isthmus.connectors.kafka.option import SourceOptions
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["ConsumerThread"]
+
+_log = logging.getLogger(__name__)
 
 # How long one wait for a record lasts at most: so late a commit, or a return, may be carried out.
 POLL_SECONDS = 0.25
@@ -73,7 +80,7 @@ class ConsumerThread(threading.Thread):
         self._wake = wake
         self._is_due = threading.Condition()  # guards all that follows up to the consumer
         self._removed = RemovedRecords(options.topic)
-        self._delivered = Delivered(options, only_present=only_present, on_gap=self._removed.gap)
+        self._delivered = Delivered(options, only_present=only_present, removed=self._removed)
         self._commits = Commits(self._delivered.account)
         self._committer = Committer(options.topic, self._commits, self._is_due)
         self._told: deque[Told] = deque()
@@ -82,6 +89,7 @@ class ConsumerThread(threading.Thread):
         self._pause = PartitionPause(options.topic)
         self._lost_text: tuple[str, bool] | None = None
         self._connected_at = 0.0
+        self._partitions = 0  # how many there were at the first opening
         self._is_spent = False
 
     # ---- for the loop's thread
@@ -165,9 +173,10 @@ class ConsumerThread(threading.Thread):
                 self._connect()
             self._read()
             if self._consumer is not None:
-                self._committer.commit(self._consumer)
                 if text := self._removed.look(self._consumer, time.monotonic()):
-                    self._lose(ConnectionLostError(text))
+                    self._lose_more(text)
+                if not self._removed.is_asking:
+                    self._committer.commit(self._consumer)
             self._serve_dead()
         except KafkaException as error:
             self._lose(error_of(error.args[0], self._options.topic))
@@ -192,6 +201,11 @@ class ConsumerThread(threading.Thread):
         if self._lost_text is None or not error.retryable:
             self._lost_text = str(error), not error.retryable
 
+    def _lose_more(self, text: str) -> None:
+        """Told beside what it is lost for: it is told once."""
+        before, is_fatal = self._lost_text or ("", False)
+        self._lost_text = f"{before}; {text}" if before else text, is_fatal
+
     # ---- connecting
 
     def _connect(self) -> None:
@@ -199,6 +213,7 @@ class ConsumerThread(threading.Thread):
         view = look_at(options, options.topic)
         if options.dead_letter_topic:
             look_at(options, options.dead_letter_topic)
+        self._partitions = self._partitions or view.partitions
         if self._is_spent:
             self._discard()
         if self._consumer is None:
@@ -279,6 +294,9 @@ class ConsumerThread(threading.Thread):
             is_over = self._delivered.is_over()
             again = dict(self._delivered.begun_again)
             unreadable, self._delivered.unreadable = self._delivered.unreadable, ""
+            if self._delivered.came_free:
+                self._delivered.came_free = False
+                self._commits.came_free()
         for error in errors:
             self._heard(error)
         if again:
@@ -297,6 +315,7 @@ class ConsumerThread(threading.Thread):
             self._delivered.forget(starts)
             self._commits.forget(starts)
             commits = {**self._commits.unconfirmed(), **starts}
+        self._removed.begins_again(starts)
         with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
             self._committer.commit_now(self._consumer, commits)
         self._is_spent = True
@@ -320,14 +339,28 @@ class ConsumerThread(threading.Thread):
     # ---- partitions
 
     def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        self._removed.assigned(each.partition for each in partitions)
+        numbers = [each.partition for each in partitions]
+        ends: dict[int, int] = {}
+        if self._options.start == "latest" and numbers:
+            try:
+                ends = ends_of_new(consumer, self._options.topic, numbers, self._partitions)
+            except KafkaException as error:  # nothing is given of partitions that are not in the account
+                self._is_spent = True
+                self._lose(error_of(error.args[0], self._options.topic))
+                return
+            for each in partitions:
+                each.offset = ends.get(each.partition, each.offset)
+            consumer.incremental_assign(partitions)
+        self._removed.assigned(numbers)
         with self._is_due:
-            self._delivered.account.assign(each.partition for each in partitions)
+            self._delivered.account.assign(numbers, ends)
+            if ends:
+                self._commits.came_free()
 
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = [each.partition for each in partitions]
         with self._is_due:
-            commits = self._commits.unconfirmed(numbers)
+            commits = self._commits.unconfirmed(each for each in numbers if not self._removed.asks(each))
         if commits:
             with contextlib.suppress(KafkaException):  # they come again to their new reader
                 self._committer.commit_now(consumer, commits)
@@ -367,6 +400,12 @@ class ConsumerThread(threading.Thread):
         if consumer is None:
             return
         with contextlib.suppress(KafkaException, RuntimeError):
-            self._committer.commit_last(consumer, deadline, lambda: self._is_spent)
+            unplaced = self._removed.last_ask(consumer)
+            self._committer.commit_last(consumer, deadline, lambda: self._is_spent, unplaced)
+        with self._is_due:
+            self._delivered.note_awaited()
+        with contextlib.suppress(RuntimeError):
+            if time.monotonic() < deadline and (untold := self._removed.last_look(consumer)):
+                _log.error("%s", untold)  # the group may be behind it, and no reader finds it any more
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()

@@ -10,20 +10,22 @@ Invariants:
     I4. Of a partition whose offsets begin again nothing is given: they name other records.
     I5. A record that cannot be read is set aside, without what cannot be read of it, where there is a place for it; else it is read again,
         and the source is lost: nothing is passed over.
+    I6. What should have come before a record, or before the end of its partition, and did not, is noted (`removed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.kafka.consumer.offset import OffsetAccount
+from isthmus.connectors.kafka.consumer.offset import OffsetAccount, PartitionOffsets
 from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
 from isthmus.connectors.kafka.consumer.record_reader import RecordReader
+from isthmus.connectors.kafka.consumer.removed import RemovedRecords
 from isthmus.connectors.kafka.dead_letter import DeadLetterTopic
 from isthmus.connectors.kafka.option import SourceOptions
 
@@ -38,7 +40,7 @@ class Delivered:
     Args:
         options: of the source.
         only_present: give only what existed when it was opened first.
-        on_gap: called with a partition, the offset that was to come next, and the one that came.
+        removed: is told what did not come.
 
     Attributes:
         account: what was read and is not settled.
@@ -49,6 +51,7 @@ class Delivered:
         begun_again: by partition, the first offset of those whose offsets begin again; the consumer is of no use then.
         record_bytes: the mean size of the records that were read last.
         unreadable: what is told of a record that cannot be read, for which there is no place; empty: there is none.
+        came_free: whether something that was given back is gone, and holds up no commit any more; its reader resets it.
     """
 
     def __init__(
@@ -56,9 +59,9 @@ class Delivered:
         options: SourceOptions,
         *,
         only_present: bool,
-        on_gap: Callable[[int, int, int], None] = lambda partition, first, came: None,
+        removed: RemovedRecords,
     ) -> None:
-        self._on_gap = on_gap
+        self._removed = removed
         self.account = OffsetAccount()
         self.queue = ReadQueue()
         self.dead = DeadLetterTopic(options) if options.dead_letter_topic else None
@@ -67,6 +70,7 @@ class Delivered:
         self.begun_again: dict[int, int] = {}
         self.record_bytes = 1024
         self.unreadable = ""
+        self.came_free = False
         self._reader = RecordReader.of(options)
 
     @property
@@ -92,6 +96,7 @@ class Delivered:
             elif error.code() != KafkaError._PARTITION_EOF:
                 errors.append(error)
             elif self.present is not None:
+                self._at_end(message.partition(), message.offset())
                 self.present.reached(message.partition(), message.offset())
         if batch.positions:
             self.queue.put(batch)
@@ -122,13 +127,27 @@ class Delivered:
             return False
         if self.present is not None and not self.present.belongs(partition, offset):
             return False
-        expected = found.next
+        self._note_missing(partition, found, offset)
         if not found.is_new(offset):
             return False
-        if 0 <= expected < offset:
-            self._on_gap(partition, expected, offset)
         found.deliver(offset)
         return True
+
+    def _at_end(self, partition: int, offset: int) -> None:
+        """The partition has been read up to here."""
+        found = self.account.partitions.get(partition)
+        if found is not None and partition not in self.rewind and partition not in self.begun_again:
+            self._note_missing(partition, found, offset)
+            found.reached(offset)
+
+    def _note_missing(self, partition: int, found: PartitionOffsets, offset: int) -> None:
+        if found.next < 0:
+            self._removed.first(partition, offset)
+        for first, came in found.gone_before(offset):
+            self.came_free = True
+            self._removed.gap(partition, first, came, is_return=True)
+        for first, came in found.passed_before(offset):
+            self._removed.gap(partition, first, came)
 
     def take(self) -> list[Batch]:
         """What the credit allows."""
@@ -177,6 +196,12 @@ class Delivered:
             or not found.returned
             or found.returned.first()[0] >= starts.get(partition, 1 << 62)
         }
+
+    def note_awaited(self) -> None:
+        """What was given back is read no more by this reader: it may be gone."""
+        for partition, found in self.account.partitions.items():
+            for first, stop in found.returned:
+                self._removed.gap(partition, first, stop)
 
     def is_over(self) -> bool:
         """Whether all that was at the first opening has been read, for the first time."""

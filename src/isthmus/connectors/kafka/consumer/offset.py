@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.port import PARTITION_SHIFT
@@ -31,7 +31,7 @@ class PartitionOffsets:
 
     Attributes:
         returned: offsets given back and not delivered again.
-        next: behind the highest offset that was delivered; -1 while nothing was.
+        next: behind the highest offset that was delivered; while nothing was, where it is known to begin, or -1.
     """
 
     def __init__(self) -> None:
@@ -66,8 +66,22 @@ class PartitionOffsets:
         """A record has been read, of which nothing is noted yet: ranges of offsets, each with the one behind its last, that should have come
         before it. One that was given back should come again; of others it may be that there never was a record.
         """
+        return [*self.gone_before(offset), *self.passed_before(offset)]
+
+    def gone_before(self, offset: int) -> list[tuple[int, int]]:
+        """Those of them that were given back, and are gone."""
         again = [(max(low, self._cursor), min(high, offset)) for low, high in self.returned if self._cursor >= 0]
-        return [each for each in (*again, (self.next, offset)) if 0 <= each[0] < each[1]]
+        return [each for each in again if each[0] < each[1]]
+
+    def passed_before(self, offset: int) -> list[tuple[int, int]]:
+        """Those of them that were never read."""
+        return [(self.next, offset)] if 0 <= self.next < offset else []
+
+    def reached(self, offset: int) -> None:
+        """All records below have been read: what was given back and has not come again is gone (I3)."""
+        if 0 <= self._cursor < offset:
+            self.returned.remove(self._cursor, offset)
+            self._cursor = offset
 
     def is_new(self, offset: int) -> bool:
         """A record has been read: whether it is to be delivered."""
@@ -125,10 +139,12 @@ class OffsetAccount:
         """Records delivered and neither settled nor given back."""
         return sum(each.unsettled.count for each in self.partitions.values())
 
-    def assign(self, partitions: Iterable[int]) -> None:
-        """Partitions are read from now on."""
+    def assign(self, partitions: Iterable[int], begins: Mapping[int, int] | None = None) -> None:
+        """Partitions are read from now on; `begins`: the offsets of those of which it is known, everything before is settled."""
         for partition in partitions:
             self.partitions[partition] = PartitionOffsets()
+        for partition, offset in (begins or {}).items():
+            self.partitions[partition].next = offset
 
     def revoke(self, partitions: Iterable[int]) -> None:
         """Partitions are somebody else's."""

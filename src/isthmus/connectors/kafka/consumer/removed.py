@@ -1,28 +1,55 @@
-"""Records that a topic's retention removed before they were read: each loss is told once, with its range.
+"""Records that were removed before they were read, or read again: each loss is told once, with its range.
 
 What it is: where a group was when partitions were assigned, what did not come since, and the look that tells whether it was removed; a gap
-alone says nothing, since compaction and the marks of transactions leave some. What it is not: the reading (`consumer`), which continues
-with the first record that there is.
+alone says nothing, since compaction and the marks of transactions leave some. A record that was given back has been there: where it does
+not come again it is gone, by compaction where not by the retention. What was removed up to the end of a partition is
+told with the next record there, or by the next reader. What it is not: the reading (`consumer`), which continues with the first record that
+there is.
 Specification: Apache Kafka documentation, "Log Retention"; librdkafka documentation, `auto.offset.reset`.
 
 Invariants:
     I1. A range is told once by one reader.
-    I2. A look that gets no answer is taken again later; it holds up the reading for `LOOK_SECONDS` twice at most.
+    I2. A look that gets no answer is taken again; it holds up the reading for `LOOK_SECONDS` twice at most.
+    I3. Every range is looked at, however many come between two looks, and also where its partition is handed over meanwhile: the offset
+        that was committed may be behind it, and no other reader finds it.
+    I4. While it is not known where the group was, nothing may be committed (`is_asking`): the answer would be behind the loss.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
 
-__all__ = ["SPACING_SECONDS", "RemovedRecords"]
+from isthmus.bridge.index_set import IndexSet
+
+__all__ = ["AGAIN_SECONDS", "MOST_RANGES", "SPACING_SECONDS", "RemovedRecords"]
 
 LOOK_SECONDS = 2.0
+LAST_SECONDS = 1.0
 # A compacted topic has gaps all the time.
 SPACING_SECONDS = 10.0
+# After so long a look is taken again that got no answer.
+AGAIN_SECONDS = 1.0
+# After so many of one partition a look is taken at once: two megabytes.
+MOST_RANGES = 10_000
+_MOST_TOLD = 20
+
+
+class _Range(NamedTuple):
+    """Records that did not come.
+
+    Attributes:
+        first: the offset that was to come.
+        stop: the one that came instead; None: none has come.
+        is_return: whether they were read before, and given back.
+    """
+
+    first: int
+    stop: int | None
+    is_return: bool = False
 
 
 class RemovedRecords:
@@ -34,27 +61,59 @@ class RemovedRecords:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._unknown: set[int] = set()  # partitions of which it is not known where the group was
-        self._wanted: dict[
-            int, tuple[int, int | None]
-        ] = {}  # by partition: the first that was to come, and the one that came instead
-        self._told: set[tuple[int, int]] = set()
+        # Partitions of which it is not known where the group was, with the offset that came first.
+        self._unknown: dict[int, int | None] = {}
+        self._begins: dict[int, int] = {}  # by partition of which nothing has come yet, where the group was
+        self._wanted: dict[int, list[_Range]] = {}
+        self._told: dict[int, IndexSet] = {}
         self._due = 0.0
 
     def assigned(self, partitions: Iterable[int]) -> None:
         """Partitions are read from where the group is."""
-        self._unknown.update(partitions)
+        for number in partitions:
+            self._unknown[number] = None
+            self._begins.pop(number, None)
         self._due = 0.0
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is not known yet where the group was (I4)."""
+        return bool(self._unknown)
+
+    def asks(self, partition: int) -> bool:
+        """Whether it is not known yet where the group was in a partition (I4)."""
+        return partition in self._unknown
+
+    def first(self, partition: int, came: int) -> None:
+        """The first record of a partition that was assigned came; what is removed behind it later is not lost."""
+        if partition in self._unknown:
+            self._unknown[partition] = came
+        for at, each in enumerate(self._wanted.get(partition, ())):
+            if each.stop is None:
+                self._wanted[partition][at] = _Range(each.first, came)
+        begin = self._begins.pop(partition, came)
+        if begin < came:  # what is removed while a target takes nothing is removed behind the first look
+            self.gap(partition, begin, came)
+
     def forget(self, partitions: Collection[int]) -> None:
-        """Partitions are somebody else's."""
-        self._unknown.difference_update(partitions)
+        """Partitions are somebody else's; what did not come is looked at all the same (I3)."""
+        for number in partitions:
+            self._unknown.pop(number, None)
+            self._begins.pop(number, None)
+
+    def begins_again(self, partitions: Collection[int]) -> None:
+        """The offsets of partitions name other records."""
+        self.forget(partitions)
         for number in partitions:
             self._wanted.pop(number, None)
+            self._told.pop(number, None)
 
-    def gap(self, partition: int, first: int, came: int) -> None:
-        """A record came, and those from `first` on did not."""
-        self._wanted.setdefault(partition, (first, came))
+    def gap(self, partition: int, first: int, came: int, *, is_return: bool = False) -> None:
+        """A record came, and those from `first` on did not; `is_return`: they had been given back."""
+        wanted = self._wanted.setdefault(partition, [])
+        wanted.append(_Range(first, came, is_return))
+        if len(wanted) % MOST_RANGES == 0:
+            self._due = 0.0
 
     def look(self, consumer: Any, now: float) -> str:
         """What is lost, as far as it has not been told; empty where nothing is, or it is not time to look."""
@@ -62,27 +121,67 @@ class RemovedRecords:
             return ""
         self._due = now + SPACING_SECONDS
         with contextlib.suppress(KafkaException):
-            self._ask_group(consumer)
-        texts = []
-        for number, (first, came) in list(self._wanted.items()):
-            try:
-                low = int(consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=LOOK_SECONDS)[0])
-            except KafkaException:
-                break
-            del self._wanted[number]
-            stop = low if came is None else min(low, came)
-            if first < stop and (number, stop) not in self._told:
-                self._told.add((number, stop))
-                texts.append(f"partition {number}: records {first} to {stop - 1}")
-        if not texts:
-            return ""
-        return f"topic '{self._topic}', {', '.join(texts)} were removed by the retention before they were read, and are lost"
+            self._ask_group(consumer, LOOK_SECONDS)
+        if self._unknown:
+            self._due = now + AGAIN_SECONDS
+        return self._look(consumer, now, LOOK_SECONDS)
 
-    def _ask_group(self, consumer: Any) -> None:
+    def last_ask(self, consumer: Any) -> frozenset[int]:
+        """The partitions of which it is not known where the group was, asked once more: of these nothing is committed at the end (I4)."""
+        with contextlib.suppress(KafkaException):
+            self._ask_group(consumer, LAST_SECONDS)
+        return frozenset(self._unknown)
+
+    def last_look(self, consumer: Any) -> str:
+        """What is lost of what has not been looked at yet."""
+        return self._look(consumer, 0.0, LAST_SECONDS)
+
+    def _look(self, consumer: Any, now: float, seconds: float) -> str:
+        removed: list[str] = []
+        compacted: list[str] = []
+        for number in list(self._wanted):
+            try:
+                low = int(consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=seconds)[0])
+            except KafkaException:
+                self._due = now + AGAIN_SECONDS
+                break
+            wanted = self._wanted.pop(number)
+            stops = [(each.first, low if each.stop is None else min(low, each.stop)) for each in wanted]
+            removed += self._news(number, stops)
+            compacted += self._news(number, [(each.first, each.stop or 0) for each in wanted if each.is_return])
+        texts = []
+        if removed:
+            texts.append(f"{_some(removed)} were removed by the retention before they were read, and are lost")
+        if compacted:
+            texts.append(f"{_some(compacted)} were given back, and compaction removed them before they were read again")
+        return f"topic '{self._topic}', {'; '.join(texts)}" if texts else ""
+
+    def _news(self, partition: int, ranges: Iterable[tuple[int, int]]) -> list[str]:
+        """What of these ranges has not been told yet (I1); it is told now."""
+        told, news = self._told.setdefault(partition, IndexSet()), IndexSet()
+        for first, stop in ranges:
+            if first < stop:
+                news.add(first, stop)
+        for first, stop in told:
+            news.remove(first, stop)
+        for first, stop in news:
+            told.add(first, stop)
+        return [f"partition {partition}: records {first} to {stop - 1}" for first, stop in news]
+
+    def _ask_group(self, consumer: Any, seconds: float) -> None:
         if not self._unknown:
             return
         asked = [TopicPartition(self._topic, number) for number in sorted(self._unknown)]
-        for each in consumer.committed(asked, timeout=LOOK_SECONDS):
-            self._unknown.discard(each.partition)
+        for each in consumer.committed(asked, timeout=seconds):
+            if each.error is not None:
+                continue
+            came = self._unknown.pop(each.partition)
             if each.offset >= 0:
-                self._wanted[each.partition] = each.offset, None
+                self._wanted.setdefault(each.partition, []).append(_Range(each.offset, came))
+                if came is None:
+                    self._begins[each.partition] = each.offset
+
+
+def _some(ranges: list[str]) -> str:
+    more = len(ranges) - _MOST_TOLD
+    return ", ".join(ranges[:_MOST_TOLD]) + (f" and {more} more ranges" if more > 0 else "")

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.consumer.removed import SPACING_SECONDS, RemovedRecords
+from isthmus.connectors.kafka.consumer.removed import (
+    AGAIN_SECONDS,
+    MOST_RANGES,
+    SPACING_SECONDS,
+    RemovedRecords,
+)
+
+
+class Refused(NamedTuple):
+    """What a coordinator answers for one partition."""
+
+    partition: int
+    error: KafkaError
+    offset: int = -1001
 
 
 class Consumer:
@@ -16,10 +29,13 @@ class Consumer:
         self.offsets, self.low = committed, low
         self.looks = 0
         self.is_away = False
+        self.error: KafkaError | None = None
 
     def committed(self, places: list[Any], timeout: float) -> list[Any]:
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if self.error is not None:
+            return [Refused(each.partition, self.error) for each in places]
         return [TopicPartition(each.topic, each.partition, self.offsets[each.partition]) for each in places]
 
     def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
@@ -52,19 +68,84 @@ def test_what_was_removed_while_it_was_read_is_told_and_a_gap_of_compaction_is_n
     assert consumer.looks == looks, "a compacted topic has gaps all the time"
 
 
-def test_i2_a_look_without_an_answer_is_taken_again() -> None:
+def test_i2_i4_a_look_without_an_answer_is_taken_again_and_nothing_is_committed_before() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 20})
     consumer.is_away = True
     removed.assigned([0])
     assert removed.look(consumer, 0.0) == ""
+    assert removed.is_asking
     consumer.is_away = False
-    assert "records 5 to 19" in removed.look(consumer, SPACING_SECONDS)
+    consumer.error = KafkaError(KafkaError.NOT_COORDINATOR)
+    assert removed.look(consumer, AGAIN_SECONDS) == ""
+    assert removed.asks(0)
+    consumer.error = None
+    assert "records 5 to 19" in removed.look(consumer, 2 * AGAIN_SECONDS)
+    assert not removed.is_asking
 
 
-def test_of_partitions_that_are_somebody_elses_nothing_is_told() -> None:
+def test_what_came_before_the_look_is_not_told_though_it_was_removed_since() -> None:
     removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 20})
     removed.assigned([0])
-    removed.gap(1, 5, 8)
-    removed.forget([0, 1])
+    removed.first(0, 15)
+    assert "records 5 to 14" in removed.look(consumer, 0.0)
+
+
+def test_what_is_removed_behind_the_first_look_and_before_the_first_record_is_told() -> None:
+    """The target takes nothing meanwhile, so that nothing is read."""
+    removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 8})
+    removed.assigned([0])
+    assert "records 5 to 7" in removed.look(consumer, 0.0)
+    consumer.low[0] = 20
+    removed.first(0, 22)
+    assert "records 8 to 19 were" in removed.look(consumer, SPACING_SECONDS)
+    removed.first(0, 23)
+    assert removed.look(consumer, 2 * SPACING_SECONDS) == ""
+
+
+def test_i3_each_gap_between_two_looks_is_told() -> None:
+    removed, consumer = RemovedRecords("t"), Consumer({}, {0: 1_000_000})
+    removed.gap(0, 3, 4)
+    assert "records 3 to 3 were" in removed.look(consumer, 0.0)
+    removed.gap(0, 10, 15)
+    removed.gap(0, 30, 40)
+    told = removed.look(consumer, SPACING_SECONDS)
+    assert "partition 0: records 10 to 14, partition 0: records 30 to 39 were" in told
+    for at in range(MOST_RANGES):
+        removed.gap(0, 100 + 2 * at, 101 + 2 * at)
+    told = removed.look(consumer, SPACING_SECONDS + 1)
+    assert "records 138 to 138 and 9980 more ranges were removed" in told
+
+
+def test_what_was_given_back_and_is_gone_is_told_whatever_removed_it() -> None:
+    removed, consumer = RemovedRecords("t"), Consumer({}, {0: 5})
+    removed.gap(0, 2, 7, is_return=True)
+    removed.gap(0, 9, 11)
+    told = removed.look(consumer, 0.0)
+    assert "records 2 to 4 were removed by the retention before they were read, and are lost" in told
+    assert (
+        "partition 0: records 5 to 6 were given back, and compaction removed them before they were read again" in told
+    )
+    removed.gap(0, 5, 8, is_return=True)
+    assert "records 7 to 7 were given back" in removed.look(consumer, SPACING_SECONDS), "I1"
+    removed.begins_again([0])
+    removed.gap(0, 5, 8, is_return=True)
+    assert "records 5 to 7" in removed.look(consumer, 2 * SPACING_SECONDS)
+
+
+def test_i3_a_gap_is_told_where_its_partition_is_handed_over_or_the_reader_ends() -> None:
+    """The offset behind it is committed then, and its next reader begins there."""
+    removed, consumer = RemovedRecords("t"), Consumer({}, {0: 20})
+    removed.gap(0, 30, 35)
+    assert removed.look(consumer, 0.0) == ""
+    removed.gap(0, 5, 8)
+    removed.forget([0])
+    assert removed.look(consumer, 1.0) == ""
+    assert "records 5 to 7" in removed.last_look(consumer)
+
+
+def test_of_partitions_that_are_somebody_elses_the_group_is_not_asked() -> None:
+    removed, consumer = RemovedRecords("t"), Consumer({0: 5}, {0: 20})
+    removed.assigned([0])
+    removed.forget([0])
     assert removed.look(consumer, 0.0) == ""
     assert consumer.looks == 0
