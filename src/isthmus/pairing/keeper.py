@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from isthmus.connectors.servicebus.administration.pair_member import HoldsMessagesError, PairMember
+from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
+from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.errors import IsthmusError
 from isthmus.pairing.failover import statuses_of
 from isthmus.pairing.state import Fence, PairState, key_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.message_count import Counts
-from isthmus.connectors.servicebus.administration.pair_member import HoldsMessagesError
 from isthmus.errors import ConnectionLostError
 from isthmus.pairing import failover
 from isthmus.pairing.keeper import Comparison, Keeper

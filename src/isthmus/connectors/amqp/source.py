@@ -31,6 +31,7 @@ from isthmus.connectors.amqp.dead_letter import DeadLetters
 from isthmus.connectors.amqp.option import SourceOptions
 from isthmus.connectors.amqp.peer import can_drain, peer_of, receiver_terms
 from isthmus.connectors.amqp.position import Positions
+from isthmus.connectors.amqp.present import DeliveryIds, Present
 from isthmus.connectors.amqp.redelivery import RedeliveryMemory
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
@@ -47,8 +48,6 @@ __all__ = ["LEAVE_SECONDS", "AmqpSource"]
 LEAVE_SECONDS = 3.0
 # OASIS AMQP 1.0, 2.8.2: the sender settles all that it sends.
 SETTLED = 1
-# How long nothing comes before a source with `only_present` asks whether there is anything.
-IDLE_SECONDS = 0.25
 # A drain that was not answered is asked for again: ActiveMQ Artemis passes over one that comes while it ends another.
 ASK_AGAIN_SECONDS = 1.0
 _LAST_POSITION = (1 << 64) - 1
@@ -72,9 +71,9 @@ class AmqpSource(End):
         self._ledger = Ledger()
         self._memory = RedeliveryMemory()
         self._credit = OwnerCredit()
-        self._ids = _DeliveryIds()
+        self._ids = DeliveryIds()
         self._receiver: MarkedReceiver | None = None
-        self._present = _Present() if only_present else None
+        self._present = Present() if only_present else None
         self._dead_letters = DeadLetters(options.dead_letters, self.mark) if options.dead_letters else None
         self._has_left = False
         self._ask_again_at = math.inf
@@ -216,7 +215,7 @@ class AmqpSource(End):
 
     def attach(self, client: Client) -> None:
         """Begins the link."""
-        self._ids = _DeliveryIds()
+        self._ids = DeliveryIds()
         terms = receiver_terms(self._options, drains=can_drain(client))
         self._receiver = MarkedReceiver(self.mark, client, self.path, terms)
         if self._dead_letters is not None:
@@ -357,41 +356,9 @@ class AmqpSource(End):
         for position in self._dead_letters.link_lost() if self._dead_letters is not None else ():
             self._memory.settle(position, position, Released(), now)  # the owner has done with it
         if self._present is not None:
-            self._present = _Present()
+            self._present = Present()
         if receiver is not None and receiver.client.error is None:
             receiver.close()
-
-
-class _DeliveryIds:
-    """Delivery ids of one link that do not begin again at 2^32 (OASIS AMQP 1.0, 2.8.8)."""
-
-    def __init__(self) -> None:
-        self._last: int | None = None
-
-    def unwrapped(self, delivery_id: int) -> int:
-        last = self._last
-        self._last = delivery_id if last is None else last + ((delivery_id - last) & MASK32)
-        return self._last
-
-
-class _Present:
-    """Whether a source that is to give what exists has given it.
-
-    Attributes:
-        due: when to ask.
-        is_asking: whether the link is being drained for that.
-        received: deliveries before it.
-        is_told: whether `Exhausted` was told.
-    """
-
-    def __init__(self) -> None:
-        self.due = math.inf
-        self.is_asking = self.is_told = False
-        self.received = 0
-
-    def moved(self, now: float) -> None:
-        """Something came, or was looked for in vain: ask a little later."""
-        self.due = now + IDLE_SECONDS
 
 
 def _outcome(disposition: Disposition | None) -> Any:

@@ -2,8 +2,7 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
 reads no more than was granted. What it is not: the port (`source`), what was read and is not settled (`delivered`), the decision when to
-commit what (`commit`), or a commit's call (`committer`), which this thread makes. A little over 400 lines: what the callbacks of one
-consumer change is read by the same turn.
+commit what (`commit`), or a commit's call (`committer`), which this thread makes.
 Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
@@ -36,10 +35,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, KafkaFailureError, consumer_settings, error_of, look_at
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, consumer_settings, error_of, look_at
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
+from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read, is_final
 from isthmus.connectors.kafka.consumer.latest import ends_of_new
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
@@ -59,8 +59,6 @@ BATCH_BYTES = 4 << 20
 STALE_SECONDS = 2.0
 # A pool waits a little longer for its threads.
 CLOSE_SECONDS = 4.0
-# After these a consumer of librdkafka does nothing any more. Its error callback tells a fatal error by this code, without `fatal()`.
-_FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError._FATAL}
 
 Told = SourceOpened | SourceLost | Exhausted
 
@@ -242,7 +240,7 @@ class ConsumerThread(threading.Thread):
     def _heard(self, error: KafkaError) -> None:
         """What librdkafka tells beside the records; it goes on by itself, but the owner has to know."""
         made = error_of(error, self._options.topic, self._options.bootstrap_servers)
-        if error.fatal() or error.code() in _FENCED:
+        if is_final(error):
             self._is_spent = True
             self._lose(ConnectionLostError(f"the consumer is spent: {made}"))
             return
@@ -302,8 +300,7 @@ class ConsumerThread(threading.Thread):
         if again:
             self._begin_again(again)
         if unreadable:
-            hint = "name a dead_letter_topic at the source, or have its producer write another"
-            self._lose(KafkaFailureError(f"topic '{self._options.topic}', {unreadable}; {hint}"))
+            self._lose(cannot_be_read(self._options.topic, unreadable))
         if is_more:
             self._wake()
         if is_over:
@@ -319,13 +316,7 @@ class ConsumerThread(threading.Thread):
         with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
             self._committer.commit_now(self._consumer, commits)
         self._is_spent = True
-        partition, offset = next(iter(starts.items()))
-        self._lose(
-            KafkaFailureError(
-                f"topic '{self._options.topic}', partition {partition}: offsets begin again at {offset}; the topic was made again, or its "
-                "log was truncated. What is there is read from there"
-            )
-        )
+        self._lose(began_again(self._options.topic, starts))
 
     def _go_back(self, consumer: Any) -> None:
         """Reads again from where something was given back."""
@@ -368,9 +359,7 @@ class ConsumerThread(threading.Thread):
         self._forget(numbers)
 
     def _lost_partitions(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        """The group took this reader for dead, e.g. while the cluster was away. A consumer that joins again after that may be assigned
-        its partitions and give no record, permanently: it is not used again.
-        """
+        """The group took this reader for dead. A consumer that joins again may give no record, permanently: it is not used again."""
         self._forget([each.partition for each in partitions])
         self._is_spent = True
         self._lose(ConnectionLostError(f"topic '{self._options.topic}': the group took the reader for dead"))

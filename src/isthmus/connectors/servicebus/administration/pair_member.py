@@ -31,6 +31,7 @@ from isthmus.connectors.servicebus.administration.client import (
     open_administration_client,
 )
 from isthmus.connectors.servicebus.administration.default_rule import birth_rule
+from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.connectors.servicebus.administration.pair_property import (
     applied,
@@ -40,12 +41,11 @@ from isthmus.connectors.servicebus.administration.pair_property import (
     describe_subscription,
     describe_topic,
 )
-from isthmus.errors import IsthmusError
 from isthmus.topology import NamespaceRef, RuleState
 from isthmus.topology.pair.description import CLOSED, MARKER, Description
 from isthmus.topology.pair.difference import Step
 
-__all__ = ["HoldsMessagesError", "PairMember"]
+__all__ = ["PairMember"]
 
 _THREADS = 6
 _READ_TIMEOUT_SECONDS = 8.0
@@ -56,19 +56,6 @@ _NONE = RuleState(_DEFAULT_RULE, "1=0")
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
-
-
-class HoldsMessagesError(IsthmusError):
-    """An entity that was to be deleted holds messages; it is as before."""
-
-    code = "holds-messages"
-
-    def __init__(self, path: str = "", count: int = 0) -> None:
-        super().__init__("", path=path, count=count)
-        self.path, self.count = path, count
-
-    def text(self) -> str:
-        return f"{self.path} holds {self.count} messages; receive them, or sync with --delete-messages"
 
 
 class _Read(NamedTuple):

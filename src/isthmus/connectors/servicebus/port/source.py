@@ -272,18 +272,10 @@ class ServiceBusSource(End):
         """What of a run belongs to what existed; the rest goes back."""
         if self._present is None:
             return [run]
-        belong = self._present.belong(run.sequences)
-        if isinstance(belong, bool):
-            if not belong:
-                self._release(receiver, run)
-            return [run] if belong else []
-        parts = []
-        for at, belongs in enumerate(belong):
-            if belongs:
-                parts.append(run.part(at, at + 1))
-            else:
-                self._release(receiver, run.part(at, at + 1))
-        return parts
+        kept, others = self._present.divided(run)
+        for part in others:
+            self._release(receiver, part)
+        return kept
 
     def _hand_on(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
         guard = self._guard

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing
+from isthmus.connectors.servicebus.port.look.head_guard import Run
 from isthmus.connectors.servicebus.port.look.look import Look, Steps, first_waiting, last_sequences
 
 __all__ = ["Present"]
@@ -67,6 +68,16 @@ class Present:
             return False
         kept = [sequence <= lasts.get(sequence >> FRAGMENT_BITS, -1) for sequence in sequences]
         return all(kept) or (kept if any(kept) else False)
+
+    def divided(self, run: Run) -> tuple[list[Run], list[Run]]:
+        """What of a run belongs to it, and what does not."""
+        belong = self.belong(run.sequences)
+        if isinstance(belong, bool):
+            return ([run], []) if belong else ([], [run])
+        parts = [run.part(at, at + 1) for at in range(len(belong))]
+        return [part for part, is_in in zip(parts, belong, strict=True) if is_in], [
+            part for part, is_in in zip(parts, belong, strict=True) if not is_in
+        ]
 
     def given(self, sequences: Sequence[int], now: float) -> None:
         """Deliveries were given to the owner."""

@@ -1,0 +1,20 @@
+"""Why an entity is not deleted: it holds messages."""
+
+from __future__ import annotations
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["HoldsMessagesError"]
+
+
+class HoldsMessagesError(IsthmusError):
+    """An entity that was to be deleted holds messages; it is as before."""
+
+    code = "holds-messages"
+
+    def __init__(self, path: str = "", count: int = 0) -> None:
+        super().__init__("", path=path, count=count)
+        self.path, self.count = path, count
+
+    def text(self) -> str:
+        return f"{self.path} holds {self.count} messages; receive them, or sync with --delete-messages"
