@@ -1,6 +1,6 @@
 """The optional parts of an installation, and the error where one is missing.
 
-`pip install isthmus` alone installs what serves and administers namespaces. Spark, Kafka, SRV records, Microsoft Entra identities, schemas of steps, telemetry of clients and the data
+`pip install isthmus` alone installs what serves and administers namespaces. Spark, Kafka, SRV records, Microsoft Entra identities, databases of reference data, schemas of steps, telemetry of clients and the data
 of the demo are extras (`[project.optional-dependencies]` in pyproject.toml). What needs one calls `require` first, so that
 its absence is one sentence with the line that installs it, not a traceback.
 """
@@ -22,6 +22,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "kafka": ("confluent_kafka",),
     "queuestorage": ("azure.storage.queue",),
     "redis": ("redis",),
+    "sql": ("sqlalchemy",),
     "steps": ("jsonschema_rs", "fastavro"),
     "spark": ("pyspark", "pyarrow", "numpy"),
     "telemetry": ("opentelemetry.trace", "prometheus_client"),

@@ -6,7 +6,10 @@ from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.step.base import StepKind, check_field, on_failure
 
-__all__ = ["EnrichStep", "join_of"]
+__all__ = ["EVERY_MS", "EnrichStep", "join_of"]
+
+EVERY_MS = 60_000
+"""After how long reference data of a database is read again."""
 
 
 def join_of(text: str) -> tuple[str, str]:
@@ -21,16 +24,37 @@ class EnrichStep(StepKind):
     spec = Spec(
         "enrich",
         "Adds columns of reference data to JSON bodies. The data is held in memory by each worker and read again within "
-        "seconds after its file has changed.",
+        "seconds after its file has changed, or every so often from a database.",
         (
             Setting(
                 name="from",
                 kind=Kind.PATH,
-                required=True,
-                description="File of the reference data: CSV with a header line, or Parquet with a name that ends in `.parquet`. An empty "
+                description="File of the reference data; exactly one of `from` and `database` is written. It is CSV with a header line, or Parquet with a name that ends in `.parquet`. An empty "
                 "cell of a CSV file is null; `NA` is null among numbers, and a text among texts and keys. A column of numbers that a number "
                 "would not show as they are written (01234, 20 digits) is one of texts.",
                 example="airports.csv",
+            ),
+            Setting(
+                name="database",
+                kind=Kind.REFERENCE,
+                description="A reference (`env:`, `file:`, `keyvault:`) to the URL of a database, as SQLAlchemy writes it: "
+                "`postgresql+pg8000://user:password@host/name`. Needs the extra `sql`, and the database's driver where routes run.",
+                example="env:AIRPORTS_DATABASE",
+            ),
+            Setting(
+                name="query",
+                kind=Kind.TEXT,
+                description="With `database`: the SELECT whose rows are the reference data. It is made with a connection of its own each time.",
+                example="SELECT faa, name, lat FROM airports",
+            ),
+            Setting(
+                name="every",
+                kind=Kind.DURATION,
+                default=EVERY_MS,
+                minimum=1_000,
+                description="With `database`: after how long it is read again. Messages do not wait for that; where it cannot be read, what was "
+                "read before stays in use.",
+                example="5m",
             ),
             Setting(
                 name="on",
@@ -66,8 +90,20 @@ class EnrichStep(StepKind):
         ),
     )
     paths = ("from",)
+    references = ("database",)
 
     def check(self, values: Values, document: Document) -> None:
+        has_database = values.written("database")
+        if values.written("from") == has_database:
+            place = values.at("database") if has_database else values.place
+            document.fault(
+                place, "an enrich has either a file or a database", "write from: FILE, or database: and query:"
+            )
+        elif has_database and not values.written("query"):
+            document.fault(values.at("database"), "a database without a query", "write query: SELECT ... FROM ...")
+        for name in ("query", "every"):
+            if values.written(name) and not has_database:
+                document.fault(values.at(name), f"{name} is of a database, and there is none", f"remove {name}")
         if values["on"]:
             field, column = join_of(values["on"])
             if not field or not column:

@@ -53,9 +53,10 @@ def _faults(step: StepDeclaration) -> Iterator[tuple[str, str, str]]:
         for each in [value] if isinstance(value, str) else value.values():
             reference = SecretReference.parse(each)
             if reference.scheme == "file" and not Path(reference.location).is_file():
+                kind_of_file = "key file" if name != "database" else "file"
                 yield (
                     name,
-                    f"there is no key file {reference.location}",
+                    f"there is no {kind_of_file} {reference.location}",
                     "write file:PATH, env:NAME or keyvault:VAULT/NAME",
                 )
     if missing:
@@ -65,7 +66,12 @@ def _faults(step: StepDeclaration) -> Iterator[tuple[str, str, str]]:
             load_schema(step.settings["schema"])
     except (ValueError, MissingExtraError) as error:
         yield "schema", str(error), ""
-    if step.kind == "enrich":
+    if step.kind == "enrich" and step.settings.get("database"):
+        try:
+            require("sql", "reference data of a database")
+        except MissingExtraError as error:
+            yield "database", str(error), ""
+    elif step.kind == "enrich":
         yield from _reference_faults(step.settings)
 
 

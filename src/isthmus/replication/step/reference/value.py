@@ -1,0 +1,41 @@
+"""What a value of reference data is: how it is looked up, and how it stands in JSON."""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+__all__ = ["Reference", "json_value", "text_of"]
+
+Reference = dict[str, tuple[Any, ...]]
+"""By the text of the value that is looked up: the columns to add."""
+
+
+def text_of(value: Any) -> str:
+    """Numbers and texts compare as texts, so that 5 in JSON finds "5" and 5 in the file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
+        return str(int(value))
+    return value if isinstance(value, str) else str(value)
+
+
+def json_value(value: Any) -> Any:
+    """A cell as JSON says it; numbers that it has not are null."""
+    if isinstance(value, dict):
+        return {name: json_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return float(value) if Decimal(repr(float(value))) == value else str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
