@@ -16,7 +16,8 @@ Invariants:
     I7. A folder that serves again gives nothing under the numbers of bodies that had begun without it, until they are copied;
         after a kill in between what it may still have has no checksums, and so gives no block that is not right.
     I8. A folder of another namespace is neither read nor written.
-    I9. A folder that serves again and lacks bodies is told as lacking in the marks: a start takes it for stale, as long as
+    I9. Where a start finds no folder that has every body, it removes none: together they may have all.
+    I10. A folder that serves again and lacks bodies is told as lacking in the marks: a start takes it for stale, as long as
         another one may have them.
 """
 
@@ -65,6 +66,7 @@ class ZonedBlobs:
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._version = 0
+        self._may_remove = True  # I9
         self._last_fault = ""  # of the folder that is the last
         self._start()
         self._thread = threading.Thread(target=self._run, name="isthmus-zone-bodies", daemon=True)
@@ -81,6 +83,7 @@ class ZonedBlobs:
             stale: list[int] = []
         else:
             self._version, stale = max(marks.values())
+            self._may_remove = max(marks, key=lambda folder: marks[folder]).knows_a_whole_one()
             # One that is alone may be the stale one; the first start marks the folders one after the other.
             alone = next(iter(marks)) if len(marks) < MAJORITY else None
             if alone is not None and ((self._version, stale) != (1, []) or alone.bodies.numbers()):
@@ -224,7 +227,7 @@ class ZonedBlobs:
             self._drop(folder, str(error))
 
     def _fill_lacks(self, folder: BodyFolder) -> None:
-        """Copy the bodies that had begun without a folder that serves, and have ended; from one that has them all (I9)."""
+        """Copy the bodies that had begun without a folder that serves, and have ended; from one that has them all (I10)."""
         wanted = folder.lacks - self._writing
         if not wanted:
             return
@@ -253,7 +256,7 @@ class ZonedBlobs:
             if sums is not None and folder.sums(number) == sums and self._is_whole(folder, number, sums):
                 continue
             self._copy(number, folder)
-        if not only:
+        if not only and self._may_remove:
             gone = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
             gone -= {number for each in self._serving for number in each.lacks}
             for each in self._serving if gone else ():

@@ -85,6 +85,14 @@ class BodyFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def knows_a_whole_one(self) -> bool:
+        """Whether its mark names a folder that has every body: one that is neither stale nor lacking."""
+        try:
+            told = self._told()
+            return len({*map(int, told["stale"]), *map(int, told.get("lacking", ()))}) < COPIES
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
     def check_set(self) -> None:
         """See that it is not of another set.
 

@@ -284,7 +284,7 @@ def test_i4_a_folder_that_was_away_between_two_parts_does_not_count(blobs: Zoned
     back.join(LONG_SECONDS)
 
 
-def test_i9_a_folder_that_lacks_bodies_is_no_whole_one_after_a_kill(
+def test_i10_a_folder_that_lacks_bodies_is_no_whole_one_after_a_kill(
     blobs: ZonedBlobs, folders: list[Path], tmp_path: Path
 ) -> None:
     """A body ends while a folder that came back waits for it, and one of the two that have it fails."""
@@ -316,7 +316,7 @@ def test_i9_a_folder_that_lacks_bodies_is_no_whole_one_after_a_kill(
     assert files(left[0]) == files(left[1]) == files(left[2])
 
 
-def test_i9_a_folder_is_whole_once_it_has_what_it_lacked(blobs: ZonedBlobs, folders: list[Path]) -> None:
+def test_i10_a_folder_is_whole_once_it_has_what_it_lacked(blobs: ZonedBlobs, folders: list[Path]) -> None:
     blobs._closed.set()
     blobs._thread.join(LONG_SECONDS)
     blobs._closed.clear()
@@ -335,7 +335,7 @@ def test_i9_a_folder_is_whole_once_it_has_what_it_lacked(blobs: ZonedBlobs, fold
     assert [mark and mark[1] for mark in marks] == [[]] * 3
 
 
-def test_i9_what_the_last_folder_lacks_is_kept_in_those_that_come_back(blobs: ZonedBlobs, folders: list[Path]) -> None:
+def test_i10_what_the_last_folder_lacks_is_kept_in_those_that_come_back(blobs: ZonedBlobs, folders: list[Path]) -> None:
     """Both that have a body fail before the third one has copied it."""
     blobs._closed.set()
     blobs._thread.join(LONG_SECONDS)
@@ -360,6 +360,33 @@ def test_i9_what_the_last_folder_lacks_is_kept_in_those_that_come_back(blobs: Zo
     assert len(bodies[0]) == 2
     assert bodies[0] == bodies[1] == bodies[2]
     assert [folder.lacks for folder in blobs._folders] == [set()] * 3
+
+
+def test_i9_where_no_folder_is_whole_a_start_removes_nothing(
+    blobs: ZonedBlobs, folders: list[Path], tmp_path: Path
+) -> None:
+    """As the test before, and killed before one of the two comes back."""
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._closed.clear()
+    blobs.drop(blobs._folders[1], "it failed")
+    writer = blobs.create(1)
+    writer.write([BODY])
+    back = threading.Thread(target=blobs._try_back, args=(blobs._folders[1],))
+    back.start()
+    until(lambda: not blobs.reasons()[1])
+    writer.sync()
+    blobs.drop(blobs._folders[0], "it failed")
+    blobs.drop(blobs._folders[2], "it failed")
+    left = [tmp_path / "left" / name for name in "abc"]
+    for source, target in zip(folders, left, strict=True):
+        shutil.copytree(source, target)
+    writer.close()
+    back.join(LONG_SECONDS)
+    again = ZonedBlobs(left)
+    until(lambda: not any(again.reasons()))
+    assert again.open(1).read(0, len(BODY)) == BODY
+    again.close()
 
 
 def test_i5_a_disk_that_has_gone_is_not_one_without_bodies(blobs: ZonedBlobs, folders: list[Path]) -> None:
