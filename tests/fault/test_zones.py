@@ -24,6 +24,8 @@ from isthmus.operations.server.health import ask_health
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender
 
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 CONFIG = """
 queues:
   orders: {}

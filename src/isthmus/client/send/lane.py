@@ -25,6 +25,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
+from azure.servicebus.exceptions import OperationTimeoutError
+
 from isthmus.client import sdk
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure, classify
@@ -323,7 +325,8 @@ class _Worker:
     def _check_wanted(self) -> None:
         """A connection that the SDK made after the attempt was abandoned had no socket yet that `abandon` could shut down."""
         if self.has_ended:
-            raise TimeoutError("the attempt was abandoned")
+            # Of the SDK's own: whatever else is raised while it opens it writes into the log, with a traceback.
+            raise OperationTimeoutError(message="the attempt was abandoned")
 
     def _batch(self, parcel: Parcel) -> Any:
         first = parcel.message_ids[0] if parcel.message_ids else None
