@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.isthmus-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
-# Most tests wait; eight side by side keep two processors busy.
-WORKERS ?= 8
+# Most tests wait; six side by side keep two processors busy.
+WORKERS ?= 6
 MESSAGES ?= 400000
 
 # Tests start hundreds of Python processes: without bytecode files each compiles isthmus again, for half a second or more.

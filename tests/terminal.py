@@ -27,6 +27,12 @@ _PROMPT = re.compile(_MARK + r"(\d+)" + _MARK)
 _ESCAPE = re.compile(r"\x1b(?:\[([?\d;]*)([A-Za-z])|\][^\x07]*\x07|[()][A-Z0-9]|[=>])")
 
 
+def _take_terminal() -> None:
+    """In the child: the terminal is its own, and interrupts reach what it runs, also where the tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """An interactive bash.
 
@@ -55,7 +61,7 @@ class Terminal:
             cwd=folder,
             env={**environment, **prompt},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - the only way to give it the terminal
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - the only way to give it the terminal
         )
         os.close(slave)
         self._master = master
