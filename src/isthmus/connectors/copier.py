@@ -18,6 +18,7 @@ from isthmus.bridge.port import Copies
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.spec import Kind, Setting
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import HOP_BUDGET
 
 __all__ = ["COPY_SETTINGS", "Copier", "CopyOptions", "copy_options"]
 
@@ -35,7 +36,11 @@ COPY_SETTINGS = (
         description="Alias of the target, to hold back messages that have been there; empty: do not look.",
     ),
     Setting(
-        name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+        name="hop_budget",
+        kind=Kind.INTEGER,
+        default=HOP_BUDGET,
+        minimum=1,
+        description="How many hops a message may make.",
     ),
     Setting(
         name="mark",

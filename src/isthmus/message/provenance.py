@@ -32,7 +32,10 @@ from hashlib import sha1
 
 from isthmus.message.name import DIGEST, HOP_PROPERTIES, NAMESPACE, OFFSET, ORIGIN, SEQUENCE, TIME
 
-__all__ = ["OFFSET_DIGITS", "Hop", "Provenance", "Tail", "digest", "encoded", "iso"]
+__all__ = ["HOP_BUDGET", "OFFSET_DIGITS", "Hop", "Provenance", "Tail", "digest", "encoded", "iso"]
+
+HOP_BUDGET = 8
+"""How many copies of copies a message may become where nothing else is said."""
 
 OFFSET_DIGITS = 8
 """Of a digest that are part of an offset."""

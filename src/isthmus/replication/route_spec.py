@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.option import numbering_of
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.replication.reach import namespace_options
 from isthmus.topology.model import TABLE, Federation, Route
-from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.pattern.ordering import SESSIONS_AT_ONCE
 
 __all__ = ["claim_key", "route_spec"]
@@ -129,6 +129,6 @@ def _copies(route: Route, *, has_steps: bool) -> dict[str, str]:
         "mark_value": "number" if route.options.mark_is_number else "message-id",
         "trusts_provenance": "true" if has_steps else "false",
     }
-    if route.options.hop_budget != DEFAULT_HOP_BUDGET:
+    if route.options.hop_budget != HOP_BUDGET:
         found["hop_budget"] = str(route.options.hop_budget)
     return found | ({"policy": policy} if policy else {})

@@ -24,7 +24,6 @@ from isthmus.topology.kind import KINDS
 from isthmus.topology.mailbox import check_full
 from isthmus.topology.model import Federation, NamespaceRef, Route, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAKE_LOGS
-from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.pattern.ordering import check_sessions
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.route import routes
@@ -120,10 +119,8 @@ def _check_sending(federation: Federation, document: Document) -> None:
             for each in PATTERNS[task.pattern].routes(task)
             if not each.target.is_table
         ]
-        if task.hop_budget != DEFAULT_HOP_BUDGET and not targets:
-            document.fault(
-                task.places.get("hop_budget", task.place), f"task {task.name} makes no copies", "remove hop_budget"
-            )
+        if "hop_budget" in task.places and not targets:
+            document.fault(task.places["hop_budget"], f"task {task.name} makes no copies", "remove hop_budget")
         if task.compression != "none" and not any(each.is_service_bus and keeps_keys(each.host) for each in targets):
             document.fault(
                 task.places.get("compression", task.place),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.document import Place
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.file.setting import Kind
@@ -155,7 +156,7 @@ class Task:
     mailbox: bool = False
     when_full: str = "alert"
     compression: str = "none"
-    hop_budget: int = 8
+    hop_budget: int = HOP_BUDGET
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -287,7 +288,7 @@ class RouteOptions:
     feed: str = ""
     when_full: str = "alert"
     compression: str = "none"
-    hop_budget: int = 8
+    hop_budget: int = HOP_BUDGET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.kind.amqp import AMQP, amqp_faults
 
@@ -126,7 +127,11 @@ TARGET = Spec(
             description="Alias of the target, to hold back messages that have been there; empty: do not look.",
         ),
         Setting(
-            name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+            name="hop_budget",
+            kind=Kind.INTEGER,
+            default=HOP_BUDGET,
+            minimum=1,
+            description="How many hops a message may make.",
         ),
         Setting(
             name="mark",

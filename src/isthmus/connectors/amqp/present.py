@@ -1,31 +1,17 @@
-"""What a source knows of its present link: the numbers of its deliveries, and whether it has given what exists."""
+"""Whether a source that is to give what exists has given it."""
 
 from __future__ import annotations
 
 import math
 
-from isthmus.connectors.servicebus.port.link_state import MASK32
-
-__all__ = ["DeliveryIds", "Present"]
+__all__ = ["Present"]
 
 # How long nothing comes before a source with `only_present` asks whether there is anything.
 IDLE_SECONDS = 0.25
 
 
-class DeliveryIds:
-    """Delivery ids of one link that do not begin again at 2^32 (OASIS AMQP 1.0, 2.8.8)."""
-
-    def __init__(self) -> None:
-        self._last: int | None = None
-
-    def unwrapped(self, delivery_id: int) -> int:
-        last = self._last
-        self._last = delivery_id if last is None else last + ((delivery_id - last) & MASK32)
-        return self._last
-
-
 class Present:
-    """Whether a source that is to give what exists has given it.
+    """What is known of that.
 
     Attributes:
         due: when to ask.

@@ -31,10 +31,10 @@ from isthmus.connectors.amqp.dead_letter import DeadLetters
 from isthmus.connectors.amqp.option import SourceOptions
 from isthmus.connectors.amqp.peer import can_drain, peer_of, receiver_terms
 from isthmus.connectors.amqp.position import Positions
-from isthmus.connectors.amqp.present import DeliveryIds, Present
+from isthmus.connectors.amqp.present import Present
 from isthmus.connectors.amqp.redelivery import RedeliveryMemory
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
-from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
+from isthmus.connectors.servicebus.port.link_state import MASK32, DeliveryIds, OwnerCredit
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.spark.ledger import Ledger

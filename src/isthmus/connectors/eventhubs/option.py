@@ -17,6 +17,7 @@ from isthmus.connectors.servicebus.option import SourceOptions as NamespaceOptio
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.kind.base import NamespaceKind
 from isthmus.topology.kind.eventhubs import EVENT_HUBS
@@ -125,7 +126,11 @@ WRITING = (
         description="Alias of the target namespace, to hold back messages that have been there; empty: do not look.",
     ),
     Setting(
-        name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+        name="hop_budget",
+        kind=Kind.INTEGER,
+        default=HOP_BUDGET,
+        minimum=1,
+        description="How many hops a message may make.",
     ),
     Setting(
         name="mark",
@@ -214,7 +219,7 @@ class TargetOptions(HubOptions):
     partitioning: str = "key"
     origin: str = ""
     target: str = ""
-    hop_budget: int = 8
+    hop_budget: int = HOP_BUDGET
     mark: str = ""
     mark_value: str = "message-id"
     trusts_provenance: bool = False

@@ -19,6 +19,7 @@ from isthmus.connectors.secret import resolve
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.reference import SecretError, SecretReference
 from isthmus.topology.kind.kafka import KAFKA, kafka_faults
 
@@ -139,7 +140,11 @@ TARGET = Spec(
             description="Alias of the target cluster, to hold back messages that have been there; empty: do not look.",
         ),
         Setting(
-            name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+            name="hop_budget",
+            kind=Kind.INTEGER,
+            default=HOP_BUDGET,
+            minimum=1,
+            description="How many hops a message may make.",
         ),
         Setting(
             name="mark",

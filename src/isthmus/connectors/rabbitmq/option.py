@@ -16,6 +16,7 @@ from typing import TypeVar
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.kind.rabbitmq import RABBITMQ, addresses_of, rabbitmq_faults
 
@@ -142,7 +143,11 @@ TARGET = Spec(
             description="Alias of the target broker, to hold back messages that have been there; empty: do not look.",
         ),
         Setting(
-            name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+            name="hop_budget",
+            kind=Kind.INTEGER,
+            default=HOP_BUDGET,
+            minimum=1,
+            description="How many hops a message may make.",
         ),
         Setting(
             name="mark",
@@ -234,7 +239,7 @@ class TargetOptions(BrokerOptions):
     stall_seconds: float = 25.0
     origin: str = ""
     target: str = ""
-    hop_budget: int = 8
+    hop_budget: int = HOP_BUDGET
     mark: str = ""
     mark_value: str = "message-id"
     trusts_provenance: bool = False

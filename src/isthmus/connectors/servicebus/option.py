@@ -20,6 +20,7 @@ from typing import Any, Self
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError, IsthmusError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.identity import IdentityReference
 
 __all__ = [
@@ -221,7 +222,7 @@ class SinkOptions(_Options):
     target: str = _option(
         "Alias of the target namespace, to hold back messages that have been there; empty: do not look.", ""
     )
-    hop_budget: int = _option("How many hops a message may make.", 8, minimum=1)
+    hop_budget: int = _option("How many hops a message may make.", HOP_BUDGET, minimum=1)
     origin_connection: str = _option(
         "With origin: reference to the source's connection string, by which the sink learns the identity of the namespace.",
         "",

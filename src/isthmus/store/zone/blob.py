@@ -82,8 +82,7 @@ class ZonedBlobs:
         if not marks:
             stale: list[int] = []
         else:
-            self._version, stale = max(marks.values())
-            self._may_remove = max(marks, key=lambda folder: marks[folder]).knows_a_whole_one()
+            self._version, stale, self._may_remove = max(marks.values())
             # One that is alone may be the stale one; the first start marks the folders one after the other.
             alone = next(iter(marks)) if len(marks) < MAJORITY else None
             if alone is not None and ((self._version, stale) != (1, []) or alone.bodies.numbers()):
@@ -96,7 +95,7 @@ class ZonedBlobs:
                     continue
                 if folder not in marks:
                     folder.reason = "there is no copy of the bodies of large messages"
-                elif folder.index in stale or marks[folder][0] < self._version:
+                elif folder.index in stale or marks[folder].version < self._version:
                     folder.reason = "its bodies of large messages are stale"
         self._version += 1
         for folder in self._serving:

@@ -50,6 +50,20 @@ class Sums(NamedTuple):
         return Sums(_SIZE.unpack_from(body)[0], tuple(each[0] for each in _SUM.iter_unpack(body[_SIZE.size :])))
 
 
+class Mark(NamedTuple):
+    """What one folder tells of all.
+
+    Attributes:
+        version: the higher one counts.
+        stale: folders that are not to be read before they are brought up to date.
+        has_whole: whether any folder has every body; else those that are not stale lack some.
+    """
+
+    version: int
+    stale: list[int]
+    has_whole: bool
+
+
 class BodyFolder:
     """One copy of all bodies.
 
@@ -71,8 +85,8 @@ class BodyFolder:
         self.reason = ""
         self.lacks: set[int] = set()
 
-    def read_mark(self) -> tuple[int, list[int]] | None:
-        """Version and stale folders; None if they cannot be read, or are of another set."""
+    def read_mark(self) -> Mark | None:
+        """What is told of the folders; None if it cannot be read, or is of another set."""
         try:
             told = self._told()
             if self._is_foreign(told):
@@ -81,17 +95,9 @@ class BodyFolder:
             lacking = {int(each) for each in told.get("lacking", ())}
             # One that lacks bodies is worth no more than a stale one, as long as another has them.
             has_whole = len(stale | lacking) < COPIES
-            return int(told["version"]), sorted(stale | lacking if has_whole else stale)
+            return Mark(int(told["version"]), sorted(stale | lacking if has_whole else stale), has_whole)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-    def knows_a_whole_one(self) -> bool:
-        """Whether its mark names a folder that has every body: one that is neither stale nor lacking."""
-        try:
-            told = self._told()
-            return len({*map(int, told["stale"]), *map(int, told.get("lacking", ()))}) < COPIES
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
 
     def check_set(self) -> None:
         """See that it is not of another set.

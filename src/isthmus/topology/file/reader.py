@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.document import Document, Place, Values, compose, suggest
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.identity import IDENTITY, IDENTITY_SETTINGS, IdentityReference, identity_faults
@@ -19,7 +20,6 @@ from isthmus.topology.ledger import read_ledger
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pair.declaration import read_pairs
 from isthmus.topology.pattern import AS_STEPS, PATTERNS, by_step
-from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.rate import read_rate
 from isthmus.topology.spark import read_spark
 from isthmus.topology.step.reader import read_steps
@@ -285,7 +285,7 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
         mailbox=bool(values["mailbox"]),
         when_full=values["when_full"] or "alert",
         compression=values["compression"] or "none",
-        hop_budget=values["hop_budget"] or DEFAULT_HOP_BUDGET,
+        hop_budget=values["hop_budget"] or HOP_BUDGET,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.ledger import LEDGER
@@ -16,9 +17,7 @@ from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.rate import RATE
 from isthmus.topology.state import WantedState
 
-__all__ = ["COMMON", "COMMON_PLANNED", "DEFAULT_HOP_BUDGET", "Pattern"]
-
-DEFAULT_HOP_BUDGET = 8
+__all__ = ["COMMON", "COMMON_PLANNED", "Pattern"]
 
 COMMON = (
     Setting(
@@ -101,7 +100,7 @@ COMMON_PLANNED = (
     Setting(
         name="hop_budget",
         kind=Kind.INTEGER,
-        default=DEFAULT_HOP_BUDGET,
+        default=HOP_BUDGET,
         minimum=1,
         maximum=64,
         description="How many copies of copies a message may become, over all tasks whose routes it goes through; at a route beyond that it "

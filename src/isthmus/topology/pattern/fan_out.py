@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.document import Document, Place, Values
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef
-from isthmus.topology.pattern.base import DEFAULT_HOP_BUDGET
 from isthmus.topology.pattern.part.entity import check_own_name
 from isthmus.topology.pattern.part.mark import default_mark
 from isthmus.topology.pattern.part.replication import FILTER, MARK, check_task_filter
@@ -103,7 +103,7 @@ class FanOut(TransferPattern):
         if not topic or not hub:
             return None
         places: dict[str, Place] = {}
-        budget = values["hop_budget"] or DEFAULT_HOP_BUDGET
+        budget = values["hop_budget"] or HOP_BUDGET
         edges = list(self._edges(values["members"], hub, 1, {hub}, places, document, budget))
         if not edges:
             if values["members"] is not None and "members" not in values.faulty:

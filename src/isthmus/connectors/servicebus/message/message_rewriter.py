@@ -49,11 +49,10 @@ from isthmus.connectors.servicebus.message.unnamed import is_unnamed, named
 from isthmus.message import Tail, duplicate_key, made_message_id
 from isthmus.message import name as names
 from isthmus.message.copy_policy import CopyPolicy
-from isthmus.message.provenance import OFFSET_DIGITS, encoded
+from isthmus.message.provenance import HOP_BUDGET, OFFSET_DIGITS, encoded
 
-__all__ = ["COPIED", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "MessageRewriter", "Refused"]
+__all__ = ["COPIED", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "MessageRewriter", "Refused"]
 
-DEFAULT_HOP_BUDGET = 8
 MALFORMED = "Malformed"
 
 
@@ -96,7 +95,7 @@ class MessageRewriter:
         self,
         origin: str,
         target: str = "",
-        hop_budget: int = DEFAULT_HOP_BUDGET,
+        hop_budget: int = HOP_BUDGET,
         *,
         origin_namespace: str = "",
         target_namespace: str = "",

@@ -14,9 +14,22 @@ from collections import deque
 from isthmus.connectors.servicebus.message.sequence import SequenceFinder
 from isthmus.connectors.servicebus.port.look.head_guard import Run
 
-__all__ = ["MASK32", "LinkState", "OwnerCredit"]
+__all__ = ["MASK32", "DeliveryIds", "LinkState", "OwnerCredit"]
 
 MASK32 = 0xFFFFFFFF
+
+
+class DeliveryIds:
+    """Delivery ids of one link that do not begin again at 2^32 (OASIS AMQP 1.0 2.8.8)."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+
+    def unwrapped(self, delivery_id: int) -> int:
+        """The id of a delivery, whose like has not come before on this link."""
+        last = self._last
+        self._last = delivery_id if last is None else last + ((delivery_id - last) & MASK32)
+        return self._last
 
 
 class LinkState:
@@ -29,13 +42,7 @@ class LinkState:
         self.is_retrying = False
         self.ready: deque[Run] = deque()
         self.sequences = SequenceFinder()
-        self._last_id: int | None = None
-
-    def unwrapped(self, delivery_id: int) -> int:
-        """A delivery id that does not begin again at 2^32 (OASIS AMQP 1.0 2.8.8)."""
-        last = self._last_id
-        self._last_id = delivery_id if last is None else last + ((delivery_id - last) & MASK32)
-        return self._last_id
+        self.ids = DeliveryIds()
 
 
 class OwnerCredit:

@@ -261,7 +261,7 @@ class ServiceBusSource(End):
             if self._guard is not None:
                 # By then every lock that a reader before this one left behind has expired.
                 self._guard.until = self._link.began + self._clock.longest_seconds + GUARD_SECONDS
-        run = Run(self._link.unwrapped(first_id), sequences, tokens, payloads)
+        run = Run(self._link.ids.unwrapped(first_id), sequences, tokens, payloads)
         for part in self._present_parts(receiver, run):
             if self._guard is not None:
                 self._guard.take(part, now, self._clock.wall_ms(now))
