@@ -1,7 +1,7 @@
 """What a ledger confirms of messages that may have been consumed.
 
 What it is: the comparison of when a number was moved with when the message that has it now entered: an entity that was made again gives its
-numbers again, and what was moved before was another message. What it is not: the reading of a ledger (`ledger_reading`).
+numbers again, and what was moved before was another message. What it is not: the reading of a ledger (`isthmus.replication.ledger.moved`).
 
 Invariants:
     I1. A number that was moved before its message entered confirms nothing. Of an origin that nobody keeps a message entered after each one

@@ -282,7 +282,7 @@ def _delivered(passage: Passage, ground: Ground) -> dict[int, int]:
     ledger = passage.routes[-1].options.ledger if passage.routes else None
     if ledger is None or not Path(ledger.path).exists():
         return {}
-    from isthmus.replication.verification.ledger_reading import moved
+    from isthmus.replication.ledger.moved import moved
 
     origins = [str(end) for end, label in ground.origins.items() if label == passage.origin]
     return moved(Path(ledger.path), passage.routes[-1].name, origins)

@@ -1,8 +1,9 @@
 """Bodies of large messages in three copies.
 
 What it is: `isthmus.entities.BlobFiles` over three folders, with checksums beside each body, and the way back of a folder
-that failed. What it is not: a folder (`body_folder`), nor who refers to a body (`isthmus.entities.storage.blob`). A little over 400 lines: what a failure
-does to writers, readers and the way back is read in one piece.
+that failed. What it is not: a folder (`body_folder`), a body while it is written or read (`body_stream`), nor who refers to a
+body (`isthmus.entities.storage.blob`). A little over 400 lines: what a failure does to writers, readers and the way back is read
+in one piece.
 
 Invariants:
     I1. `sync` returns when two folders have the body on disk.
@@ -24,12 +25,10 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from isthmus.entities.storage.blob import BlobReader, BlobWriter
@@ -37,6 +36,7 @@ from isthmus.errors import StoreError
 from isthmus.store.blob import BlobFolder
 from isthmus.store.private_folder import make_private
 from isthmus.store.zone.body_folder import BLOCK_BYTES, BodyFolder, Sums, read_block
+from isthmus.store.zone.body_stream import BodyReader, BodyWriter
 from isthmus.store.zone.status import COPIES, MAJORITY
 from isthmus.whole_file import sync_folder, write_file
 
@@ -291,7 +291,7 @@ class ZonedBlobs:
                 self._copy_from(others, number, folder)
 
     def _copy_from(self, others: Sequence[BodyFolder], number: int, folder: BodyFolder) -> None:
-        reader = _Reader(self, number, others)
+        reader = BodyReader(self, number, others)
         writer = folder.bodies.create(number)
         try:
             sums = reader.sums or Sums(reader.size_bytes, ())
@@ -325,7 +325,7 @@ class ZonedBlobs:
                     writers[folder] = folder.bodies.create(number)
                 except StoreError as error:
                     self._drop(folder, str(error))
-        writer = _Writer(self, number, writers)
+        writer = BodyWriter(self, number, writers)
         try:
             writer.check()
         except StoreError:
@@ -352,7 +352,7 @@ class ZonedBlobs:
         Raises:
             StoreError: no folder has it.
         """
-        return _Reader(self, number, self._serving)
+        return BodyReader(self, number, self._serving)
 
     def remove(self, number: int) -> None:
         """Remove a body; no error if it is not there."""
@@ -381,7 +381,7 @@ class ZonedBlobs:
         for number in numbers:
             try:
                 # One that is removed now has gone from some.
-                reader = _Reader(self, number, [each for each in self._serving if each.has(number)])
+                reader = BodyReader(self, number, [each for each in self._serving if each.has(number)])
                 writer = target.create(number)
                 try:
                     for start in range(0, reader.size_bytes, BLOCK_BYTES):
@@ -416,133 +416,3 @@ def _numbers(folder: BodyFolder) -> list[int]:
         return folder.bodies.numbers()
     except (OSError, StoreError):
         return []
-
-
-class _Writer:
-    """See `isthmus.entities.BlobWriter`."""
-
-    def __init__(self, blobs: ZonedBlobs, number: int, writers: dict[BodyFolder, BlobWriter]) -> None:
-        self._blobs = blobs
-        self._number = number
-        self._writers = writers
-        self._missed: set[BodyFolder] = set()  # a part; they may serve again meanwhile (I4)
-        self._size = 0
-        self._blocks: list[int] = []
-        self._crc = 0
-
-    def check(self) -> None:
-        if sum(not folder.reason and folder not in self._missed for folder in self._writers) < MAJORITY:
-            raise self._blobs.too_few()
-
-    def write(self, parts: Sequence[bytes]) -> None:
-        for part in parts:
-            self._add(part)
-        self._each(lambda _, writer: writer.write(parts))
-
-    def _add(self, part: bytes) -> None:
-        view = memoryview(part)
-        while view:
-            room = BLOCK_BYTES - self._size % BLOCK_BYTES
-            piece = view[:room]
-            self._crc = zlib.crc32(piece, self._crc)
-            self._size += len(piece)
-            view = view[room:]
-            if self._size % BLOCK_BYTES == 0:
-                self._blocks.append(self._crc)
-                self._crc = 0
-
-    def settle(self) -> None:
-        self._each(lambda _, writer: writer.settle())
-
-    def sync(self) -> None:
-        blocks = [*self._blocks, self._crc] if self._size % BLOCK_BYTES else self._blocks
-        content = Sums(self._size, tuple(blocks)).pack()
-
-        def finish(folder: BodyFolder, writer: BlobWriter) -> None:
-            writer.sync()
-            write_file(folder.sums_path(self._number), content)
-
-        self._each(finish)
-
-    def _each(self, run: Callable[[BodyFolder, BlobWriter], None]) -> None:
-        for folder, writer in self._writers.items():
-            # One that was away in between and serves again may have lost what it had; it lacks the body until that is copied.
-            if folder.reason or self._number in folder.lacks:
-                self._missed.add(folder)
-            if folder in self._missed:
-                continue
-            try:
-                run(folder, writer)
-            except (StoreError, OSError) as error:
-                self._missed.add(folder)
-                self._blobs.drop(folder, str(error))
-        self.check()
-
-    def close(self) -> None:
-        for writer in self._writers.values():
-            with suppress(OSError, StoreError):
-                writer.close()
-        self._blobs.written(self._number)
-
-
-class _Reader:
-    """See `isthmus.entities.BlobReader`.
-
-    Attributes:
-        sums: of the body; None where none were written.
-        size_bytes: of the body.
-    """
-
-    def __init__(self, blobs: ZonedBlobs, number: int, folders: Sequence[BodyFolder]) -> None:
-        self._blobs = blobs
-        self._number = number
-        self._folders = [folder for folder in folders if number not in folder.lacks]
-        self.sums = next((sums for folder in self._folders if (sums := folder.sums(number)) is not None), None)
-        errors: list[str] = []
-        self.size_bytes = self.sums.size_bytes if self.sums is not None else -1
-        for folder in self._folders:
-            try:
-                folder.bodies.open(number).close()
-            except StoreError as error:
-                errors.append(str(error))
-                continue
-            if self.size_bytes < 0:
-                self.size_bytes = os.stat(folder.bodies.path_of(number)).st_size
-        if len(errors) == len(self._folders):
-            raise StoreError(errors[0] if errors else "No zone has the bodies of large messages.")
-
-    def read(self, offset: int, size: int) -> bytes:
-        if self.sums is None or not size:
-            return self._any(lambda folder: folder.bodies.open(self._number).read(offset, size))
-        first, last = offset // BLOCK_BYTES, (offset + size - 1) // BLOCK_BYTES
-        if last >= len(self.sums.blocks):
-            raise StoreError(f"The body {self._number:016x} ends before byte {offset + size}.")
-        data = b"".join(map(self._block, range(first, last + 1)))
-        start = offset - first * BLOCK_BYTES
-        if len(data) < start + size:
-            raise StoreError(f"The body {self._number:016x} ends before byte {offset + size}.")
-        return data[start : start + size]
-
-    def _block(self, block: int) -> bytes:
-        sums = self.sums
-        assert sums is not None
-        return self._any(lambda folder: read_block(folder, self._number, sums, block))
-
-    def _any(self, read: Callable[[BodyFolder], bytes]) -> bytes:
-        failure: StoreError | None = None
-        failed: list[BodyFolder] = []
-        for folder in self._folders:
-            try:
-                data = read(folder)
-            except StoreError as error:
-                failure = failure or error
-                failed.append(folder)
-                continue
-            for each in failed:  # another one had it
-                self._blobs.drop(each, str(failure))
-                self._folders.remove(each)
-            return data
-        raise failure or StoreError("No zone has the bodies of large messages.")
-
-    def close(self) -> None:
-        """Nothing is open between two reads."""

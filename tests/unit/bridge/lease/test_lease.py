@@ -462,7 +462,7 @@ def test_a_message_over_which_workers_died_is_dead_lettered_unread_whenever_it_c
     assert route.report.settled == 1
 
 
-def test_a_message_that_kills_is_found_where_each_process_numbers_it_anew() -> None:
+def test_a_message_that_kills_is_found_where_each_process_gives_it_another_number() -> None:
     """A broker that numbers nothing gives it another position in each lease, and another delivery count."""
     search = CrashSearch()
 

@@ -516,13 +516,13 @@ def test_i8_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> N
     rig.read(0)
     assert rig.positions() == []
     assert rig.thread._lost_text is not None
-    assert rig.thread._is_spent, "another consumer is assigned them anew"
+    assert rig.thread._is_spent, "another consumer is assigned them"
     rig.source.close()
     rig.pool.close()
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_an_offset_that_does_not_exist_any_more_is_followed_by_the_first_that_does(start: str) -> None:
-    """With `latest` of librdkafka all that is left would be passed over, and told by nobody."""
+    """With `latest` of librdkafka all that is left would be passed over, and no error would tell."""
     options = read_source({**OPTIONS, "start": start})
     assert consumer_settings(options, tells_ends=False)["auto.offset.reset"] == "earliest"

@@ -615,7 +615,7 @@ def losing(member: Member, lost: Position, key: bytes) -> None:
     journal.reopen = reopen_without  # type: ignore[method-assign]
 
 
-def test_a_copy_whose_thread_is_still_at_work_does_not_begin_anew(opened: ZonedJournal, folders: list[Path]) -> None:
+def test_a_copy_whose_thread_is_still_at_work_does_not_begin_again(opened: ZonedJournal, folders: list[Path]) -> None:
     """It writes what the others may have lost, under sequences that they use again."""
     put_everywhere(opened, "a")
     first, last = opened.members[:2], opened.members[2]

@@ -1,6 +1,6 @@
 """Reference data of a database, by SQLAlchemy.
 
-What it is: one query, made anew with a connection of its own each time, so that a rotated password holds from the next time on. What it
+What it is: one query, with a new connection each time, so that a rotated password holds from the next time on. What it
 is not: when it is made (`repeated`).
 
 Invariants:

@@ -336,7 +336,7 @@ class World:
 
     def close(self) -> None:
         self.thread.stop()
-        self.cluster.answers_looks = True  # a look that fails at the end is taken by nobody
+        self.cluster.answers_looks = True  # no other look follows one that fails at the end
         self.thread._close_consumer()
         self.cluster.answers_looks = False
         for event in self.thread._told:

@@ -12,8 +12,8 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.connectors.ledger.file import OPEN
 from isthmus.connectors.spool.block import Record, encode
+from isthmus.replication.ledger.moved import LedgerUnreadableError, moved
 from isthmus.replication.ledger.table import LEDGER_SCHEMA
-from isthmus.replication.verification.ledger_reading import LedgerUnreadableError, moved
 
 
 def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tmp_path: Path) -> None:
