@@ -14,8 +14,7 @@ import pytest
 
 from isthmus.errors import StoreError
 from isthmus.store import blob as store_blob
-from isthmus.store.zone import ZonedBlobs, body_folder
-from isthmus.store.zone import blob as zone_blob
+from isthmus.store.zone import ZonedBlobs, body_folder, body_stream
 from isthmus.store.zone.body_folder import BodyFolder
 
 LONG_SECONDS = 60.0
@@ -219,7 +218,7 @@ def test_a_body_that_goes_while_it_is_copied_is_no_fault_of_its_folder(
             removing[0].join(0.2)
         return read(folder, number, sums, block)
 
-    monkeypatch.setattr(zone_blob, "read_block", reading)
+    monkeypatch.setattr(body_stream, "read_block", reading)
     monkeypatch.setattr(store_blob, "_REMOVED_BYTES", 100_000)
     monkeypatch.setattr(store_blob, "_REMOVAL_REST_SECONDS", 0.2)
     blobs._closed.clear()
