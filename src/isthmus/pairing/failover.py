@@ -2,7 +2,7 @@
 
 What it is: the work of each phase (`isthmus.pairing.state`), and the fence of a member that was left behind. What it is not:
 the order of the phases, or the leading of applications (`isthmus.pairing.alias_proxy`), which follows the state file.
-Spec: docs/how-to/recover-from-a-disaster.md.
+Spec: docs/how-to/recover-from-a-disaster.md. A little over 400 lines: one method for each phase, over one state.
 
 Invariants:
     I1. The state is on disk before the work of a phase begins, and the next phase is on disk only when the work is done.

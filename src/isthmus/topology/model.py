@@ -2,6 +2,7 @@
 
 What it is: frozen values for what the federation file declares (namespaces, tasks) and what tasks compile to (routes).
 What it is not: how they are read, checked or planned. Tasks of a pattern are declared by the pattern's module.
+A little over 400 lines: the values refer to each other.
 
 Invariants:
     I1. Nothing here holds a secret; a namespace has a reference or an identity.
