@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from client_certificate import client_certificate
@@ -196,7 +196,21 @@ class KafkaBroker:
         )
         admin = self.admin()
         admin.create_topics([wanted])[topic].result(30)
+        self._wait_for_leaders(admin, topic, partitions)
         return topic
+
+    def _wait_for_leaders(self, admin: AdminClient, topic: str, partitions: int) -> None:
+        """A partition has no leader for a moment after its topic was made; what is sent meanwhile is sent again, behind what came later."""
+        asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}  # type: ignore[no-untyped-call]
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                for each in admin.list_offsets(asked, request_timeout=5).values():
+                    each.result(6)
+                return
+            except (KafkaException, TimeoutError):
+                assert time.monotonic() < deadline, self.log()
+                time.sleep(0.02)
 
     def log(self) -> str:
         """The end of what it wrote."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import signal
 import struct
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from isthmus.connectors.kafka.cluster import ONE_BY_ONE
 from isthmus.connectors.kafka.mapping.mapping import Record, to_message, to_record
 from isthmus.testing.bridge.message import key_of, message, number_of
 from isthmus.testing.bridge.pair import Ability
@@ -24,6 +25,9 @@ LANES = 2
 LIMIT_BYTES = 100_000
 LARGE_BYTES = 4 << 20
 HOST = b"127.0.0.1"
+PATIENCE_SECONDS = 30.0
+
+_Found = TypeVar("_Found")
 
 
 class KafkaEnd:
@@ -48,7 +52,7 @@ class KafkaEnd:
             {
                 "bootstrap.servers": broker.address,
                 "linger.ms": 2,
-                "enable.idempotence": True,
+                **ONE_BY_ONE,
                 "message.max.bytes": LARGE_BYTES,
             }
         )
@@ -141,14 +145,23 @@ class _Look:
     def records(self) -> list[tuple[str, str]]:
         """Keys and reasons of what stands."""
         with self._lock:
-            with contextlib.suppress(KafkaException):  # the broker was restarted; what stands is asked for again
-                return self._read(self._topic, len(self._partitions))
-            return list(self._found[self._topic])
+            return self._asked(lambda: self._read(self._topic, len(self._partitions)))
 
     def dead(self) -> list[tuple[str, str]]:
         """The same of its dead letters."""
         with self._lock:
-            return self._read(self._dead_topic, 1) if self._dead_topic else []
+            return self._asked(lambda: self._read(self._dead_topic, 1)) if self._dead_topic else []
+
+    def _asked(self, question: Callable[[], _Found]) -> _Found:
+        """The answer; a broker that was restarted, or is busy, is asked again: what it could not say is not what is not there."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return question()
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def _read(self, topic: str, partitions: int) -> list[tuple[str, str]]:
         reader = self._readers.get(topic)
@@ -171,13 +184,16 @@ class _Look:
     def lag(self) -> int:
         """Records that the group has not committed."""
         with self._lock:
-            if self._group is None:
-                self._group = self._consumer(self._topic)
-            try:
-                committed = self._group.committed(self._partitions, timeout=10)
-                ends = [self._group.get_watermark_offsets(each, timeout=10)[1] for each in self._partitions]
-            except KafkaException:  # the broker was restarted
-                return 1
+            return self._asked(self._lag)
+
+    def _lag(self) -> int:
+        if self._group is None:
+            self._group = self._consumer(self._topic)
+        committed = self._group.committed(self._partitions, timeout=10)
+        failed = [each.error for each in committed if each.error is not None]
+        if failed:
+            raise KafkaException(failed[0])
+        ends = [self._group.get_watermark_offsets(each, timeout=10)[1] for each in self._partitions]
         return sum(end - max(each.offset, 0) for each, end in zip(committed, ends, strict=True))
 
     def _consumer(self, group: str) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from isthmus.connectors.secret import scrub
 from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, UnauthorizedError
 
 __all__ = [
+    "ONE_BY_ONE",
     "ClusterClient",
     "CoordinatorAwayError",
     "KafkaFailureError",
@@ -88,6 +90,11 @@ class KafkaFailureError(IsthmusError):
     """A cluster, or its client, refused for another reason."""
 
     code = "kafka"
+
+
+# Of a producer whose speed does not matter: behind a record that has no answer nothing is sent, so that none is taken for stored because
+# a later one was (`partition_opening`).
+ONE_BY_ONE: Mapping[str, Any] = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
 
 
 class TopicView(NamedTuple):

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
-from isthmus.connectors.kafka.cluster import error_of, settings
+from isthmus.connectors.kafka.cluster import ONE_BY_ONE, error_of, settings
 from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 from isthmus.connectors.kafka.option import SourceOptions
@@ -101,7 +101,7 @@ class DeadLetterTopic:
         if self._producer is None:
             # The topic says what is too large for it; librdkafka's own limit is below what a source may have read.
             limits = {"message.max.bytes": LARGEST_BYTES}
-            self._producer = Producer({**limits, **settings(self._options), "enable.idempotence": True})
+            self._producer = Producer({**limits, **settings(self._options), **ONE_BY_ONE})
         record = to_record(payload)
         place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
         told = (
@@ -131,8 +131,8 @@ class DeadLetterTopic:
         self, position: int, disposition: Disposition, payload: bytes, error: KafkaError | None, message: Any
     ) -> None:
         self._under_way -= 1
-        if error is None:
+        if error is None and message.offset() is not None:
             self._done.append(position)
         else:
-            self._failed = self._failed or error
+            self._failed = self._failed or error or KafkaError(KafkaError._TIMED_OUT, "no offset was named")
             self._waiting.append((position, disposition, payload))

@@ -10,6 +10,8 @@ the target does (`stall_seconds`), for all of them at once, so that none overtak
 Invariants:
     I1. Each record that was taken has one answer, but after `stop`.
     I2. After `stop` nothing is told, and what is still in the producer's queue is not sent.
+    I3. A record is told as stored only where the cluster named its offset; what librdkafka concludes from a later one is not known.
+    I4. The first record to a partition is stored before anything is sent there behind it (`partition_opening`).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.kafka.cluster import TopicView, error_of, look_at, may_pass, refusal_of, settings
 from isthmus.connectors.kafka.mapping.mapping import Record
 from isthmus.connectors.kafka.option import TargetOptions
+from isthmus.connectors.kafka.partition_opening import PartitionOpenings
 from isthmus.errors import IsthmusError
 
 __all__ = ["Answer", "ProducerThread"]
@@ -64,12 +67,33 @@ class ProducerThread(threading.Thread):
         self._accepted: deque[int] = deque()
         self._refused: deque[Answer] = deque()
         self._producer: Any = None
+        self._lock = threading.Lock()
+        self._openings: PartitionOpenings[tuple[int, Record]] | None = None  # None: each partition has stored a record
         self._stops = False
 
     # ---- for the loop's thread
 
     def send(self, ordinal: int, record: Record, partition: int) -> None:
         """Queues a record; `partition` -1: the key decides. Only after `view` is known."""
+        if self._openings is not None:
+            with self._lock:
+                if self._has_sent_first(ordinal, record, partition):
+                    return
+        self._produce(ordinal, record, partition)
+
+    def _has_sent_first(self, ordinal: int, record: Record, partition: int) -> bool:
+        """Sends a record, or keeps it behind the first to its partition; False where each partition has stored one."""
+        openings = self._openings
+        if openings is None:
+            return False
+        if partition < 0:
+            partition = openings.partition_for(record.key)
+        if openings.admits(partition, (ordinal, record)) and not self._produce(ordinal, record, partition):
+            self._answered(partition, is_stored=False)
+        return True
+
+    def _produce(self, ordinal: int, record: Record, partition: int) -> bool:
+        """Hands a record to the producer; whether it took it, else it is refused."""
         try:
             self._producer.produce(
                 self._options.topic,
@@ -80,6 +104,7 @@ class ProducerThread(threading.Thread):
                 timestamp=record.timestamp_ms or 0,
                 on_delivery=partial(self._delivered, ordinal),
             )
+            return True
         except BufferError:
             self._refuse(ordinal, Refusal(RefusalKind.BLOCKED, "", "the producer's queue is full"))
         except KafkaException as error:
@@ -93,6 +118,7 @@ class ProducerThread(threading.Thread):
             self._refuse(
                 ordinal, Refusal(RefusalKind.MESSAGE, "", f"no record can be made of it: {error}", "Malformed")
             )
+        return False
 
     def take(self) -> tuple[list[int], list[Answer]]:
         """The ordinals that were accepted, and refusals."""
@@ -130,6 +156,7 @@ class ProducerThread(threading.Thread):
         except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is
             self._lose(Refusal(RefusalKind.UNKNOWN, "", f"{type(error).__name__}: {error}"))
             return
+        self._openings = PartitionOpenings(view.partitions)
         self._producer, self.view = producer, view
         self._wake()
         while not self._stops:
@@ -150,15 +177,33 @@ class ProducerThread(threading.Thread):
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": 0,
-            "partitioner": "murmur2_random",
+            "partitioner": "murmur2_random",  # that of `partition_opening`
             "error_cb": self._heard,
         }
 
     def _delivered(self, ordinal: int, error: KafkaError | None, message: Any) -> None:
-        if error is None:
+        is_stored = error is None and message.offset() is not None
+        if is_stored:
             self._accepted.append(ordinal)
         elif not self._stops:
-            self._refused.append(Answer(ordinal, refusal_of(error, self._options.topic)))
+            self._refused.append(
+                Answer(ordinal, _unnamed(message) if error is None else refusal_of(error, self._options.topic))
+            )
+        if self._openings is not None and not self._stops:
+            with self._lock:
+                self._answered(message.partition(), is_stored=is_stored)
+
+    def _answered(self, partition: int, *, is_stored: bool) -> None:
+        """Sends what waited for an answer of the partition, under the lock: what comes meanwhile is behind it."""
+        openings = self._openings
+        if openings is None:
+            return
+        waiting = openings.answered(partition, is_stored=is_stored)
+        for ordinal, record in waiting:
+            if not self._produce(ordinal, record, partition) and not is_stored:
+                waiting += openings.answered(partition, is_stored=False)
+        if openings.is_over:
+            self._openings = None
 
     def _heard(self, error: KafkaError) -> None:
         made = error_of(error, self._options.topic, self._options.bootstrap_servers)
@@ -171,6 +216,12 @@ class ProducerThread(threading.Thread):
     def _lose(self, refusal: Refusal) -> None:
         self.lost = self.lost or refusal
         self._wake()
+
+
+def _unnamed(message: Any) -> Refusal:
+    """What is known of a record that librdkafka takes for stored because a later one was."""
+    text = f"topic '{message.topic()}', partition {message.partition()}: the cluster stored a later record, and named no offset of this one"
+    return Refusal(RefusalKind.UNKNOWN, "", text)
 
 
 def ranges(ordinals: Sequence[int]) -> list[tuple[int, int]]:

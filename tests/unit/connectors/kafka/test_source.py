@@ -226,6 +226,16 @@ def test_a_log_without_a_dead_letter_topic_blocks_and_says_so(rig: Rig) -> None:
     assert rig.commits() == {0: 1}
 
 
+class Stored:
+    """A record that the cluster has stored; `offset` None: librdkafka concludes it from a later one."""
+
+    def __init__(self, offset: int | None = 0) -> None:
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
+
+
 def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
     rig = Rig(dead_letter_topic="d")
     sent: list[dict[str, Any]] = []
@@ -250,7 +260,12 @@ def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
     assert rig.commits() == {0: 1}
     assert sent[0]["topic"] == "d"
     assert sent[0]["value"] == to_record(payloads[1]).value
-    sent[0]["on_delivery"](None, None)
+    sent[0]["on_delivery"](None, Stored(offset=None))
+    with pytest.raises(ConnectionLostError, match="no offset"):
+        rig.thread._serve_dead()
+    rig.thread._serve_dead()
+    assert rig.commits() == {}, "a later record tells nothing of this one"
+    sent[1]["on_delivery"](None, Stored())
     rig.thread._serve_dead()
     assert rig.commits() == {0: 2}
     rig.source.close()
@@ -273,7 +288,7 @@ def test_what_is_set_aside_just_before_the_end_is_sent_and_committed() -> None:
 
         def flush(self, timeout: float) -> None:
             while self.under_way:
-                self.under_way.pop()(None, None)
+                self.under_way.pop()(None, Stored())
 
     rig.thread._delivered.dead._producer = Producer()
     rig.source.grant(10)
@@ -319,17 +334,17 @@ def test_i3_a_dead_letter_topic_that_refuses_is_told_of_and_gets_the_record_agai
     rig.thread._serve_dead()
     refused, *others = made[0].sent
     refused(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
-    others[0](None, None)
+    others[0](None, Stored())
     with pytest.raises(UnauthorizedError, match="topic 'd'"):
         rig.thread._serve_dead()
     made[0].error = KafkaError(KafkaError._FATAL)
     with pytest.raises(ConnectionLostError, match="topic 'd'"):
         rig.thread._serve_dead()
     rig.thread._serve_dead()
-    others[1](None, None)
+    others[1](None, Stored())
     assert len(made) == 2
     (again,) = made[1].sent
-    again(None, None)
+    again(None, Stored())
     rig.thread._serve_dead()
     assert rig.commits() == {0: 3}
     rig.source.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from isthmus.connectors.kafka.cluster import error_of, look_at, settings
+from isthmus.connectors.kafka.cluster import ONE_BY_ONE, error_of, look_at, settings
 from isthmus.connectors.kafka.spark.option import WriteOptions
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
 
@@ -47,7 +47,7 @@ class Writing:
                     "linger.ms": 5,
                     "message.max.bytes": min(max(view.message_bytes, 1000), 1_000_000_000),
                     **settings(options),
-                    "enable.idempotence": True,
+                    **ONE_BY_ONE,
                     "acks": "all",
                     "message.timeout.ms": round(options.timeout_seconds * 1000),
                     "partitioner": "murmur2_random",
@@ -89,7 +89,9 @@ class Writing:
         if left:
             raise ConnectionLostError(f"topic '{self._options.topic}': {left} records were not acknowledged")
 
-    def _delivered(self, error: KafkaError | None, _: Any) -> None:
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+        if error is None and message.offset() is None:
+            error = KafkaError(KafkaError._TIMED_OUT, "no offset was named")
         self._failed = self._failed or error
 
     def _check(self) -> None:
