@@ -37,6 +37,7 @@ from isthmus.connectors.system import TellsBegins
 from isthmus.replication.verification.audited import Audited, Selects
 from isthmus.replication.verification.confirmed import confirmed, entered_since
 from isthmus.replication.verification.detection import dropped_by_detection
+from isthmus.replication.verification.hour_reading import HourReading
 from isthmus.replication.verification.identity import Identity, Members, identify
 from isthmus.replication.verification.passage import (
     DEAD_LETTER,
@@ -86,6 +87,8 @@ def audit(
     delivered: Callable[[Passage], Mapping[int, int]] | None = None,
     unsettled: Callable[[Route], int] | None = None,
     pause: Callable[[float], None] = time.sleep,
+    by_hour: bool = False,
+    enqueued: Callable[[Passage], Mapping[int, int]] | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -113,6 +116,8 @@ def audit(
         delivered: what ledgers tell of messages that went a way: sequence numbers at their origin, and when each was moved last.
         unsettled: how many messages wait before a route whose queue nobody can look into, or are with its consumer.
         pause: waits for seconds, where such a count is too old.
+        by_hour: whether to count also by the hour in which messages were enqueued at their origin.
+        enqueued: what ledgers tell of when that was: sequence numbers at their origin, and wall times.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not exist.
@@ -146,9 +151,11 @@ def audit(
         for alias, endpoint in subscriptions.items()
     }
     siblings = Siblings(followed)
-    seen = partial(_seen, siblings, on_message)
+    hours = HourReading(audited, recorded) if by_hour else None
+    seen = partial(_seen, siblings, on_message, hours)
     ends = {alias: _read_on(each, peeks[alias], read, {}, seen) for alias, each in audited.items()}
-    sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see)
+    on_time = None if hours is None else hours.tell
+    sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see, on_time)
     sources.read_waiting(began_ms)
     rest = sources.found
     met = {pair: set(each.waiting) for pair, each in rest.items()}
@@ -225,6 +232,8 @@ def audit(
                 if doubtful := rest[passage.pair].consumed:
                     entered_ms = entered_since(passage, audited)
                     rest[passage.pair].delivered |= confirmed(doubtful, delivered(passage), entered_ms)
+                    if hours is not None and enqueued is not None and not passage.is_witnessed:
+                        hours.tell_all(passage.origin, rest[passage.pair].delivered, enqueued(passage))
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task,
@@ -234,13 +243,21 @@ def audit(
         readings=tuple(readings.values()),
         pairs=pairs,
         unread=(*unseen, *sources.untold, *siblings.untold, *unmet),
+        hours=None if hours is None else hours.hours_of,
     )
 
 
 def _seen(
-    siblings: Siblings, on_message: Callable[[str, bytes], None] | None, at: Audited, message: bytes, identity: Identity
+    siblings: Siblings,
+    on_message: Callable[[str, bytes], None] | None,
+    hours: HourReading | None,
+    at: Audited,
+    message: bytes,
+    identity: Identity,
 ) -> None:
     """A message of an audited place was read."""
+    if hours is not None:
+        hours.see(at, message, identity)
     siblings.see((identity.origin or at.forwards, at.alias), message, identity)
     if on_message is not None:
         on_message(at.alias, message)
