@@ -178,7 +178,7 @@ def _hour_table(title: str, hours: list[dict[str, Any]]) -> FittingTable:
     table = FittingTable("hour", *(f">{name.replace('_', ' ')}" for name in names), title=title, names=1)
     for each in hours:
         hour = each["hour"].removesuffix(":00Z").replace("T", " ")
-        table.add_row(hour, *(f"{each[name]:,}" for name in names))
+        table.add_row(hour, *(f"{each[name]:,}" if each[name] or name in _ALWAYS_BY_HOUR else "" for name in names))
     return table
 
 

@@ -72,6 +72,8 @@ class Times:
 
     def add(self, number: int, enqueued_ms: int) -> None:
         """A message was enqueued at its origin at this wall time; no time, and one that no calendar has, is left out."""
+        if self.numbers and self.numbers[-1] == number:
+            return  # a message that waits for several targets is met for each
         if number >= 0 and 0 < enqueued_ms < _END_MS:
             self.numbers.append(number)
             self.hours.append(enqueued_ms // HOUR_MS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.replication.verification.audited import Audited
 from isthmus.replication.verification.hour import HourOf, Times, hours_of
 from isthmus.replication.verification.identity import Identity
@@ -47,9 +47,9 @@ class HourReading:
         if identity.origin:
             return  # its time is among the arrivals
         if at.forwards:
-            self.tell(at.forwards, identity.number, standing(message).enqueued_ms)
+            self.tell(at.forwards, identity.number, broker_times_of(message)[0])
         elif at.is_origin and at.first_pass and identity.number not in at.originals:
-            self.tell(at.alias, identity.number, standing(message).enqueued_ms)
+            self.tell(at.alias, identity.number, broker_times_of(message)[0])
 
     def hours_of(self, origin: str) -> HourOf:
         """The hours of an origin's messages."""

@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
+from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.system import KnowsRemoved
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
@@ -251,7 +252,7 @@ class SourceReader:
 
     def _tell_time(self, origin: str, message: bytes, identity: Identity) -> None:
         if self._on_time is not None and message:
-            at_ms = identity.entered_ms if identity.origin else standing(message).enqueued_ms
+            at_ms = identity.entered_ms if identity.origin else broker_times_of(message)[0]
             self._on_time(origin, identity.number, at_ms)
 
     def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit_entities import AUDIT, ROUTES, Entities, copied
+from isthmus.amqp import section
 from isthmus.message.name import HOP_PROPERTIES
 from isthmus.replication.verification import passage
 from isthmus.replication.verification.audit import audit
@@ -93,6 +94,22 @@ def test_a_dead_letter_whose_original_is_gone_has_its_own_time() -> None:
     entities.put(DEAD, 4, reason="TTLExpiredException", at_ms=at(4))
     result = audit("flights", ROUTES, AUDIT, entities.peek, by_hour=True)
     assert hours(result, "dead_lettered", "expired", "arrived") == {"03": (1, 0, 0), "04": (0, 1, 0), "09": (0, 0, 1)}
+
+
+def test_a_dead_letter_that_tells_no_time_and_no_number_ends_no_reading() -> None:
+    entities = Entities()
+    entities.put(EWR, 1, at_ms=at(1))
+    copy(entities, 1, 1)
+
+    class Spools:
+        def waiting(self, route: str) -> Iterator[bytes]:
+            return iter(())
+
+        def set_aside(self, route: str) -> Iterator[bytes]:
+            return iter((section.encode_message(b"plain"),))
+
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, by_hour=True, spools=Spools())
+    assert hours(result, "arrived", "dead_lettered") == {"01": (1, 0), "unknown": (0, 1)}
 
 
 def test_of_a_queue_a_gap_is_lost_in_the_hour_of_its_neighbours_or_in_none_that_is_known() -> None:
