@@ -151,7 +151,7 @@ def audit(
         for alias, endpoint in subscriptions.items()
     }
     siblings = Siblings(followed)
-    hours = HourReading(audited, recorded) if by_hour else None
+    hours = HourReading(audited) if by_hour else None
     seen = partial(_seen, siblings, on_message, hours)
     ends = {alias: _read_on(each, peeks[alias], read, {}, seen) for alias, each in audited.items()}
     on_time = None if hours is None else hours.tell

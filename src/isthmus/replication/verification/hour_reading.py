@@ -5,12 +5,12 @@ and ledgers tell. What it is not: what follows for numbers without a time (`isth
 
 Invariants:
     I1. What an audit keeps anyway, the times of originals and of copies, is not kept a second time before the comparison.
-    I2. What a copy tells of an origin that is known by content counts for nothing: its number there is another one.
+    I2. Where an origin tells no time, as RabbitMQ does not, a message has the time that its copy tells: when a route received it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.replication.verification.audited import Audited
@@ -25,12 +25,10 @@ class HourReading:
 
     Args:
         audited: by label, what is read.
-        recorded: origins whose messages are known by their content.
     """
 
-    def __init__(self, audited: Mapping[str, Audited], recorded: Collection[str]) -> None:
+    def __init__(self, audited: Mapping[str, Audited]) -> None:
         self._audited = audited
-        self._recorded = recorded
         self._told: dict[str, Times] = {}
 
     def tell(self, origin: str, number: int, enqueued_ms: int) -> None:
@@ -52,7 +50,7 @@ class HourReading:
             self.tell(at.alias, identity.number, broker_times_of(message)[0])
 
     def hours_of(self, origin: str) -> HourOf:
-        """The hours of an origin's messages."""
+        """The hours of an origin's messages; once all copies have their numbers (`Recorded`)."""
         times = Times()
         own = self._audited.get(origin)
         if own is not None:
@@ -60,11 +58,11 @@ class HourReading:
                 times.add(number, enqueued_ms)
         if origin in self._told:
             times.extend(self._told[origin])
-        for each in self._audited.values() if origin not in self._recorded else ():
+        for each in self._audited.values():
             arrivals = each.arrivals.get(origin)
             if arrivals is None:
                 continue
             for number, enqueued_ms in zip(arrivals.numbers, arrivals.entered_ms, strict=True):
-                if own is None or number not in own.originals:
+                if own is None or number not in own.originals or not own.originals.enqueued_ms(number):
                     times.add(number, enqueued_ms)
         return hours_of(times)
