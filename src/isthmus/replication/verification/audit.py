@@ -2,7 +2,8 @@
 
 What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is
 true while messages move, and the collection of nothing but numbers and digests. What it is not: the comparison
-(`isthmus.replication.verification.reconcile`), and it asks no route what it has counted.
+(`isthmus.replication.verification.reconcile`), and it asks no route what it has counted. A little over 400 lines: one order of reading, and
+what its steps leave to be told.
 
 The order of reading, and why it is sound while routes run:
     1. every member's audited subscription to its end: what entered by then is what must be accounted for;
