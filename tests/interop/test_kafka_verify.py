@@ -98,7 +98,11 @@ def test_what_streams_move_is_proved(federation: Federation, kafka: KafkaBroker,
         "news": (20, 0),
     }
     _move(federation)
-    results = {each.task: each for each in verify(federation)}
+    results = {each.task: each for each in verify(federation, by_hour=True)}
+    for each in results.values():
+        sums = {kind: sum(hour.counts[kind] for hour in each.hours) for kind in ("entered", "arrived", "filtered")}
+        assert sums == {kind: each.total(kind) for kind in sums}
+        assert all(hour.hour is not None for hour in each.hours), each.to_dict()
     found = {task: (each.total("arrived"), each.total("earlier"), each.verdict.name) for task, each in results.items()}
     assert found == {
         "departures": (505, 10, "CLEAN"),

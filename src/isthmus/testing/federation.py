@@ -339,11 +339,11 @@ class FederationProcess:
                     raise WaitError(f"{left} messages still wait: {log}")
                 time.sleep(LOOK_SECONDS if left else 0.0)
 
-    def verify(self, task: str = TASK) -> Reconciliation:
+    def verify(self, task: str = TASK, *, by_hour: bool = False) -> Reconciliation:
         """The reconciliation of a task.
 
         Raises:
             IsthmusError: a namespace cannot be read.
         """
-        (result,) = verify(self.federation, task=task, state_folder=self.state)
+        (result,) = verify(self.federation, task=task, state_folder=self.state, by_hour=by_hour)
         return result

@@ -19,6 +19,7 @@ from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
 from isthmus.replication.verification import verify as verify_module
+from isthmus.replication.verification.hour import Times, hours_of
 from isthmus.replication.verification.reading import Reading
 from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.supervisor import run as run_module
@@ -227,6 +228,93 @@ def test_verify_fails_on_what_is_lost_doubled_or_out_of_order(
     assert len(told["tasks"][0]["comparisons"]) == 4
     assert code_of("verify", file) == code
     assert "task flights" in capsys.readouterr().out
+
+
+def proved_by_hour(count: int) -> Callable[..., Iterator[Reconciliation]]:
+    """Of ten messages in each of three hours two of the second one are lost, and two whose time is not known."""
+    entered = list(range(1, count + 1))
+    arrived = [number for number in entered if number not in (13, 17)]
+
+    def verify(_: Federation, *, by_hour: bool, **__: Any) -> Iterator[Reconciliation]:
+        times = Times()
+        for number in entered[:30]:
+            times.add(number, 1_795_770_000_000 + (number - 1) // 10 * 3_600_000)
+        holdings = {"ewr": Holding(entered, {"ewr": entered}), "jfk": Holding([], {"ewr": arrived[:28]})}
+        yield reconcile("flights", holdings, hours=(lambda _: hours_of(times)) if by_hour else None)
+
+    return verify
+
+
+BY_HOUR = """\
+task flights, by hour (UTC)
+hour              entered  arrived  lost
+2026-11-27 09:00       10       10     0
+2026-11-27 10:00       10        8     2
+2026-11-27 11:00       10       10     0
+unknown                 2        0     2
+"""
+
+
+@pytest.mark.parametrize(("options", "shown"), [((), False), (("--by", "task"), False), (("--by", "hour"), True)])
+def test_verify_shows_hours_to_who_asks_for_them(
+    options: tuple[str, ...],
+    shown: bool,
+    file: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(verify_module, "verify", proved_by_hour(32))
+    assert code_of("verify", file, *options) == 1
+    out = capsys.readouterr().out
+    assert (BY_HOUR in out) is shown
+    assert ("by hour" in out) is shown
+    assert code_of("verify", file, *options, "--json") == 1
+    told = last_line(capsys)["tasks"][0]
+    assert ("hours" in told) is shown
+    if shown:
+        flows = {(each["origin"], each["member"]): each["hours"] for each in told["comparisons"]}
+        assert [(each["hour"], each["lost"]) for each in flows["ewr", "jfk"]] == [
+            ("2026-11-27T09:00:00Z", 0),
+            ("2026-11-27T10:00:00Z", 2),
+            ("2026-11-27T11:00:00Z", 0),
+            ("unknown", 2),
+        ]
+        assert sum(each["entered"] for each in told["hours"]) == told["entered"] == 32
+
+
+def test_verify_by_hour_of_an_unknown_kind_is_a_wrong_option(file: str) -> None:
+    assert code_of("verify", file, "--by", "minute") == 2
+
+
+def test_verify_shows_hours_of_each_flow_where_there_are_several(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(_: Federation, **__: Any) -> Iterator[Reconciliation]:
+        times = Times()
+        times.add(1, 1_795_770_000_000)
+        times.add(7, 1_795_773_600_000)
+        holdings = {
+            "ewr": Holding([1], {"ewr": [1], "jfk": [7]}),
+            "jfk": Holding([7], {"jfk": [7, 7]}, kept={"filtered": [1]}),
+        }
+        yield reconcile("flights", holdings, hours=lambda _: hours_of(times))
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    assert code_of("verify", file, "--by", "hour") == 1
+    shown = capsys.readouterr().out
+    titles = [line for line in shown.splitlines() if "by hour" in line]
+    assert titles == [
+        "task flights, by hour (UTC)",
+        "from ewr at jfk, by hour (UTC)",
+        "from jfk at ewr, by hour (UTC)",
+        "from jfk at jfk, by hour (UTC)",
+    ]
+    last = shown.partition("from jfk at jfk, by hour (UTC)\n")[2]
+    assert last.splitlines()[:3] == [
+        "hour              entered  filtered  arrived  lost  duplicated",
+        "2026-11-27 09:00        0         1        0     0",
+        "2026-11-27 10:00        1                  1     0           1",
+    ]
 
 
 def test_verify_ends_with_3_where_it_cannot_tell(

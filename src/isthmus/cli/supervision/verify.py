@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from isthmus.replication.verification.reconcile import Reconciliation
 
 __all__ = ["register"]
+
+
+class _By(StrEnum):
+    TASK = "task"
+    HOUR = "hour"
 
 
 def register(app: typer.Typer) -> None:
@@ -47,6 +53,13 @@ def run(
             help="Folder that the run keeps its state in, for what is in spools; by default .isthmus/NAME beside the file."
         ),
     ] = None,
+    by: Annotated[
+        _By,
+        typer.Option(
+            help="With `hour`: count also by the hour (UTC) in which messages were enqueued at their origin; what has no known "
+            "time there is in the row `unknown`."
+        ),
+    ] = _By.TASK,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Browse every member and compare by origin, sequence number and content.
@@ -73,6 +86,7 @@ def run(
                 subscription=subscription,
                 former_marks=former_mark or (),
                 state_folder=state or state_folder(file),
+                by_hour=by is _By.HOUR,
             )
         except ConfigError:
             raise
@@ -107,6 +121,8 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
     console = Console(soft_wrap=True)
     for result in told:
         console.print(_table(result))
+        for table in _hour_tables(result):
+            console.print(table)
         for reading in result["read"]:
             console.print(_reading(reading), style="dim", highlight=False)
         for doubt in result["doubts"]:
@@ -134,6 +150,40 @@ def _reading(reading: dict[str, Any]) -> str:
     count = reading["messages"]
     return f"read {reading['member']}: {reading['entity']}, {count:,} message{'' if count == 1 else 's'}{gone}"
 
+
+def _hour_tables(result: dict[str, Any]) -> list[FittingTable]:
+    """Of the task, and of each flow where there are several: one row for each hour."""
+    if "hours" not in result:
+        return []
+    found = [_hour_table(f"task {result['task']}, by hour (UTC)", result["hours"])] if result["hours"] else []
+    flows = [each for each in result["comparisons"] if each["hours"] and _is_flow(each)]
+    if len(flows) > 1:
+        found += [
+            _hour_table(f"from {each['origin']} at {each['member']}, by hour (UTC)", each["hours"]) for each in flows
+        ]
+    return found
+
+
+def _is_flow(compared: dict[str, Any]) -> bool:
+    """Whether a comparison tells more than that an origin has what entered there."""
+    if compared["origin"] != compared["member"]:
+        return True
+    return any(hour[name] for hour in compared["hours"] for name in hour.keys() - {"hour", "entered", "arrived"})
+
+
+def _hour_table(title: str, hours: list[dict[str, Any]]) -> FittingTable:
+    from isthmus.replication.verification.count import COUNTS
+
+    names = [count.name for count in COUNTS if count.name in _ALWAYS_BY_HOUR or any(each[count.name] for each in hours)]
+    table = FittingTable("hour", *(f">{name.replace('_', ' ')}" for name in names), title=title, names=1)
+    for each in hours:
+        hour = each["hour"].removesuffix(":00Z").replace("T", " ")
+        table.add_row(hour, *(f"{each[name]:,}" if each[name] or name in _ALWAYS_BY_HOUR else "" for name in names))
+    return table
+
+
+# Shown by hour also where they are zero; the others only where they are not: the table above has them.
+_ALWAYS_BY_HOUR = ("entered", "arrived", "lost")
 
 # Shown also where they are zero; the others only where they are not.
 _ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", "duplicated", "out_of_order")

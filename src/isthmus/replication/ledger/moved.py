@@ -7,11 +7,13 @@ Invariants:
     I1. Only outcomes `moved` count: the target has acknowledged the message.
     I2. A number is told with the time at which it was moved last: an entity that was made again gives its numbers again, and what was moved
         before a message entered was another one.
+    I3. The time at which a message was enqueued is told only where that was at its origin: where it came from there without another hop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,18 @@ from isthmus.connectors.ledger.file import OPEN
 from isthmus.errors import IsthmusError
 from isthmus.replication.ledger.table import rows_of
 
-__all__ = ["LedgerUnreadableError", "moved"]
+__all__ = ["LedgerUnreadableError", "enqueued", "moved"]
 
-_COLUMNS = ["route", "outcome", "moved_time", "source", "sequence_number", "origin", "origin_sequence_number"]
+_COLUMNS = [
+    "route",
+    "outcome",
+    "moved_time",
+    "source",
+    "sequence_number",
+    "enqueued_time",
+    "origin",
+    "origin_sequence_number",
+]
 _MOVED = "moved"
 
 
@@ -45,8 +56,45 @@ def moved(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
     Raises:
         LedgerUnreadableError: a file of it cannot be read.
     """
-    folded = {each.lower() for each in origins}
     found: dict[int, int] = {}
+    for number, row in _moved(ledger, route, origins):
+        found[number] = max(round(row["moved_time"].timestamp() * 1000), found.get(number, 0))
+    return found
+
+
+def enqueued(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
+    """Messages that a route has moved: sequence numbers at their origin, and when each was enqueued there, as wall time in ms, where that is
+    told.
+
+    Args:
+        ledger: its folder.
+        route: the route's name.
+        origins: alias and entity of the origin, as provenance has it.
+
+    Raises:
+        LedgerUnreadableError: a file of it cannot be read.
+    """
+    found: dict[int, int] = {}
+    for number, row in _moved(ledger, route, origins):
+        origin, source = row.get("origin"), row.get("source")
+        if origin is None or (source is not None and origin.lower() == source.lower()):
+            at_ms = _ms(row.get("enqueued_time"))
+            if at_ms:
+                found[number] = max(at_ms, found.get(number, 0))
+    return found
+
+
+def _ms(text: str | None) -> int:
+    """A time as a ledger has it; 0 where it is none."""
+    try:
+        return max(0, round(datetime.fromisoformat(text or "").timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _moved(ledger: Path, route: str, origins: Collection[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What a route has moved of these origins: the number there, and the row."""
+    folded = {each.lower() for each in origins}
     for row in _rows(ledger):
         if row["route"] != route or row["outcome"] != _MOVED:
             continue
@@ -54,9 +102,7 @@ def moved(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
         if origin is None:  # it carries no provenance: its source is where it entered
             origin, number = row.get("source"), row.get("sequence_number")
         if number is not None and (origin is None or origin.lower() in folded):
-            moved_ms = round(row["moved_time"].timestamp() * 1000)
-            found[int(number)] = max(moved_ms, found.get(int(number), 0))
-    return found
+            yield int(number), row
 
 
 def _rows(ledger: Path) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is
 true while messages move, and the collection of nothing but numbers and digests. What it is not: the comparison
-(`isthmus.replication.verification.reconcile`), and it asks no route what it has counted.
+(`isthmus.replication.verification.reconcile`), and it asks no route what it has counted. A little over 400 lines: one order of reading, and
+what its steps leave to be told.
 
 The order of reading, and why it is sound while routes run:
     1. every member's audited subscription to its end: what entered by then is what must be accounted for;
@@ -37,6 +38,7 @@ from isthmus.connectors.system import TellsBegins
 from isthmus.replication.verification.audited import Audited, Selects
 from isthmus.replication.verification.confirmed import confirmed, entered_since
 from isthmus.replication.verification.detection import dropped_by_detection
+from isthmus.replication.verification.hour_reading import HourReading
 from isthmus.replication.verification.identity import Identity, Members, identify
 from isthmus.replication.verification.passage import (
     DEAD_LETTER,
@@ -86,6 +88,8 @@ def audit(
     delivered: Callable[[Passage], Mapping[int, int]] | None = None,
     unsettled: Callable[[Route], int] | None = None,
     pause: Callable[[float], None] = time.sleep,
+    by_hour: bool = False,
+    enqueued: Callable[[Passage], Mapping[int, int]] | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -113,6 +117,8 @@ def audit(
         delivered: what ledgers tell of messages that went a way: sequence numbers at their origin, and when each was moved last.
         unsettled: how many messages wait before a route whose queue nobody can look into, or are with its consumer.
         pause: waits for seconds, where such a count is too old.
+        by_hour: whether to count also by the hour in which messages were enqueued at their origin.
+        enqueued: what ledgers tell of when that was: sequence numbers at their origin, and wall times.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not exist.
@@ -146,9 +152,11 @@ def audit(
         for alias, endpoint in subscriptions.items()
     }
     siblings = Siblings(followed)
-    seen = partial(_seen, siblings, on_message)
+    hours = HourReading(audited) if by_hour else None
+    seen = partial(_seen, siblings, on_message, hours)
     ends = {alias: _read_on(each, peeks[alias], read, {}, seen) for alias, each in audited.items()}
-    sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see)
+    on_time = None if hours is None else hours.tell
+    sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see, on_time)
     sources.read_waiting(began_ms)
     rest = sources.found
     met = {pair: set(each.waiting) for pair, each in rest.items()}
@@ -225,6 +233,8 @@ def audit(
                 if doubtful := rest[passage.pair].consumed:
                     entered_ms = entered_since(passage, audited)
                     rest[passage.pair].delivered |= confirmed(doubtful, delivered(passage), entered_ms)
+                    if hours is not None and enqueued is not None and not passage.is_witnessed:
+                        hours.tell_all(passage.origin, rest[passage.pair].delivered, enqueued(passage))
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task,
@@ -234,13 +244,21 @@ def audit(
         readings=tuple(readings.values()),
         pairs=pairs,
         unread=(*unseen, *sources.untold, *siblings.untold, *unmet),
+        hours=None if hours is None else hours.hours_of,
     )
 
 
 def _seen(
-    siblings: Siblings, on_message: Callable[[str, bytes], None] | None, at: Audited, message: bytes, identity: Identity
+    siblings: Siblings,
+    on_message: Callable[[str, bytes], None] | None,
+    hours: HourReading | None,
+    at: Audited,
+    message: bytes,
+    identity: Identity,
 ) -> None:
     """A message of an audited place was read."""
+    if hours is not None:
+        hours.see(at, message, identity)
     siblings.see((identity.origin or at.forwards, at.alias), message, identity)
     if on_message is not None:
         on_message(at.alias, message)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from isthmus.amqp import section
@@ -108,6 +108,11 @@ class Originals:
     def enqueued_ms(self, number: int) -> int:
         """When it entered."""
         return self._enqueued_ms[self._index[number]]
+
+    def times(self) -> Iterator[tuple[int, int]]:
+        """Each number, and when it entered."""
+        for number, at in self._index.items():
+            yield number, self._enqueued_ms[at]
 
     def ends_ms(self, number: int) -> int:
         """When its life ends; 0 where it does not."""

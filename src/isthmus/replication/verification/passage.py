@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
+from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.system import KnowsRemoved
 from isthmus.errors import EntityNotFoundError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
@@ -150,6 +151,8 @@ class SourceReader:
         logs: reads what is before routes whose source is a log; None: there are none.
         spools: tells what is in the spools of routes; None: no route has any.
         on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
+        on_time: is told when each message that waits, or was set aside, was enqueued at its origin: origin, number and wall time; 0 where it
+            does not say.
 
     Attributes:
         found: by origin and member, what was read.
@@ -164,8 +167,10 @@ class SourceReader:
         logs: LogReader | None = None,
         spools: SpoolsReader | None = None,
         on_waiting: Callable[[tuple[str, str], bytes, Identity], None] = lambda pair, message, identity: None,
+        on_time: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._on_waiting = on_waiting
+        self._on_time = on_time
         self.untold: list[str] = []
         self._spools = spools
         self._passages = passages
@@ -219,6 +224,7 @@ class SourceReader:
                             at = self.found[each.pair]
                             (at.expired if over else at.waiting).add(identity.number)
                             self._on_waiting(each.pair, message, identity)
+                            self._tell_time(each.origin, message, identity)
 
     def read_set_aside(self) -> None:
         """Note what was dead-lettered before the routes.
@@ -229,17 +235,25 @@ class SourceReader:
         for depth, stage in enumerate(self._stages):
             for (source, _), passages in stage.items():
                 known = {each.origin for each in passages}
-                for identity in self._set_aside(source, passages[0].routes[depth]):
+                for message, identity in self._set_aside(source, passages[0].routes[depth]):
                     for each in passages:
                         # What an unknown way led to a first route is set aside there all the same.
                         if each.takes(depth, identity) or (depth == 0 and identity.origin not in known):
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
+                        if each.takes(depth, identity):
+                            self._tell_time(each.origin, message, identity)
         # What a queue could not forward is missing at all targets among which it is divided, and told once.
         for end, each in {each.forwards: each for each in reversed(self._passages)}.items():
-            for identity in self._dead(end) if end is not None else ():
+            for message, identity in self._dead(end) if end is not None else ():
                 if each.takes(0, identity):
                     self.found[each.pair].dead_lettered.add(identity.number)
+                    self._tell_time(each.origin, message, identity)
+
+    def _tell_time(self, origin: str, message: bytes, identity: Identity) -> None:
+        if self._on_time is not None and message:
+            at_ms = identity.entered_ms if identity.origin else broker_times_of(message)[0]
+            self._on_time(origin, identity.number, at_ms)
 
     def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
         """What the subscription before a mailbox has not forwarded."""
@@ -258,25 +272,28 @@ class SourceReader:
                 if not is_canary(message):
                     yield message, self._read(message)
 
-    def _set_aside(self, source: Endpoint, route: Route) -> Iterator[Identity]:
+    def _set_aside(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
+        """Each message and its identity; no bytes where a log tells the identity alone."""
         for message in self._spools.set_aside(route.name) if self._spools is not None else ():
-            yield self._read(message)
+            yield message, self._read(message)
         if route.options.plain.reads:
             return
         if route.options.log.group:
-            yield from self._logs.set_aside(route) if self._logs is not None else ()
+            for identity in self._logs.set_aside(route) if self._logs is not None else ():
+                yield b"", identity
             return
         # What a mailbox did not take, or could not because it was deleted, is behind the subscription before it.
         if route.options.feed:
             yield from self._dead(Endpoint(source.alias, route.options.feed))
         yield from self._dead(source, (DEAD_LETTER,))
 
-    def _dead(self, end: Endpoint, queues: Sequence[str] = (DEAD_LETTER, TRANSFER_DEAD_LETTER)) -> Iterator[Identity]:
+    def _dead(
+        self, end: Endpoint, queues: Sequence[str] = (DEAD_LETTER, TRANSFER_DEAD_LETTER)
+    ) -> Iterator[tuple[bytes, Identity]]:
         """Dead letters of an entity; of one that forwards also those that it could not forward."""
         for each in queues:
             with suppress(EntityNotFoundError):
-                for _, identity in messages(self._open(Endpoint(end.alias, end.entity + each)), 0, self._read):
-                    yield identity
+                yield from messages(self._open(Endpoint(end.alias, end.entity + each)), 0, self._read)
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:

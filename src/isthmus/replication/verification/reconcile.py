@@ -16,13 +16,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.replication.verification.count import COUNTS, Verdict, verdict_of
+from isthmus.replication.verification.hour import HourCounts, HourOf, counted, summed
 from isthmus.replication.verification.reading import Reading
 
 __all__ = ["Comparison", "Holding", "Reconciliation", "Undelivered", "compare", "reconcile"]
@@ -98,12 +99,14 @@ class Comparison:
         member: alias of the namespace where they should be.
         counts: of each kind of `isthmus.replication.verification.count`.
         samples: sequence numbers at the origin of the first few, by kind.
+        hours: the counts by the hour in which the messages were enqueued at the origin; None where nobody asked for them.
     """
 
     origin: str
     member: str
     counts: Mapping[str, int]
     samples: Mapping[str, Sequence[int]]
+    hours: tuple[HourCounts, ...] | None = None
 
     def __getattr__(self, name: str) -> int:
         """The count of that name."""
@@ -118,6 +121,7 @@ class Comparison:
             "member": self.member,
             **self.counts,
             "samples": {kind: list(numbers) for kind, numbers in self.samples.items()},
+            **({} if self.hours is None else {"hours": [each.to_dict() for each in self.hours]}),
         }
 
 
@@ -131,6 +135,7 @@ class Reconciliation:
         ordered: whether the task promises order; else what is out of order is counted, and no fault.
         readings: what was read of each member; empty where the caller does not say.
         unread: what could not be read, or cannot show everything, and why.
+        by_hour: whether the comparisons tell hours.
     """
 
     task: str
@@ -138,13 +143,28 @@ class Reconciliation:
     ordered: bool = True
     readings: tuple[Reading, ...] = ()
     unread: tuple[str, ...] = ()
+    by_hour: bool = False
 
     def total(self, kind: str) -> int:
         """The sum of one count over all comparisons between different members; some count also at the origin."""
-        if kind == "entered" or kind in _AT_ORIGIN:
-            return sum(each.counts[kind] for each in self.comparisons if each.origin == each.member)
-        own = kind in _ALSO_AT_ORIGIN
-        return sum(each.counts[kind] for each in self.comparisons if own or each.origin != each.member)
+        return sum(each.counts[kind] for each in self._summands(kind))
+
+    def _summands(self, kind: str) -> Iterator[Comparison]:
+        at_origin = kind == "entered" or kind in _AT_ORIGIN
+        own = at_origin or kind in _ALSO_AT_ORIGIN
+        for each in self.comparisons:
+            if own if each.origin == each.member else not at_origin:
+                yield each
+
+    @property
+    def hours(self) -> tuple[HourCounts, ...]:
+        """The totals by the hour in which messages were enqueued at their origin; nothing where nobody asked for them."""
+        return summed(
+            HourCounts(hour.hour, {count.name: hour.counts[count.name]})
+            for count in COUNTS
+            for each in self._summands(count.name)
+            for hour in each.hours or ()
+        )
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -176,6 +196,7 @@ class Reconciliation:
             "doubts": list(self.doubts),
             "read": [reading.to_dict() for reading in self.readings],
             "comparisons": [each.to_dict() for each in self.comparisons],
+            **({"hours": [each.to_dict() for each in self.hours]} if self.by_hour else {}),
         }
 
 
@@ -188,6 +209,7 @@ def reconcile(
     readings: Sequence[Reading] = (),
     pairs: Collection[tuple[str, str]] | None = None,
     unread: Sequence[str] = (),
+    hours: Callable[[str], HourOf] | None = None,
 ) -> Reconciliation:
     """Compare every origin with every member.
 
@@ -199,34 +221,28 @@ def reconcile(
         readings: what was read of each member.
         pairs: only these pairs of origin and member; None: all.
         unread: what could not be read, and why.
+        hours: by an origin's alias, when its messages entered; None: not asked for.
     """
     rest = undelivered or {}
-    return Reconciliation(
-        task,
-        tuple(
-            _completed(
-                compare(
+    comparisons = []
+    for origin, holding in holdings.items():
+        hour_of = None if hours is None else hours(origin)
+        for member, at in holdings.items():
+            if pairs is None or (origin, member) in pairs:
+                compared = compare(
                     origin,
                     member,
                     holding.entered,
                     at.arrived.get(origin, ()),
                     rest.get((origin, member), Undelivered()),
                     at.lanes.get(origin, ()),
-                ),
-                holding,
-                at,
-            )
-            for origin, holding in holdings.items()
-            for member, at in holdings.items()
-            if pairs is None or (origin, member) in pairs
-        ),
-        ordered,
-        tuple(readings),
-        tuple(unread),
-    )
+                    hour_of,
+                )
+                comparisons.append(_completed(compared, holding, at, hour_of))
+    return Reconciliation(task, tuple(comparisons), ordered, tuple(readings), tuple(unread), by_hour=hours is not None)
 
 
-def _completed(comparison: Comparison, holding: Holding, at: Holding) -> Comparison:
+def _completed(comparison: Comparison, holding: Holding, at: Holding, hour_of: HourOf | None = None) -> Comparison:
     """With what the readings tell beside the identities that are compared."""
     found = {kind: getattr(at, kind).get(comparison.origin, ()) for kind in ("unequal", "forged", "unknown")}
     if comparison.origin == comparison.member:
@@ -234,7 +250,14 @@ def _completed(comparison: Comparison, holding: Holding, at: Holding) -> Compari
     counts = {kind: len(numbers) for kind, numbers in found.items()}
     samples = {kind: tuple(numbers[:SAMPLE_LIMIT]) for kind, numbers in found.items() if numbers}
     kept = {kind: numbers for kind, numbers in comparison.samples.items() if kind not in found}
-    return Comparison(comparison.origin, comparison.member, {**comparison.counts, **counts}, {**kept, **samples})
+    hours = None
+    if hour_of is not None:
+        others = [
+            HourCounts(each.hour, {kind: count for kind, count in each.counts.items() if kind not in found})
+            for each in comparison.hours or ()
+        ]
+        hours = summed((*others, *counted(found, hour_of)))
+    return Comparison(comparison.origin, comparison.member, {**comparison.counts, **counts}, {**kept, **samples}, hours)
 
 
 def compare(
@@ -244,6 +267,7 @@ def compare(
     arrived: Iterable[int],
     undelivered: Undelivered | None = None,
     lanes: Sequence[int] = (),
+    hour_of: HourOf | None = None,
 ) -> Comparison:
     """Compare what entered one origin with what is at one member.
 
@@ -254,6 +278,7 @@ def compare(
         arrived: sequence numbers at the origin of what is at the member, in the member's order.
         undelivered: what the route between them still holds.
         lanes: in which partition of the member each of `arrived` is; none: all in one.
+        hour_of: when the messages entered; None: not asked for.
     """
     rest = undelivered or Undelivered()
     seen: set[int] = set()
@@ -284,5 +309,8 @@ def compare(
     counts = dict.fromkeys((count.name for count in COUNTS), 0)
     counts |= {kind: len(numbers) for kind, numbers in named.items()}
     counts |= {"entered": len(expected), "arrived": len(seen & expected)}
+    hours = None
+    if hour_of is not None:
+        hours = counted({**named, "entered": expected, "arrived": seen & expected}, hour_of)
     samples = {kind: tuple(numbers[:SAMPLE_LIMIT]) for kind, numbers in named.items() if numbers and kind != "waiting"}
-    return Comparison(origin, member, counts, samples)
+    return Comparison(origin, member, counts, samples, hours)

@@ -71,6 +71,7 @@ def verify(
     subscription: str = "",
     former_marks: Sequence[str] = (),
     state_folder: Path | None = None,
+    by_hour: bool = False,
 ) -> Iterator[Reconciliation]:
     """Reconcile a federation's tasks by independent reading; blocks.
 
@@ -80,6 +81,8 @@ def verify(
         subscription: the subscription to read at every topic; empty to choose.
         former_marks: properties that copies were marked with before the file named another mark.
         state_folder: of the runs of the file, where routes have their spools; None: they have none there.
+        by_hour: whether to count also by the hour in which messages were enqueued at their origin (`Reconciliation.hours`,
+            `Comparison.hours`).
 
     Raises:
         InvalidArgumentError: there is no such task, or nothing to read.
@@ -98,11 +101,11 @@ def verify(
             spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
             outside = _outside((flow.origin for flow in reasons), reach) if read else {}
             results = [
-                _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside)
+                _audit(federation, each.name, group, chosen, reach, former_marks, spools, outside, by_hour=by_hour)
                 for group in _groups(read)
             ]
             nothing = () if flows else (f"task {each.name} moves nothing that can be compared",)
-            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing))
+            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing), by_hour=by_hour)
 
 
 def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:
@@ -203,6 +206,8 @@ def _audit(
     former_marks: Sequence[str],
     spools: SpoolsStanding,
     outside: Mapping[tuple[str, str], str],
+    *,
+    by_hour: bool,
 ) -> Reconciliation:
     ground = ground_of(flows, chosen)
     by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
@@ -245,6 +250,8 @@ def _audit(
         spools=spools,
         delivered=lambda passage: _delivered(passage, ground),
         unsettled=lambda route: reach.unsettled(route.source, route.options.plain.subscription),
+        by_hour=by_hour,
+        enqueued=lambda passage: _enqueued(passage, ground),
     )
 
 
@@ -279,13 +286,33 @@ def _came_back(ground: Ground, reach: Reach) -> Callable[[Provenance], bool]:
 
 def _delivered(passage: Passage, ground: Ground) -> dict[int, int]:
     """What the ledger of a way's last route tells; nothing where the task keeps none."""
-    ledger = passage.routes[-1].options.ledger if passage.routes else None
-    if ledger is None or not Path(ledger.path).exists():
+    path = _ledger(passage)
+    if path is None:
         return {}
     from isthmus.replication.ledger.moved import moved
 
-    origins = [str(end) for end, label in ground.origins.items() if label == passage.origin]
-    return moved(Path(ledger.path), passage.routes[-1].name, origins)
+    return moved(path, passage.routes[-1].name, _entities(passage, ground))
+
+
+def _enqueued(passage: Passage, ground: Ground) -> dict[int, int]:
+    """When that was enqueued at its origin, as far as the ledger tells."""
+    path = _ledger(passage)
+    if path is None:
+        return {}
+    from isthmus.replication.ledger.moved import enqueued
+
+    return enqueued(path, passage.routes[-1].name, _entities(passage, ground))
+
+
+def _ledger(passage: Passage) -> Path | None:
+    """The folder of the ledger of a way's last route, where there is one."""
+    ledger = passage.routes[-1].options.ledger if passage.routes else None
+    return None if ledger is None or not Path(ledger.path).exists() else Path(ledger.path)
+
+
+def _entities(passage: Passage, ground: Ground) -> list[str]:
+    """What provenance calls the origin of a way."""
+    return [str(end) for end, label in ground.origins.items() if label == passage.origin]
 
 
 def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
@@ -357,7 +384,9 @@ def _labels(ends: Iterable[Endpoint]) -> Callable[[Endpoint], str]:
     return label
 
 
-def _merged(task: str, results: Sequence[Reconciliation], unread: tuple[str, ...]) -> Reconciliation:
+def _merged(
+    task: str, results: Sequence[Reconciliation], unread: tuple[str, ...], *, by_hour: bool = False
+) -> Reconciliation:
     if len(results) == 1 and not unread:
         return results[0]
     return Reconciliation(
@@ -366,4 +395,5 @@ def _merged(task: str, results: Sequence[Reconciliation], unread: tuple[str, ...
         all(result.ordered for result in results),
         tuple(reading for result in results for reading in result.readings),
         tuple(dict.fromkeys((*(text for result in results for text in result.unread), *unread))),
+        by_hour,
     )

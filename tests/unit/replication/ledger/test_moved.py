@@ -12,7 +12,7 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.connectors.ledger.file import OPEN
 from isthmus.connectors.spool.block import Record, encode
-from isthmus.replication.ledger.moved import LedgerUnreadableError, moved
+from isthmus.replication.ledger.moved import LedgerUnreadableError, enqueued, moved
 from isthmus.replication.ledger.table import LEDGER_SCHEMA
 
 
@@ -45,6 +45,29 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / OPEN / "b.log").mkdir(parents=True)
     with pytest.raises(LedgerUnreadableError, match=r"b\.log cannot be read"):
         moved(tmp_path, "t.ewr.jfk", ["ewr/orders"])
+
+
+def test_i3_a_ledger_tells_when_a_message_was_enqueued_at_its_origin_and_no_other_time(tmp_path: Path) -> None:
+    early, late = "2026-11-23T07:00:00.000Z", "2026-11-23T08:30:00.000+00:00"
+    own = {"source": "ewr/orders", "origin": "ewr/Orders", "outcome": "moved"}
+    rows = [
+        own | {"origin_sequence_number": 1, "enqueued_time": early},
+        own | {"origin_sequence_number": 1, "enqueued_time": late},  # the queue was made again
+        own | {"origin_sequence_number": 2, "enqueued_time": late, "source": "hub/orders"},  # when it came to the hub
+        own | {"origin_sequence_number": 3, "enqueued_time": "half past eight"},
+        own | {"origin_sequence_number": 4},
+        own | {"origin_sequence_number": 5, "enqueued_time": early, "outcome": "refused: TooLarge"},
+        {"source": "ewr/orders", "sequence_number": 6, "enqueued_time": early, "outcome": "moved"},
+        own | {"origin_sequence_number": 7, "enqueued_time": "9999-12-31T23:59:59-23:59"},
+    ]
+    folder = tmp_path / "date=2026-11-23"
+    folder.mkdir()
+    told = [{"route": "t.ewr.jfk", "moved_time": datetime(2026, 11, 23, tzinfo=UTC)} | each for each in rows]
+    pq.write_table(pa.Table.from_pylist(told, LEDGER_SCHEMA), folder / "a.parquet")
+    found = enqueued(tmp_path, "t.ewr.jfk", ["ewr/orders"])
+    at_ms = int(datetime(2026, 11, 23, 7, tzinfo=UTC).timestamp() * 1000)
+    assert {number: ms for number, ms in found.items() if number != 7} == {1: at_ms + 5_400_000, 6: at_ms}
+    assert enqueued(tmp_path / "nothing", "t.ewr.jfk", ["ewr/orders"]) == {}
 
 
 def test_a_ledger_without_rows_tells_nothing(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Systems:
     def verify(self) -> Reconciliation:
         declared = flows(self.federation.tasks["t"])
         ground = ground_of(declared, {self.route.name: self.route})
-        return audit(
+        result = audit(
             "t",
             [self.route],
             ground.places,
@@ -140,7 +140,12 @@ class Systems:
                 if end != QUEUE
             },
             log_reader=self,  # type: ignore[arg-type]
+            by_hour=True,
         )
+        for each in result.comparisons:
+            sums = {kind: sum(hour.counts[kind] for hour in each.hours or ()) for kind in each.counts}
+            assert sums == each.counts
+        return result
 
 
 def _numbered(number: int) -> dict[object, object]:

@@ -43,13 +43,20 @@ class World:
         self.at_first: list[int] = []
 
     def put(
-        self, place: Endpoint, body: bytes, *, copy: bool = False, message_id: str = "", ttl_ms: int | None = None
+        self,
+        place: Endpoint,
+        body: bytes,
+        *,
+        copy: bool = False,
+        message_id: str = "",
+        ttl_ms: int | None = None,
+        hour: int = 0,
     ) -> None:
         standing = self.held[place]
         own: dict[str, object] = {}
         if copy:
             # The number is one of the route's own, which no record knows.
-            hop = ("lga/flights", "lga", "987654321", "987654321", "2026-01-01T00:00:00.000Z")
+            hop = ("lga/flights", "lga", "987654321", "987654321", f"2026-01-01T{hour:02d}:00:00.000Z")
             own = {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(message_id.encode(), body)}
         annotations = {
             Symbol("x-opt-sequence-number"): Long(len(standing) + (place == EWR)),
@@ -87,6 +94,7 @@ class World:
             logs={"lga": False},
             unsettled=lambda _: self.unsettled,
             pause=self.pause,
+            by_hour=True,
         )
 
 
@@ -109,6 +117,19 @@ def test_every_copy_is_known_by_what_it_holds(world: World) -> None:
     assert counts(result) == {"entered": 5, "arrived": 5}
     assert result.clean
     assert not world.pauses
+
+
+def test_the_record_tells_no_time_and_copies_tell_when_their_route_received_them(world: World) -> None:
+    for number in (0, 1, 2, 3, 1, 4, 5):
+        world.put(LGA, b"%d" % number)
+    for number, hour in ((0, 5), (1, 5), (3, 5), (1, 6)):  # 2 is lost, and so are 4 and 5, behind all that is known
+        world.put(EWR, b"%d" % number, copy=True, hour=hour)
+    (compared,) = (each for each in world.audit().comparisons if each.member == "ewr" != each.origin)
+    assert {each.name: (each.counts["arrived"], each.counts["lost"]) for each in compared.hours or ()} == {
+        "2026-01-01T05:00:00Z": (3, 1),
+        "2026-01-01T06:00:00Z": (1, 0),
+        "unknown": (0, 2),
+    }
 
 
 def test_what_is_missing_is_lost_once_a_later_count_does_not_know_it(world: World) -> None:
