@@ -15,7 +15,7 @@ from isthmus.replication.verification.audit import audit
 from isthmus.replication.verification.count import Verdict
 from isthmus.replication.verification.identity import Members, identify
 from isthmus.replication.verification.reconcile import Reconciliation
-from isthmus.replication.verification.unkept import numbered
+from isthmus.replication.verification.unkept import MOST_LISTED, numbered
 from isthmus.replication.verification.verify import ground_of
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Flow, Route
@@ -143,8 +143,24 @@ def test_what_came_before_the_lowest_known_number_is_told() -> None:
 
 def test_i1_numbers_are_those_of_each_fragment() -> None:
     fragment = 1 << 48
-    assert numbered([1, 3, fragment + 1], [1, 3, fragment + 1]) == ([1, 2, 3, fragment + 1], 0)
-    assert numbered([2, 9, -1], [2, 3]) == ([2, 3], 1)
+    assert numbered([1, 3, fragment + 1], [1, 3, fragment + 1]) == ([1, 2, 3, fragment + 1], 0, [])
+    assert numbered([2, 3, 9, -1], [2, 3]) == ([2, 3], 1, [])
+
+
+def test_i3_the_longest_gaps_are_told_and_not_listed() -> None:
+    fragment = 1 << 48
+    known = [1, 4, 30, fragment + 7, fragment + 9]
+    assert numbered(known, known, 3) == ([*range(1, 5), 30, fragment + 7, fragment + 8, fragment + 9], 6, [(5, 29)])
+    assert numbered(known, known, 2)[2] == [(2, 3), (5, 29)]
+    assert numbered([*known, 10**12], known) == (
+        [*range(1, 31), *range(fragment + 7, fragment + 10)],
+        6,
+        [],
+    ), "a number that no message before the reading had names no gap"
+    result = moved(1, 2, MOST_LISTED * 3).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE])
+    assert result.verdict is Verdict.UNCLEAR
+    assert counts(result, "arrived", "lost") == {"arrived": 3, "lost": 0}
+    assert "no message of ewr is known from number 3 to 2,999,999" in result.unread[0]
 
 
 def test_i1_a_message_that_moves_through_a_chain_meanwhile_is_met_further_on() -> None:

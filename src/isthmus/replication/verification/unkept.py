@@ -8,7 +8,9 @@ Invariants:
     I1. The numbers from the lowest to the highest that is known have entered, in each fragment. What came behind the highest, or
         before the lowest, cannot be seen; the latter is told.
     I2. A number that is found nowhere is lost only where nobody consumes at either end and every message goes the same way.
-    I3. A number that is found at one of several targets with filters is not missing at another one, unless that one's filter selects it.
+    I3. Gaps of more than `MOST_LISTED` numbers in all are told, the longest of them, and not compared: an old dead letter at the source of a
+        queue that has moved billions since, or a forged copy, takes no memory.
+    I4. A number that is found at one of several targets with filters is not missing at another one, unless that one's filter selects it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from isthmus.replication.verification.audited import Audited
 from isthmus.replication.verification.passage import Passage
 from isthmus.replication.verification.reconcile import Undelivered
 
-__all__ = ["doubt_unkept", "entered_unkept", "numbered"]
+__all__ = ["MOST_LISTED", "doubt_unkept", "entered_unkept", "numbered"]
+
+# Some 250 bytes each while they are compared.
+MOST_LISTED = 1_000_000
+_NUMBER = (1 << FRAGMENT_BITS) - 1
 
 
 def entered_unkept(
@@ -52,11 +58,15 @@ def entered_unkept(
             if arrivals is not None:
                 until.update(arrivals.numbers[: arrivals.first_pass])
                 known.update(arrivals.numbers)
-        entered[origin], before = numbered(known | until, until)
+        entered[origin], before, unlisted = numbered(known | until, until)
         if before:
             unseen.append(
                 f"{before:,} messages came to {origin} before the first that is known: nobody keeps what enters there"
             )
+        unseen += [
+            f"no message of {origin} is known from number {first:,} to {last:,}: too many to be compared, and nobody keeps what enters there"
+            for first, last in unlisted
+        ]
     return entered, unseen
 
 
@@ -91,20 +101,40 @@ def doubt_unkept(
             rest[each.pair].consumed |= missing[each.pair]
 
 
-def numbered(known: Iterable[int], until: Iterable[int]) -> tuple[list[int], int]:
-    """The numbers that entered an origin that nobody keeps, and how many came before the lowest that is known.
+def numbered(
+    known: Iterable[int], until: Iterable[int], most: int = MOST_LISTED
+) -> tuple[list[int], int, list[tuple[int, int]]]:
+    """The numbers that entered an origin that nobody keeps; how many came before the lowest that is known; and the gaps, first and last
+    number of each within its fragment, that are not among the former (I3).
 
     Args:
         known: numbers that were met anywhere.
         until: those of them that were met before anything else was read; what is higher may have entered since.
+        most: how many numbers that were not met are listed.
     """
-    lowest = _by_fragment(known, min)
     highest = _by_fragment(until, max)
+    lowest: dict[int, int] = {}
     entered: list[int] = []
-    for fragment, last in sorted(highest.items()):
-        entered.extend(range(lowest[fragment], last + 1))
-    low = (1 << FRAGMENT_BITS) - 1
-    return entered, sum(max(0, (first & low) - 1) for first in lowest.values())
+    gaps: list[tuple[int, int]] = []
+    before = -1
+    for number in sorted(set(known)):
+        fragment = number >> FRAGMENT_BITS
+        if number < 0 or number > highest.get(fragment, -1):
+            continue
+        if fragment in lowest and number > before + 1:
+            gaps.append((before + 1, number))
+        lowest.setdefault(fragment, number)
+        entered.append(number)
+        before = number
+    left, unlisted = most, []
+    for start, stop in sorted(gaps, key=lambda gap: gap[1] - gap[0]):
+        left -= stop - start
+        if left >= 0:
+            entered.extend(range(start, stop))
+        else:
+            unlisted.append((start & _NUMBER, (stop - 1) & _NUMBER))
+    first = _by_fragment(known, min)
+    return sorted(entered), sum(max(0, (each & _NUMBER) - 1) for each in first.values()), sorted(unlisted)
 
 
 def _by_fragment(numbers: Iterable[int], choose: Callable[[int, int], int]) -> Mapping[int, int]:
