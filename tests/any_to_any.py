@@ -12,8 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import http.client
-import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +47,7 @@ from isthmus.testing.bridge.join import Join
 from isthmus.testing.bridge.message import key_of, number_of
 from isthmus.testing.bridge.pair import Ability
 from isthmus.testing.bridge.system_pair import SystemEnd, SystemPair
+from isthmus.testing.port import free_port
 from isthmus.testing.proxy import Proxy
 from kafka_broker import broker
 from rabbitmq_server import rabbit_server
@@ -89,7 +88,7 @@ class HttpPair(http_end.HttpEnd):
         """A path of the receiver, or a listener of its own port and folder."""
         if side == "target":
             return super().make(entity, side, settings)
-        port = self._ports[entity] = _free_port()
+        port = self._ports[entity] = free_port()
         return {"entity": "hook", "listen": f"127.0.0.1:{port}", "spool": str(self._folder / entity)}
 
     def proxy(self, entity: str) -> tuple[Proxy, dict[str, str]]:
@@ -223,15 +222,6 @@ _MODULES: tuple[ModuleType, ...] = (
     rabbitmq_end,
     servicebus_end,
 )
-
-
-def _free_port() -> int:
-    """A port below those that connections get, which nobody has now."""
-    while True:
-        port = random.randrange(10_000, 32_768)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 # ---- the messages

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -30,6 +27,7 @@ from isthmus.amqp import section
 from isthmus.amqp.performative import Source, Target
 from isthmus.broker.security.certificate import ensure_certificate
 from isthmus.errors import IsthmusError
+from isthmus.testing.port import free_port
 from isthmus.transport import Client, Endpoint, LinkTerms, Receiver, Sender
 
 __all__ = ["ArtemisBroker", "artemis", "install_artemis"]
@@ -42,7 +40,6 @@ START_SECONDS = 120
 STOP_SECONDS = 30
 CALL_SECONDS = 20.0
 _MAIN = "org.apache.activemq.artemis.core.server.embedded.Main"
-_PORTS = range(10_000, 32_768)
 _MANAGEMENT = "activemq.management"
 _CONFIG = """<configuration xmlns="urn:activemq">
   <core xmlns="urn:activemq:core">
@@ -134,7 +131,7 @@ class ArtemisBroker:
         credit: int = 1000,
     ) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self._classpath = f"{install_artemis()}/*"
         (folder / "etc").mkdir(parents=True)
         values = {
@@ -155,7 +152,7 @@ class ArtemisBroker:
     def _secured(self) -> str:
         """The listener with TLS."""
         files = ensure_certificate(self.folder / "certificate", now_ms=int(time.time() * 1000))
-        self.tls_port, self.ca_file = _free_port(), files.authority
+        self.tls_port, self.ca_file = free_port(), files.authority
         store = self.folder / "broker.pem"
         store.write_text(files.key.read_text() + files.certificate.read_text())
         self.certificate = client_certificate(self.folder)
@@ -296,12 +293,3 @@ def artemis(folder: Path, **settings: Any) -> Iterator[ArtemisBroker]:
         yield made
     finally:
         made.stop(signal.SIGKILL)
-
-
-def _free_port() -> int:
-    """Below those that the system gives to outgoing connections, so that it is free when the broker starts again."""
-    while True:
-        port = random.choice(_PORTS)
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            return port

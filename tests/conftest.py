@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 
 from flaky import Flaky
+from isthmus.testing.port import take_share
 from long_count import ASKED, SEEN, Account
 from module_times import ModuleTimes
 from quick_sdk import shorten_sleeps, stop_second_readers
@@ -52,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ModuleTimes(), "module-times")
     if config.getoption("--again") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Flaky(), "flaky")
+    if hasattr(config, "workerinput"):  # a server that was killed finds its port free when it starts again
+        number = int(config.workerinput["workerid"].removeprefix("gw"))
+        take_share(number, config.workerinput["workercount"])
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
     # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
     asyncio.set_event_loop(None)

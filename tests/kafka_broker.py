@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import uuid
@@ -28,6 +25,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from client_certificate import client_certificate
 from isthmus.broker.security.certificate import ensure_certificate
+from isthmus.testing.port import free_ports
 
 __all__ = ["PASSWORD", "USER", "KafkaBroker", "broker", "install_kafka"]
 
@@ -41,7 +39,6 @@ STOP_SECONDS = 30
 USER, PASSWORD = "isthmus", "hunter2-of-kafka"
 _SECURE = {"SSL": "ssl", "SASL_PLAINTEXT": "sasl_plaintext", "SASL_SSL": "sasl_ssl"}
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-_PORTS = range(10_000, 32_768)
 
 
 def install_kafka() -> Path:
@@ -84,7 +81,7 @@ class KafkaBroker:
     def __init__(self, jars: Path, folder: Path, *, is_secure: bool = False) -> None:
         self.folder = folder
         self._classpath = f"{jars}/*"
-        port, controller = _free_ports(2)
+        port, controller = free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self._config = folder / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
@@ -137,7 +134,7 @@ class KafkaBroker:
         store.write_text(files.key.read_text() + files.certificate.read_text())
         self.client = client_certificate(self.folder)
         self.secure = {
-            kind: f"127.0.0.1:{port}" for kind, port in zip(_SECURE.values(), _free_ports(len(_SECURE)), strict=True)
+            kind: f"127.0.0.1:{port}" for kind, port in zip(_SECURE.values(), free_ports(len(_SECURE)), strict=True)
         }
         module = "org.apache.kafka.common.security"
         login = f'username="{USER}" password="{PASSWORD}" user_{USER}="{PASSWORD}"'
@@ -243,14 +240,3 @@ def broker(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaBroker]:
 
 def _cluster_id() -> str:
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Below those that the system gives to outgoing connections, so that they are free when the broker starts again."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.choice(_PORTS)
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            found.append(port)
-    return found

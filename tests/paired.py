@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from isthmus.cli.app import main
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.testing.port import free_port
 from isthmus.transport import Client
 
 __all__ = ["Paired", "paired"]
@@ -45,7 +45,7 @@ class Paired:
         self.members = members
         self._key = key
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.file = folder / "isthmus.yaml"
         namespaces = "".join(
             f"  {alias}: {{connection: env:{alias.upper()}, ca_file: {served.ca_file}}}\n"
@@ -156,9 +156,3 @@ def paired(folder: Path, config: str = "") -> Iterator[Paired]:
         made = Paired(folder, members, key)
         stack.callback(made.stop, signal.SIGKILL)
         yield made
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

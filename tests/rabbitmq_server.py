@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -25,6 +24,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
+from isthmus.testing.port import free_ports
 
 __all__ = ["PASSWORD", "USER", "RabbitServer", "rabbit_server"]
 
@@ -118,7 +119,7 @@ class RabbitServer:
 
     def __init__(self, folder: Path, plugins: Sequence[str] = (), settings: Sequence[str] = ()) -> None:
         self.folder = folder
-        self.port, self.management_port, self.tls_port, self._distribution_port, self._mapper_port = _free_ports(5)
+        self.port, self.management_port, self.tls_port, self._distribution_port, self._mapper_port = free_ports(5)
         self.name = f"isthmus_{os.getpid()}_{self.port}@localhost"
         self._scripts, erlang, extra = _programs()
         self._process: subprocess.Popen[bytes] | None = None
@@ -304,17 +305,6 @@ class RabbitServer:
                 stderr=subprocess.DEVNULL,
             )
         return self._counter
-
-
-def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(10_000, 32_768)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in found:
-                found.append(port)
-    return found
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from typing import Self
 import psutil
 
 import isthmus
+from isthmus.testing.port import free_port
 
 __all__ = ["BARE", "Cluster", "Node", "missing", "wait_until"]
 
@@ -172,7 +172,7 @@ class Cluster:
         self._master = self._node("master")
         self.nodes = [self._node(f"node{number}") for number in range(1, self._count + 1)]
         self._spark = self._ask(self.nodes[0])
-        port = _free_port()
+        port = free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self._daemon(self._master, MASTER, "--port", str(port))
         master = self._master
@@ -295,10 +295,3 @@ def _link(source: str, target: str) -> str:
     except OSError:  # another file system
         shutil.copy2(source, target)
     return target
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

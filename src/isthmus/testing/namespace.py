@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import select
 import shutil
 import signal
@@ -25,14 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import IsthmusError
+from isthmus.testing.port import free_ports
 
 __all__ = ["NamespaceProcess", "NamespaceStartError", "namespace"]
 
 _COMMAND = "from isthmus.cli.app import main; main()"
 _START_SECONDS = 60.0
-# Ports below those that the system gives to outgoing connections (net.ipv4.ip_local_port_range): a namespace that is killed
-# finds its port free when it starts again.
-_PORTS = range(10_000, 32_768)
 _PORT_ATTEMPTS = 5
 _NAMES = ("amqp", "tls", "http")
 _STOP_SECONDS = 60.0
@@ -93,7 +90,7 @@ class NamespaceProcess:
             began = time.monotonic()
             chooses = not any(self.ports.values())
             try:
-                self._start(began, dict(zip(_NAMES, random.sample(_PORTS, 3), strict=True)) if chooses else self.ports)
+                self._start(began, dict(zip(_NAMES, free_ports(3), strict=True)) if chooses else self.ports)
                 break
             except NamespaceStartError as error:
                 if not chooses or attempt == _PORT_ATTEMPTS or "already in use" not in str(error):
