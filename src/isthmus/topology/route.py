@@ -69,6 +69,7 @@ def _routes(task: Task) -> Iterator[Route]:
             canary_ms=task.canary_ms,
             ledger=task.ledger,
             when_full=task.when_full,
+            session_state=task.session_state,
             compression=task.compression,
             hop_budget=task.hop_budget,
         )

@@ -89,6 +89,16 @@ COMMON_PLANNED = (
         example="spool",
     ),
     Setting(
+        name="session_state",
+        kind=Kind.CHOICE,
+        choices=("none", "copy"),
+        default="none",
+        description="With `ordering: session`, from a queue or an application's subscription to a queue, both of Service Bus: what becomes of the "
+        "state of a session. `none`: it stays where it is; `copy`: it is set at the target behind the messages that the route took of the session "
+        "([what that promises](../how-to/keep-the-order-of-sessions.md#the-state-of-a-session)).",
+        example="copy",
+    ),
+    Setting(
         name="compression",
         kind=Kind.CHOICE,
         choices=("none", "deflate"),
