@@ -29,6 +29,7 @@ from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.route import routes
 from isthmus.topology.session_state import check_session_states
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
+from isthmus.topology.start import check_start
 from isthmus.topology.step import may_set_aside, shuffles
 from isthmus.topology.step.order import legs
 
@@ -75,6 +76,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         _check_kinds(task, federation, document)
         PATTERNS[task.pattern].check(task, federation, document)
         check_sessions(task, federation, document)
+        check_start(task, document)
     if not document.faults:
         _check_taken(federation, document)
     if not document.faults:

@@ -251,7 +251,7 @@ class RouteOptions:
     Attributes:
         ordering: `ordered` keeps the source's order (one partition), `session` that of each session, `strict` the source's also where
             the target refuses messages; `none` is the fastest.
-        start: `now` moves what is sent after the source subscription was made.
+        start: what a new route begins with: `now`, what is sent after `apply` made what it reads, or `existing`, all that is there then, too.
         mark: the application property that stops copies from going round; empty where the pattern needs none.
         mark_is_number: whether it holds the number 1; else the copy's MessageId.
         duplicates: how a copy that is sent again is known: `auto`, `origin`, `message-id` or `allow`.

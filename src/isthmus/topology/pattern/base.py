@@ -23,10 +23,11 @@ COMMON = (
     Setting(
         name="start",
         kind=Kind.CHOICE,
-        choices=("now",),
-        planned=("existing",),
+        choices=("now", "existing"),
         default="now",
-        description="Which messages a new route begins with. `now`: those sent after `apply` made its subscription.",
+        description="Which messages a new route begins with. `now`: those sent after `apply` made what it reads; `existing`: all that are there then, "
+        "too. A log honours both. What a route empties it has from the beginning, and a subscription that `apply` makes on a topic has nothing from "
+        "before: where it is written otherwise, lint says so ([where a task begins](../how-to/choose-where-a-task-begins.md)).",
         example="now",
     ),
     Setting(
