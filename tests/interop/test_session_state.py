@@ -27,7 +27,7 @@ from isthmus.transport import Management
 from port_host import Host, Route, host, message_id
 from sdk_client import receive
 
-NAMES = ["copied", "kept", "held", "alone", "empty", "began", "missing", "present", "away", "pages"]
+NAMES = ["copied", "kept", "held", "alone", "empty", "began", "missing", "present", "known", "pages"]
 ENTITIES = "queues:\n" + "".join(
     f"  {name}: {{requires_session: true}}\n  to-{name}: {{requires_session: true}}\n" for name in NAMES
 )
@@ -187,17 +187,30 @@ def test_a_look_takes_all_pages(app: Application, tmp_path: Path, monkeypatch: p
 
 
 def test_an_empty_state_is_copied_where_another_was(app: Application, tmp_path: Path) -> None:
-    app.put("to-empty", "s", b"of the application")
-    app.send("empty", "s/0")
-    with carried(tmp_path, "empty") as (made, route):
-        run_until_copied(made, route, 1)
-    assert app.get("to-empty", "s") == b"of the application"
-    for state, expected in ((b"full", b"full"), (None, None)):
+    for state, expected in ((None, None), (b"full", b"full"), (None, None)):
         app.put("empty", "s", state)
         app.send("empty", "s/1")
         with carried(tmp_path, "empty") as (made, route):
             run_until_copied(made, route, 1)
         assert app.get("to-empty", "s") == expected
+
+
+def test_who_knows_nothing_of_a_session_keeps_the_state_that_it_has_at_the_target(
+    app: Application, tmp_path: Path
+) -> None:
+    """Another machine that takes the task over does not go back to what was copied long ago."""
+    app.put("known", "s", b"old")
+    app.put("to-known", "s", b"of the application")
+    for name in ("one", "two"):
+        app.send("known", "s/0")
+        with carried(tmp_path / name, "known") as (made, route):
+            run_until_copied(made, route, 1)
+        assert app.get("to-known", "s") == b"of the application"
+    app.put("known", "s", b"new")
+    app.send("known", "s/1")
+    with carried(tmp_path / "two", "known") as (made, route):
+        run_until_copied(made, route, 1)
+    assert app.get("to-known", "s") == b"new"
 
 
 def test_what_was_due_when_a_route_ended_is_copied_by_the_next(

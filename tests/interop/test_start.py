@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,16 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from typer.testing import CliRunner
 
 from hosted_run import HostedRun
+from isthmus.amqp import section
 from isthmus.cli.app import create_app
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.servicebus.head import standing as sequence_of
+from isthmus.demo.application import publish
+from isthmus.replication.reach import Reach
 from isthmus.testing.namespace import NamespaceProcess
+from isthmus.topology.file.source import load
+from isthmus.topology.model import Endpoint
 from isthmus.transport import Management
 from port_host import message_id
 
@@ -164,3 +171,64 @@ def test_what_was_sent_to_a_topic_before_is_taken_along_as_plan_says(
         eventually(lambda: not standing(pair["jfk"], "flights/Subscriptions/isthmus.flights.ewr"))
     assert standing(pair["jfk"], "flights/Subscriptions/boards") == Counter(early + late)
     assert standing(pair["ewr"], "flights/Subscriptions/boards") == Counter(early + late), "nothing has come back"
+
+
+HUBS = """isthmus: 1
+namespaces:
+  one: {{kind: eventhubs, connection: "file:{folder}/one.txt", ca_file: "{one}", checkpoints: checkpoints}}
+  two: {{kind: eventhubs, connection: "file:{folder}/two.txt", ca_file: "{two}", checkpoints: checkpoints}}
+tasks:
+  {task}: {{pattern: all-active, topic: flights, members: [one, two], start: {start}}}
+"""
+
+
+@pytest.mark.parametrize("start", ["now", "existing"])
+def test_members_that_are_logs_begin_as_the_task_says(
+    pair: dict[str, NamespaceProcess], tmp_path: Path, start: str
+) -> None:
+    hubs = {"one": pair["ewr"], "two": pair["jfk"]}
+    for alias, each in hubs.items():
+        (tmp_path / f"{alias}.txt").write_text(each.admin_connection_string)
+    where = {alias: each.ca_file for alias, each in hubs.items()}
+    topic = f"hub-{start}"
+
+    def task(name: str) -> Path:
+        path = tmp_path / "isthmus.yaml"
+        path.write_text(HUBS.format(folder=tmp_path, task=name, start=start, **where).replace("flights", topic))
+        return path
+
+    def send_to_all(prefix: str) -> None:
+        federation = load(str(tmp_path / "isthmus.yaml")).anchored(tmp_path)
+        for alias in hubs:
+            names = [f"{prefix}-{alias}-{number}" for number in range(10)]
+            messages = [section.encode_message(b"x", properties={"message_id": each}) for each in names]
+            assert len(list(publish(federation, Endpoint(alias, topic), messages))) == 10
+
+    def at(alias: str) -> Counter[str]:
+        found: Counter[str] = Counter()
+        federation = load(str(tmp_path / "isthmus.yaml")).anchored(tmp_path)
+        with Reach(federation, "test") as reach:
+            peek, first = reach.peek(Endpoint(alias, topic)), 0
+            while page := peek(first, 250):
+                found.update(map(message_id, page))
+                first = sequence_of(page[-1]).sequence + 1
+        return found
+
+    def has(alias: str, expected: Counter[str]) -> bool:
+        return at(alias) >= expected
+
+    verb("apply", task("before"))
+    send_to_all("early")
+    file = task("after")  # groups of its own
+    verb("apply", file)
+    send_to_all("late")
+    late = {f"late-{alias}-{number}" for alias in hubs for number in range(10)}
+    early = {alias: {f"early-{alias}-{number}" for number in range(10)} for alias in hubs}
+    every = early["one"] | early["two"]
+    with carried(file, "run"):
+        for alias in hubs:
+            expected = Counter(late | (every if start == "existing" else early[alias]))
+            eventually(partial(has, alias, expected))
+        time.sleep(1.0)
+    for alias in hubs:
+        assert at(alias) == Counter(late | (every if start == "existing" else early[alias])), "nothing goes round"

@@ -26,7 +26,7 @@ from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.state_copy import Copied, StateCopies
-from isthmus.connectors.servicebus.port.session.state_link import StateLink, start_get, state_in
+from isthmus.connectors.servicebus.port.session.state_link import StateLink, reads, start_get, state_in
 from isthmus.connectors.servicebus.port.session.state_memory import StateMemory
 from isthmus.connectors.servicebus.port.session.state_target import StateTarget
 from isthmus.errors import IsthmusError
@@ -250,7 +250,7 @@ class StateCopier:
                 taken = f"another receiver holds it at the source, '{self._path}'"
                 self._copies.failed(session_id, taken if link.is_taken else f"at the source: {error}", now)
         for session_id in self._copies.to_read(READS_AT_ONCE - len(self._reads), now):
-            ask = partial(start_get, session_id=session_id)
+            ask = reads(session_id)
             self._reads[session_id] = StateLink(session_id, ask, self._mark, client, self._path, now)
 
     def _look_for_changes(self, management: Callable[[], Management], wall_ms: int, now: float) -> None:

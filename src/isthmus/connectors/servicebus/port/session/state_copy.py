@@ -12,7 +12,8 @@ A session that an application holds at the target cannot be set. It is tried aga
 Invariants:
     I1. What was read last is set last: an older value is neither tried again nor ends what is due.
     I2. A state that equals what was copied last is not set again, so that one that an application has set at the target since is kept.
-    I3. An empty state is set only where another one was copied before.
+    I3. An empty state is set only where another one was copied before, and of a session of which none was copied one that the target has
+        already is kept: whoever lost what it knew overwrites nothing that an application has made of a state since.
     I4. At most one state of a session is being set; values that wait take about `WAITING_BYTES` at most.
 """
 
@@ -46,11 +47,12 @@ def digest_of(state: bytes | None) -> bytes:
 
 
 class StateToSet(NamedTuple):
-    """A state to set at the target; `number` names the attempt."""
+    """A state to set at the target; `number` names the attempt. `is_first`: only where the target has none."""
 
     session_id: str
     state: bytes | None
     number: int
+    is_first: bool = False
 
 
 class Copied(NamedTuple):
@@ -156,7 +158,7 @@ class StateCopies:
             self._queue(session)
 
     def was_set(self, told: StateToSet) -> Copied:
-        """The target has taken a state."""
+        """The target has taken a state, or has one already that is kept (I3)."""
         session_id, digest = told.session_id, digest_of(told.state)
         self._setting.discard(session_id)
         if digest == NOTHING:
@@ -240,7 +242,8 @@ class StateCopies:
             self._last_number += 1
             session.number = self._last_number
             self._setting.add(session.session_id)
-            found.append(StateToSet(session.session_id, session.state, session.number))
+            is_first = copied == NOTHING
+            found.append(StateToSet(session.session_id, session.state, session.number, is_first))
         return found, done
 
     def deadline(self) -> float:

@@ -1,7 +1,7 @@
-"""A session that is held for one request about its state, and given back.
+"""A session that is held for a moment, to read or set its state, and given back.
 
-What it is: the link that takes a session by its name, without credit; the request once it has it; the end of both. What it is not: the
-decision whose turn it is (`state_copy`).
+What it is: the link that takes a session by its name, without credit; the requests once it has it, one after the other; the end of both. What
+it is not: the decision whose turn it is (`state_copy`).
 Spec: docs/explanation/protocol.md, Sessions, Management.
 
 Invariants:
@@ -18,9 +18,12 @@ from isthmus.connectors.servicebus.port.end import MarkedReceiver
 from isthmus.errors import IsthmusError, LockLostError, OperationTimeoutError
 from isthmus.transport import Client, Management, Reply
 
-__all__ = ["StateLink", "start_get", "start_set", "state_in"]
+__all__ = ["StateLink", "reads", "sets", "start_get", "state_in"]
 
 LIMIT_SECONDS = 30.0
+
+Ask = Callable[[Management, Reply | None], Reply | None]
+"""Sends the next request, behind the answer to the one before; None: there is none."""
 
 
 def start_get(node: Management, session_id: str) -> Reply:
@@ -28,9 +31,25 @@ def start_get(node: Management, session_id: str) -> Reply:
     return node.start("get-session-state", {"session-id": session_id})
 
 
-def start_set(node: Management, session_id: str, state: bytes | None) -> Reply:
-    """Sets it; None, or an empty one, for no state."""
-    return node.start("set-session-state", {"session-id": session_id, "session-state": state or None})
+def reads(session_id: str) -> Ask:
+    """Reads the state of a session."""
+    return lambda node, before: start_get(node, session_id) if before is None else None
+
+
+def sets(session_id: str, state: bytes | None, *, is_first: bool) -> Ask:
+    """Sets the state of a session; None, or an empty one, for no state. `is_first`: only where it has none."""
+    step = 0 if is_first else 1
+
+    def ask(node: Management, before: Reply | None) -> Reply | None:
+        nonlocal step
+        step += 1
+        if step == 1:
+            return start_get(node, session_id)
+        if step == 2 and (before is None or state_in(before) is None):
+            return node.start("set-session-state", {"session-id": session_id, "session-state": state or None})
+        return None
+
+    return ask
 
 
 def state_in(reply: Reply) -> bytes | None:
@@ -45,20 +64,20 @@ class StateLink:
 
     Args:
         session_id: which session.
-        ask: sends the request.
+        ask: sends the requests.
         mark: called when something comes.
         client: the connection.
         path: the entity.
         now: monotonic seconds.
 
     Attributes:
-        reply: the request, once it is sent.
+        reply: the last request, once one is sent.
     """
 
     def __init__(
         self,
         session_id: str,
-        ask: Callable[[Management], Reply],
+        ask: Ask,
         mark: Callable[[], None],
         client: Client,
         path: str,
@@ -70,6 +89,7 @@ class StateLink:
         self._ask, self._mark = ask, mark
         self._receiver = MarkedReceiver(mark, client, path, in_session=True, session_id=session_id)
         self._fault: IsthmusError | None = None
+        self._is_complete = False
 
     def advance(self, now: float, management: Callable[[], Management]) -> bool:
         """Goes on; whether it is done, well or with an `error`.
@@ -77,23 +97,33 @@ class StateLink:
         Raises:
             IsthmusError: the connection is lost.
         """
-        receiver = self._receiver
-        if receiver.error is not None:
-            return True
-        if now >= self.limit:
+        receiver, reply = self._receiver, self.reply
+        if reply is not None and reply.done:
+            self._is_complete = reply.error is None and not self._go_on(management)
+            if self._is_complete or reply.error is not None:
+                return True
+        elif reply is None and receiver.attached and receiver.error is None:
+            self._go_on(management)
+        if receiver.error is None and now >= self.limit:
             self._fault = OperationTimeoutError(f"no answer within {LIMIT_SECONDS:g} s")
-            return True
-        if self.reply is None and receiver.attached:
-            self.reply = self._ask(management())
-            self.reply.when_done(self._mark)
-        return self.reply is not None and self.reply.done
+        return receiver.error is not None or self._fault is not None
+
+    def _go_on(self, management: Callable[[], Management]) -> bool:
+        """Sends the next request; whether there is one."""
+        following = self._ask(management(), self.reply)
+        if following is None:
+            return False
+        self.reply = following
+        following.when_done(self._mark)
+        return True
 
     @property
     def error(self) -> IsthmusError | None:
         """Why it came to nothing; None where it did not."""
-        if self.reply is not None and self.reply.done:
-            return self.reply.error
-        return self._receiver.error or self._fault
+        if self._is_complete:
+            return None
+        refused = self.reply.error if self.reply is not None else None
+        return refused or self._receiver.error or self._fault
 
     @property
     def is_taken(self) -> bool:

@@ -18,7 +18,7 @@ from isthmus.connectors.servicebus.port.connection import Peer
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.state_copy import StateToSet
-from isthmus.connectors.servicebus.port.session.state_link import StateLink, start_set
+from isthmus.connectors.servicebus.port.session.state_link import StateLink, sets
 from isthmus.errors import (
     IsthmusError,
     LockLostError,
@@ -91,14 +91,8 @@ class StateTarget(End):
         client = self.client
         assert client is not None
         try:
-            self._links[told] = StateLink(
-                told.session_id,
-                lambda node: start_set(node, told.session_id, told.state),
-                self.mark,
-                client,
-                self.path,
-                now,
-            )
+            ask = sets(told.session_id, told.state, is_first=told.is_first)
+            self._links[told] = StateLink(told.session_id, ask, self.mark, client, self.path, now)
         except IsthmusError as error:
             self._done.append(SetState(told, str(error)))
             self.fail(error)

@@ -72,6 +72,15 @@ def test_an_empty_state_is_set_only_where_another_was_copied_i3() -> None:
     assert copies.was_set(told) == Copied("s", NOTHING, is_due=False)
 
 
+def test_the_first_state_of_a_session_is_set_only_where_the_target_has_none_i3() -> None:
+    copies = StateCopies({})
+    for state, is_first in ((b"a", True), (b"b", False), (None, False), (b"a", True)):
+        read(copies, "s", state)
+        (told,) = to_set(copies)
+        assert told.is_first is is_first
+        copies.was_set(told)
+
+
 def test_a_value_that_is_older_ends_nothing_and_is_not_tried_again_i1() -> None:
     copies = StateCopies({})
     read(copies, "s", b"a")
