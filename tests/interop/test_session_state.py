@@ -21,7 +21,7 @@ from hosted_run import HostedRun
 from isthmus.bridge.port import Exhausted, Noted
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
-from isthmus.connectors.servicebus.port.session import state_copier, state_copy
+from isthmus.connectors.servicebus.port.session import source, state_copier, state_copy
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Management
 from port_host import Host, Route, host, message_id
@@ -244,13 +244,32 @@ def test_a_target_that_cannot_be_used_holds_up_no_message(
     assert app.get("to-missing", queue) == b"state"
 
 
-def test_a_route_that_moves_what_is_there_ends_with_the_states(app: Application, tmp_path: Path) -> None:
+def test_a_route_that_moves_what_is_there_ends_with_the_states(
+    app: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app.put("present", "s", b"state")
     app.send("present", "s/0", "t/0")
     with carried(tmp_path, "present", only_present=True) as (made, route):
         made.run(lambda: made.told(1, Exhausted), SECONDS)
         assert len(route.settled) == 2
+        assert made.told(1, Noted) == []
     assert app.get("to-present", "s") == b"state"
+    # One that cannot be copied for now does not keep the route from its end, which tells it.
+    monkeypatch.setattr(source, "STATES_SECONDS", 1.0)
+    app.put("present", "s", b"changed")
+    app.send("present", "s/1")
+    with (
+        app.client.get_queue_receiver("to-present", session_id="s"),
+        carried(tmp_path, "present", only_present=True) as (made, route),
+    ):
+        made.run(lambda: made.told(1, Exhausted), SECONDS)
+        (noted,) = made.told(1, Noted)
+        assert noted.text.startswith(
+            "the state of session 's' is not copied yet: another receiver holds it at the target"
+        )
+    with carried(tmp_path, "present") as (made, route):
+        made.run(lambda: not copies_of(route)._due and copies_of(route)._copied, SECONDS)
+    assert app.get("to-present", "s") == b"changed"
 
 
 FILE = """

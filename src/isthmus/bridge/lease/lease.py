@@ -328,7 +328,9 @@ class RouteLease:
         effects.append(e.Report())
 
     def _finish(self, effects: list[Effect]) -> int:
+        note = self._source.note
         count = self._close(effects)
+        self._source.note = note  # what is left undone is told beyond the end
         self._phase = Phase.ENDED
         effects += (e.Report(), e.Ended())
         return count

@@ -382,6 +382,13 @@ def test_what_the_source_wants_to_be_known_is_reported_until_it_is_over_or_the_s
         assert route.report.note == ""
 
 
+def test_what_the_source_left_undone_is_reported_beyond_the_end() -> None:
+    route = running(only_present=True)
+    route.on(Noted("a state waits"))
+    route.on(Exhausted())
+    assert (route.report.state, route.report.note) == (RouteState.ENDED, "a state waits")
+
+
 # ---- claims
 
 

@@ -337,11 +337,14 @@ class SessionSource(End):
             self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
         if present.is_over and self._are_states_copied(now):
             self._has_told_end, self._states_by = True, math.inf
+            if self._states is not None and self._states.left != self._noted:
+                self._noted = self._states.left
+                events.append(Noted(self._noted))
             events.append(Exhausted())
 
     def _are_states_copied(self, now: float) -> bool:
-        """Whether the end need not wait for states: they are at the target, or cannot be set, or it has waited."""
-        if self._states is None or (self._states.is_idle and not self._account.unsettled):
+        """Whether the end need not wait for states: they are at the target, or it has waited."""
+        if self._states is None or (self._states.is_done and not self._account.unsettled):
             return True
         self._states_by = min(self._states_by, now + STATES_SECONDS)
         return now >= self._states_by

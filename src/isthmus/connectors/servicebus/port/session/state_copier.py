@@ -191,9 +191,15 @@ class StateCopier:
         return min([due, *(each.limit for each in self._reads.values())])
 
     @property
-    def is_idle(self) -> bool:
-        """Whether all that is left has been tried, and waits for somebody else."""
-        return bool(self._target.text) or (self._target.is_ready and self._copies.is_idle and self._look is None)
+    def is_done(self) -> bool:
+        """Whether no session is due, as far as can be known."""
+        has_looked = self._look is None and self._look_at > -math.inf
+        return self._copies.is_done and (has_looked or bool(self._target.text))
+
+    @property
+    def left(self) -> str:
+        """What is not copied, for an operator; empty where nothing is due."""
+        return self.note or self._copies.left
 
     @property
     def note(self) -> str:

@@ -251,18 +251,19 @@ class StateCopies:
         return self._later[0][0] if self._later else math.inf
 
     @property
-    def is_idle(self) -> bool:
-        """Whether all that is left has been tried, and waits for somebody else."""
-        return all(each.attempts for each in self._due.values())
+    def is_done(self) -> bool:
+        """Whether no session is due."""
+        return not self._due
 
     @property
     def note(self) -> str:
         """What keeps states from being copied, for an operator; empty where nothing does."""
-        if not self._late:
-            return ""
-        session = next(iter(self._late.values()))
-        others = f" and {len(self._late) - 1} more" if len(self._late) > 1 else ""
-        return f"the state of session '{session.session_id}'{others} is not copied yet: {session.text}"
+        return _told(self._late)
+
+    @property
+    def left(self) -> str:
+        """What is not copied, for an operator, whatever the reason; empty where nothing is due."""
+        return _told(self._due)
 
     # ---- bookkeeping
 
@@ -297,3 +298,12 @@ class StateCopies:
     def _forget_value(self, session: _Session) -> None:
         self._waiting_bytes -= len(session.state or b"")
         session.state, session.is_known, session.number = None, False, 0
+
+
+def _told(sessions: Mapping[str, _Session]) -> str:
+    session = next(iter(sessions.values()), None)
+    if session is None:
+        return ""
+    others = f" and {len(sessions) - 1} more" if len(sessions) > 1 else ""
+    why = f": {session.text}" if session.text else ""
+    return f"the state of session '{session.session_id}'{others} is not copied yet{why}"

@@ -43,8 +43,9 @@ def test_a_state_is_set_when_the_messages_of_the_hold_are_settled() -> None:
     (told,) = to_set(copies)
     assert told[:2] == ("s", b"a")
     assert to_set(copies) == []  # it is under way
+    assert not copies.is_done
     assert copies.was_set(told) == Copied("s", A, is_due=False)
-    assert copies.is_idle
+    assert copies.is_done
 
 
 def test_what_was_copied_last_is_not_set_again_i2() -> None:
@@ -116,14 +117,14 @@ def test_a_session_that_is_held_at_the_target_is_tried_later_each_time_and_told_
         copies.failed("s", "another receiver holds it", now)
         assert to_set(copies, now) == []
         assert bool(copies.note) == (attempt >= TOLD_ATTEMPTS)
-        assert copies.is_idle
         delays.append(copies.deadline() - now)
         now = copies.deadline()
     assert delays[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert delays[-1] == LAST_RETRY_SECONDS
     assert copies.note == "the state of session 's' is not copied yet: another receiver holds it"
+    assert copies.left == copies.note
     copies.was_set(*to_set(copies, now))
-    assert copies.note == ""
+    assert copies.note == copies.left == ""
     assert copies.deadline() == math.inf
 
 
@@ -186,7 +187,7 @@ def test_changed_is_due_once() -> None:
     assert copies.changed("s")
     assert not copies.changed("s")
     assert not copies.held("s")
-    assert not copies.is_idle
+    assert copies.left == "the state of session 's' is not copied yet"
 
 
 def test_many_large_states_are_read_when_it_is_their_turn_i4(monkeypatch: pytest.MonkeyPatch) -> None:
