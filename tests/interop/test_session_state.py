@@ -22,6 +22,7 @@ from isthmus.bridge.port import Exhausted, Noted
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.port.session import source, state_copier, state_copy
+from isthmus.connectors.servicebus.port.session.link import SessionLink
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Management
 from port_host import Host, Route, host, message_id
@@ -270,6 +271,47 @@ def test_a_route_that_moves_what_is_there_ends_with_the_states(
     with carried(tmp_path, "present") as (made, route):
         made.run(lambda: not copies_of(route)._due and copies_of(route)._copied, SECONDS)
     assert app.get("to-present", "s") == b"changed"
+
+
+def test_namespaces_that_are_killed_and_locks_that_are_lost_leave_no_state_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"s{number}" for number in range(20)]
+    config = (
+        "limits: {min_lock_duration: 1s}\n"
+        "queues: {a: {requires_session: true, lock_duration: 1s, max_delivery_count: 100}, b: {requires_session: true}}"
+    )
+    with namespace(tmp_path / "here", config=config) as running:
+        monkeypatch.setenv("PORT_TEST", running.connection_string)
+        with ServiceBusClient.from_connection_string(running.connection_string, retry_total=0) as client:
+            app = Application(client)
+            for name in names:
+                app.put("a", name, name.encode())
+            app.send("a", *[f"{name}/{number}" for number in range(5) for name in names])
+        with host() as made:
+            route = Route(made, 1, "a", "b", sessions=4, window=20, states=states(tmp_path, "b"))
+            renew = SessionLink.renew
+            monkeypatch.setattr(SessionLink, "renew", lambda *args: None)
+            for share in (0.2, 0.6, 1.0):
+
+                def has_moved(share: float = share) -> bool:
+                    route.reopen()
+                    return len(route.settled) >= share * 100
+
+                made.run(has_moved, 60.0)
+                monkeypatch.setattr(SessionLink, "renew", renew)
+                running.kill()
+                running.start()
+
+            def are_copied() -> bool:
+                route.reopen()
+                copies = copies_of(route)
+                return copies.is_done and len(copies._copied) == len(names)
+
+            made.run(are_copied, 60.0)
+        with ServiceBusClient.from_connection_string(running.connection_string, retry_total=0) as client:
+            for name in names:
+                assert Application(client).get("b", name) == name.encode()
 
 
 FILE = """
