@@ -102,8 +102,9 @@ def main(file: Path, folder: Path) -> None:
     federation = load(file).anchored(file.parent.absolute())
     groups: dict[tuple[str, ...], list[RouteSpec]] = {}
     for route in routes(federation):
-        spec = replace(route_spec(route, federation), claim="")
-        for each in route_specs(route, spec, spool_folder(route, folder.parent / "state")):
+        state = folder.parent / "state"
+        spec = replace(route_spec(route, federation, state_folder=state), claim="")
+        for each in route_specs(route, spec, spool_folder(route, state)):
             groups.setdefault(each.steps, []).append(each)
     for number, specs in enumerate(groups.values()):
         place = folder / f"g{number}"

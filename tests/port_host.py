@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from isthmus.amqp import section
@@ -35,8 +36,17 @@ class Host:
         self.polls = self.turns = 0
         self.longest = 0.0
 
-    def source(self, key: int, path: str, *, opens: bool = True, sessions: int = 0, **options: Any) -> Any:
-        told = {"connection": "env:PORT_TEST", "entity": path, "sessions": str(sessions)}
+    def source(
+        self,
+        key: int,
+        path: str,
+        *,
+        opens: bool = True,
+        sessions: int = 0,
+        states: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
+    ) -> Any:
+        told = {"connection": "env:PORT_TEST", "entity": path, "sessions": str(sessions), **states}
         source = self.sources.source(key, told, **options)
         return self._add(key, source, opens)
 

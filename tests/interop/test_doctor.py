@@ -141,3 +141,17 @@ def test_people_read_a_table(file: Path) -> None:
     planned = verb("plan", str(file))
     assert "least rights" in planned.stdout
     assert "Azure Service Bus Data Owner" in " ".join(planned.stdout.split())
+
+
+def test_an_entity_that_requires_sessions_may_be_listened_to(pair: dict[str, NamespaceProcess], file: Path) -> None:
+    plain = "moves: {pattern: move, queue: orders, "
+    file.write_text(
+        file.read_text().replace(
+            plain, "sessions: {pattern: move, queue: sessions, ordering: session, session_state: copy, "
+        )
+    )
+    assert verb("apply", str(file)).exit_code == 0
+    code, found, _ = doctor(file)
+    assert code == 0, found
+    for alias in ("ewr", "jfk"):  # whoever sets the state of a session at the target has to hold it
+        assert found[alias, "listen sessions"]["text"] == "allowed"

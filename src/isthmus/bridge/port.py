@@ -40,6 +40,7 @@ __all__ = [
     "Copies",
     "Drained",
     "Exhausted",
+    "Noted",
     "Pool",
     "Source",
     "SourceEvent",
@@ -115,7 +116,13 @@ class SourceLost(NamedTuple):
     is_fatal: bool = False
 
 
-SourceEvent = SourceOpened | Arrived | Drained | Blocked | Exhausted | SourceLost
+class Noted(NamedTuple):
+    """Something that an operator should know, and that holds up no message; empty: it is over."""
+
+    text: str
+
+
+SourceEvent = SourceOpened | Arrived | Drained | Blocked | Exhausted | Noted | SourceLost
 
 
 class Source(Protocol):

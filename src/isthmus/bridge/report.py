@@ -50,6 +50,7 @@ class RouteReport:
         received_bytes: of messages delivered.
         paused: why nothing is taken from the source; empty where it is.
         blocked_by: the position of an earlier message that somebody else holds; 0 for none.
+        note: what its source wants an operator to know, and holds up no message; empty for nothing.
         error: why it is retrying; empty where it is not.
         retry_in_seconds: until it begins again.
         set_aside: positions that were dead-lettered because they killed processes.
@@ -71,6 +72,7 @@ class RouteReport:
     received_bytes: int = 0
     paused: str = ""
     blocked_by: int = 0
+    note: str = ""
     error: str = ""
     retry_in_seconds: float = 0.0
     set_aside: tuple[int, ...] = ()

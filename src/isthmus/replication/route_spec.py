@@ -10,6 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.option import numbering_of
 from isthmus.message.provenance import HOP_BUDGET
@@ -17,7 +19,10 @@ from isthmus.replication.reach import namespace_options
 from isthmus.topology.model import TABLE, Federation, Route
 from isthmus.topology.pattern.ordering import SESSIONS_AT_ONCE
 
-__all__ = ["claim_key", "route_spec"]
+__all__ = ["SESSION_STATES", "claim_key", "route_spec"]
+
+SESSION_STATES = "session-states"
+"""In the state folder: a file for each route that copies the state of sessions."""
 
 DEFLATED_MESSAGES = 200
 """Messages in an envelope: alone one keeps two thirds of its bytes, among others like it a sixth (docs/adr/0030-deflated-envelopes.md)."""
@@ -28,20 +33,26 @@ def claim_key(task: str, alias: str) -> str:
     return f"{alias}/{task}"
 
 
-def route_spec(route: Route, federation: Federation, *, only_present: bool = False) -> RouteSpec:
+def route_spec(
+    route: Route, federation: Federation, *, only_present: bool = False, state_folder: Path | None = None
+) -> RouteSpec:
     """Describe a route.
 
     Args:
         route: the route.
         federation: its federation, with absolute paths.
         only_present: end when what is at the source at the beginning is moved.
+        state_folder: of the run; None: session states are not copied.
     """
     source = federation.namespaces[route.source.alias]
     read = _log_source if source.is_log else _plain_source if source.is_plain else _source
     options = route.options
+    told = namespace_options(source) | read(route)
+    if options.session_state == "copy" and state_folder is not None:
+        told |= _session_states(route, federation, state_folder)
     return RouteSpec(
         name=route.name,
-        source=End(source.kind, source.alias, namespace_options(source) | read(route)),
+        source=End(source.kind, source.alias, told),
         target=_spool(route, source.kind) if route.target.is_table else _end(route, federation),
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering != "none",
@@ -74,6 +85,14 @@ def _source(route: Route) -> dict[str, str]:
     options = route.options
     found = {"entity": route.source.entity, "lock_seconds": str(options.lock_duration_ms / 1000)}
     return found | ({"sessions": str(SESSIONS_AT_ONCE)} if options.ordering == "session" else {})
+
+
+def _session_states(route: Route, federation: Federation, state_folder: Path) -> dict[str, str]:
+    """Where the states of sessions go to, and what keeps which were copied."""
+    target = namespace_options(federation.namespaces[route.target.alias])
+    file = state_folder.absolute() / SESSION_STATES / f"{route.name}.jsonl"
+    told = {f"state_{name}": value for name, value in target.items()}
+    return told | {"state_entity": route.target.entity, "state_file": str(file)}
 
 
 def _log_source(route: Route) -> dict[str, str]:

@@ -214,6 +214,11 @@ class Condition:
         return self._sighting.limit
 
     @property
+    def note(self) -> str:
+        """What its source wants an operator to know, as last seen, though no message waits for it; empty for nothing."""
+        return self._sighting.note
+
+    @property
     def spool(self) -> SpoolView | None:
         """What is in its spools, as last seen; None where it has none."""
         return self._sighting.spool

@@ -63,14 +63,15 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> FittingTab
 
 
 def _notes(route: dict[str, Any]) -> tuple[Text, ...]:
-    """The latest failure, while it is of interest."""
+    """What its source wants to be known, and the latest failure, while it is of interest."""
+    told = (Text(route["note"], style="dim"),) if route.get("note") else ()
     if not route["last_error"]:
-        return ()
+        return told
     if route["phase"] in {"failed", "starting", "pending"}:
-        return (Text(route["last_error"], style="dim"),)
+        return (*told, Text(route["last_error"], style="dim"))
     if (route["last_error_seconds_ago"] or 0) <= RECENT_SECONDS and route["phase"] not in {"stopped", "paused"}:
-        return (Text(f"failed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim"),)
-    return ()
+        return (*told, Text(f"failed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim"))
+    return told
 
 
 def _spool(spool: dict[str, Any] | None) -> str:

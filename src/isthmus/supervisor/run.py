@@ -231,7 +231,7 @@ def run_federation(
 
 def _carriers(route: Route, federation: Federation, options: RunOptions) -> tuple[RouteSpec, ...]:
     """What carries a route. A ledger notes what the route's target has, not what went into a spool before it."""
-    spec = route_spec(route, federation, only_present=options.settings.available_now)
+    spec = route_spec(route, federation, only_present=options.settings.available_now, state_folder=options.folder)
     *into, last = route_specs(route, spec, spool_folder(route, options.folder))
     return (*into, noted(route, last))
 

@@ -68,6 +68,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "oldest_age_seconds": None if age is None else round(age, 1),
         "oldest_since": _since(age) if age else "",
         "away": {"namespace": away, "reason": scrub(why)} if away else None,
+        "note": scrub(condition.note),
         "restarts": condition.restarts,
         "last_error": scrub(condition.last_error),
         "last_error_seconds_ago": round(now - condition.last_error_at, 1) if condition.last_error else None,

@@ -62,6 +62,7 @@ class _Slot:
     is_seen: bool = False  # what waits in its source is known
     settled_at_failure: int = 0
     failing_since: float = 0.0  # by itself, without a message settled meanwhile
+    is_noted: bool = False  # what its source wants to be known is in the log
 
 
 class Supervisor:
@@ -259,6 +260,7 @@ class Supervisor:
             about, held = _about(slot.route, sighting.held)
             sighting = replace(sighting, held=held)
         slot.condition.seen(self.clock.monotonic(), sighting)
+        self._tell_note(slot, sighting.note)
         if sighting.held:
             slot.condition.away = (about, scrub(sighting.held))
         if active and self._retries(slot, sighting):
@@ -280,6 +282,12 @@ class Supervisor:
             slot.condition.done()
         else:
             self._fail(slot, "the query ended without being asked to")
+
+    def _tell_note(self, slot: _Slot, note: str) -> None:
+        """Logs that there is something to know, once until there is nothing any more; the status tells the latest."""
+        if note and not slot.is_noted:
+            log.warning("route %s: %s", slot.route.name, scrub(note))
+        slot.is_noted = bool(note)
 
     def _stop(self, slot: _Slot, running: RunningRoute) -> None:
         """Ends what runs for a route, and counts what was settled until then."""

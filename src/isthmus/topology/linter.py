@@ -27,7 +27,9 @@ from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAK
 from isthmus.topology.pattern.ordering import check_sessions
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.route import routes
+from isthmus.topology.session_state import check_session_states
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
+from isthmus.topology.start import check_start
 from isthmus.topology.step import may_set_aside, shuffles
 from isthmus.topology.step.order import legs
 
@@ -74,6 +76,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         _check_kinds(task, federation, document)
         PATTERNS[task.pattern].check(task, federation, document)
         check_sessions(task, federation, document)
+        check_start(task, document)
     if not document.faults:
         _check_taken(federation, document)
     if not document.faults:
@@ -91,6 +94,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         _warn_of_steps(federation, document)
         _check_windows(federation, document)
         check_full(federation, document)
+        check_session_states(federation, document)
         _check_sending(federation, document)
         has_unordered = any(
             route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found

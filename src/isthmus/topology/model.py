@@ -141,6 +141,7 @@ class Task:
         ledger: the account of what its routes move; None: there is none.
         mailbox: whether its replication subscriptions forward to queues of their own.
         when_full: what is done when a source fills: `alert`, `spool` or `drop`.
+        session_state: what becomes of the state of sessions: `none` or `copy`.
         compression: how its routes send to namespaces of isthmus: `none` or `deflate`.
         hop_budget: how many copies of copies a message may become.
         place: where the task is in the file.
@@ -156,6 +157,7 @@ class Task:
     ledger: LedgerOptions | None = None
     mailbox: bool = False
     when_full: str = "alert"
+    session_state: str = "none"
     compression: str = "none"
     hop_budget: int = HOP_BUDGET
     place: Place = field(default=Place(), compare=False, repr=False)
@@ -249,7 +251,7 @@ class RouteOptions:
     Attributes:
         ordering: `ordered` keeps the source's order (one partition), `session` that of each session, `strict` the source's also where
             the target refuses messages; `none` is the fastest.
-        start: `now` moves what is sent after the source subscription was made.
+        start: what a new route begins with: `now`, what is sent after `apply` made what it reads, or `existing`, all that is there then, too.
         mark: the application property that stops copies from going round; empty where the pattern needs none.
         mark_is_number: whether it holds the number 1; else the copy's MessageId.
         duplicates: how a copy that is sent again is known: `auto`, `origin`, `message-id` or `allow`.
@@ -266,6 +268,7 @@ class RouteOptions:
         ledger: the account of what it moves; None: there is none.
         feed: path of the subscription that forwards to the route's source, a mailbox; empty: it is none.
         when_full: what is done when its source fills: `alert`, `spool` or `drop`.
+        session_state: what becomes of the state of sessions: `none` or `copy`.
         compression: how it sends to a namespace of isthmus: `none` or `deflate`.
         hop_budget: how many copies of copies a message may become.
     """
@@ -288,6 +291,7 @@ class RouteOptions:
     ledger: LedgerOptions | None = None
     feed: str = ""
     when_full: str = "alert"
+    session_state: str = "none"
     compression: str = "none"
     hop_budget: int = HOP_BUDGET
 

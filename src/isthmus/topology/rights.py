@@ -56,6 +56,12 @@ def rights(federation: Federation) -> list[Rights]:
         moved = routes(federation)
         claims = [each for each in moved if each.is_claimed and each.claim_alias == alias]
         listen = [route.source.entity for route in moved if route.source.alias == alias]
+        # Whoever sets the state of a session has to hold it.
+        listen += [
+            route.target.entity
+            for route in moved
+            if route.options.session_state == "copy" and route.target.alias == alias
+        ]
         canaries = [route for route in moved if route.options.canary_ms]
         listen += [
             f"{route.target.entity}/Subscriptions/{canary_subscription(route.task)}"

@@ -12,6 +12,7 @@ from isthmus.topology.mailbox import rerouted
 from isthmus.topology.model import Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.part.mixed_member import unmarked_only
+from isthmus.topology.start import start_of
 from isthmus.topology.step import StepDeclaration, changes, may_drop
 
 __all__ = ["flows", "routes"]
@@ -69,7 +70,9 @@ def _routes(task: Task) -> Iterator[Route]:
             canary_ms=task.canary_ms,
             ledger=task.ledger,
             when_full=task.when_full,
+            session_state=task.session_state,
             compression=task.compression,
             hop_budget=task.hop_budget,
         )
-        yield rerouted(task, replace(route, options=options))
+        found = rerouted(task, replace(route, options=options))
+        yield replace(found, options=replace(found.options, start=start_of(found)))

@@ -12,6 +12,7 @@ from isthmus.replication.query.sighting import Backlog, Sighting
 from isthmus.replication.query.tally import Counts
 from isthmus.replication.spark.gone import SparkGoneError
 from isthmus.supervisor.condition import Phase
+from isthmus.supervisor.status import describe
 from isthmus.supervisor.supervisor import ClaimState, ClaimView, Settings, Supervisor
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
@@ -451,6 +452,20 @@ def test_a_route_whose_target_is_away_waits_for_it() -> None:
         bench.step()
     assert bench.journal == []
     assert bench.phase() is Phase.STALLED
+
+
+def test_a_note_is_logged_once_and_shown_as_it_is_now(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.step()
+    (running,) = bench.started["a"]
+    ((which, condition),) = bench.supervisor.conditions()
+    for note in ("", "1 session waits", "2 sessions wait", "", "1 session waits"):
+        running.seen = Sighting(note=note)
+        bench.step()
+        assert describe(which, condition, 0.0)["note"] == note
+        assert condition.is_well()
+    told = [each.getMessage() for each in caplog.records if "session" in each.getMessage()]
+    assert told == ["route a: 1 session waits"] * 2
 
 
 def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_again() -> None:

@@ -38,7 +38,7 @@ from isthmus.bridge.lease.fence import Fence
 from isthmus.bridge.lease.message_account import MessageAccount
 from isthmus.bridge.lease.report import report_of
 from isthmus.bridge.lease.state import OPEN_LIMIT_SECONDS, EndState, LeaseCounts, Phase, SourceState, Trouble
-from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, Noted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 
@@ -90,7 +90,8 @@ class RouteLease:
             SourceOpened: self._on_source_opened,
             Arrived: self._on_arrived,
             Drained: lambda event, now, effects: self._flow.drained(),
-            Blocked: self._on_blocked,
+            Blocked: lambda event, now, effects: self._source.blocked(event.position),
+            Noted: lambda event, now, effects: self._source.noted(event.text),
             Exhausted: self._on_exhausted,
             SourceLost: self._on_source_lost,
             e.TargetReady: self._on_target_ready,
@@ -210,9 +211,6 @@ class RouteLease:
             effects.append(e.Report())
         effects.append(e.HandOn(self.handle, positions, payloads))
 
-    def _on_blocked(self, event: Blocked, now: float, effects: list[Effect]) -> None:
-        self._source.blocked_by = event.position
-
     def _on_exhausted(self, event: Exhausted, now: float, effects: list[Effect]) -> None:
         self._end.is_exhausted = self.spec.only_present
 
@@ -330,7 +328,9 @@ class RouteLease:
         effects.append(e.Report())
 
     def _finish(self, effects: list[Effect]) -> int:
+        note = self._source.note
         count = self._close(effects)
+        self._source.note = note  # what is left undone is told beyond the end
         self._phase = Phase.ENDED
         effects += (e.Report(), e.Ended())
         return count

@@ -68,6 +68,7 @@ def report_of(
         received_bytes=counts.received_bytes,
         paused=paused or ("" if is_confirmed else UNCONFIRMED),
         blocked_by=source.blocked_by,
+        note=source.note,
         error=trouble.text or source.lost,
         retry_in_seconds=round(max(0.0, retry_at - now), 3) if retry_at < math.inf else 0.0,
         set_aside=tuple(counts.set_aside),

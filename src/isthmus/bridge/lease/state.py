@@ -118,6 +118,7 @@ class SourceState:
     """When an answer to what was opened last is overdue."""
     backoff: Backoff = field(default_factory=lambda: Backoff(REOPEN_SECONDS, REOPEN_LIMIT_SECONDS))
     blocked_by: int = 0
+    note: str = ""
 
     def opened(self, identity: str) -> None:
         """The source is connected."""
@@ -129,9 +130,17 @@ class SourceState:
         if self.is_open:
             self.open_by = math.inf
 
+    def blocked(self, position: int) -> None:
+        """It waits for a message that somebody else holds; 0: it no longer waits."""
+        self.blocked_by = position
+
+    def noted(self, text: str) -> None:
+        """What an operator should know of it; empty: it is over."""
+        self.note = text
+
     def lost_now(self, text: str, now: float) -> None:
         """The connection is gone."""
-        self.is_open, self.lost, self.blocked_by = False, text, 0
+        self.is_open, self.lost, self.blocked_by, self.note = False, text, 0, ""
         self.open_by = math.inf
         self.reopen_at = now + self.backoff.next()
 

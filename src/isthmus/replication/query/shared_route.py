@@ -86,6 +86,7 @@ class SharedRoute:
             ready=report.state not in (RouteState.OPENING, RouteState.RETRYING) and report.paused != UNCONFIRMED,
             counts=self._count(report),
             held=self._held(report),
+            note=self._told(report.note) if report.note else "",
             processes=tuple(sorted(self._query.control.processes())),
             error=error,
             retry_in_seconds=report.retry_in_seconds if error else 0.0,

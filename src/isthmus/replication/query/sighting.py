@@ -42,6 +42,7 @@ class Sighting:
         counts: what became of messages since the route started in this process.
         held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
         processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
+        note: what its source wants an operator to know, and holds up no message; empty for nothing.
         error: why it failed; empty where it has not. It begins again by itself.
         retry_in_seconds: when, with `error`.
         limit: the operator's rate that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
@@ -52,6 +53,7 @@ class Sighting:
     ready: bool = True
     counts: Counts = NO_COUNTS
     held: str = ""
+    note: str = ""
     processes: tuple[int, ...] = ()
     error: str = ""
     retry_in_seconds: float = 0.0

@@ -16,6 +16,7 @@ import http.client
 import socket
 import ssl
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -29,7 +30,7 @@ from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.system import system_of
-from isthmus.errors import EntityNotFoundError, IsthmusError, UnauthorizedError
+from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError, UnauthorizedError
 from isthmus.replication.reach import namespace_options
 from isthmus.supervisor.examination.examination import (
     Finding,
@@ -215,7 +216,15 @@ def _attached(endpoint: Endpoint, entity: str, attach: Callable[[Client, str], o
 
 
 def _attach_receiver(client: Client, entity: str) -> None:
-    Receiver(client, entity).wait_attached(_ATTACH_SECONDS)
+    try:
+        Receiver(client, entity).wait_attached(_ATTACH_SECONDS)
+    except NotAllowedError as refused:
+        # It may require sessions: then it gives its right for one that nobody has.
+        session = f"isthmus-doctor-{uuid.uuid4().hex}"
+        try:
+            Receiver(client, entity, in_session=True, session_id=session).wait_attached(_ATTACH_SECONDS)
+        except NotAllowedError:
+            raise refused from None
 
 
 def _attach_sender(client: Client, entity: str) -> None:

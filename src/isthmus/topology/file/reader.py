@@ -284,6 +284,7 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
         ledger=ledger,
         mailbox=bool(values["mailbox"]),
         when_full=values["when_full"] or "alert",
+        session_state=values["session_state"] or "none",
         compression=values["compression"] or "none",
         hop_budget=values["hop_budget"] or HOP_BUDGET,
     )

@@ -97,15 +97,7 @@ SPEC = Spec(
             example="1m",
         ),
         replace(FILTER, description="SQL condition on what is kept of a topic; without it everything."),
-        Setting(
-            name="start",
-            kind=Kind.CHOICE,
-            choices=("now", "existing"),
-            default="now",
-            description="With `stream`: which records a new task begins with. `now`: those published after `apply` made its consumer group; "
-            "`existing`: all that are in the stream then, too.",
-            example="existing",
-        ),
+        common("start"),
         Setting(
             name="group",
             kind=Kind.TEXT,
@@ -136,7 +128,7 @@ class ArchiveTask(Task):
         batch_seconds: how often messages are put into the table.
         filter: what is kept of a topic; empty: everything.
         lock_duration_ms: of what the route reads.
-        start: `now` or `existing`, of a stream.
+        start: see `RouteOptions`.
         group: consumer group of the route, with a stream.
     """
 
@@ -188,7 +180,6 @@ class Archive:
             ("subscription", "topic"),
             ("filter", "topic"),
             ("audit", "topic"),
-            ("start", "stream"),
             ("group", "stream"),
         ):
             if kind and values.written(setting) and kind != owner:

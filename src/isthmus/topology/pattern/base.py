@@ -23,10 +23,11 @@ COMMON = (
     Setting(
         name="start",
         kind=Kind.CHOICE,
-        choices=("now",),
-        planned=("existing",),
+        choices=("now", "existing"),
         default="now",
-        description="Which messages a new route begins with. `now`: those sent after `apply` made its subscription.",
+        description="Which messages a new route begins with. `now`: those sent after `apply` made what it reads; `existing`: all that are there then, "
+        "too. A log honours both. What a route empties it has from the beginning, and a subscription that `apply` makes on a topic has nothing from "
+        "before: where it is written otherwise, lint says so ([where a task begins](../how-to/choose-where-a-task-begins.md)).",
         example="now",
     ),
     Setting(
@@ -87,6 +88,16 @@ COMMON_PLANNED = (
         "read through a spool on the disk of the machine that runs them, always, so that nothing waits at the source; `drop`, with `mailbox`: "
         "when a mailbox is 90 % full, `run` deletes its oldest messages until it is 80 % full, and counts them.",
         example="spool",
+    ),
+    Setting(
+        name="session_state",
+        kind=Kind.CHOICE,
+        choices=("none", "copy"),
+        default="none",
+        description="With `ordering: session`, from a queue or an application's subscription to a queue, both of Service Bus: what becomes of the "
+        "state of a session. `none`: it stays where it is; `copy`: it is set at the target behind the messages that the route took of the session "
+        "([what that promises](../how-to/keep-the-order-of-sessions.md#the-state-of-a-session)).",
+        example="copy",
     ),
     Setting(
         name="compression",

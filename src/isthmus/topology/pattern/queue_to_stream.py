@@ -97,6 +97,7 @@ SPEC = Spec(
             description="With `topic`: LockDuration of the task's subscription.",
             example="30s",
         ),
+        common("start"),
         common("ordering"),
         common("refused"),
         common("steps"),
@@ -120,6 +121,7 @@ class QueueToStreamTask(Task):
         initial_replication: of a stream that is created.
         filter: condition on what is copied from a topic; empty for all.
         lock_duration_ms: of the task's subscription.
+        start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
     """
@@ -132,6 +134,7 @@ class QueueToStreamTask(Task):
     initial_replication: int | None = None
     filter: str = ""
     lock_duration_ms: int = 30_000
+    start: str = "now"
     ordering: str = "ordered"
     refused: str = "dead-letter"
 
@@ -173,6 +176,7 @@ class QueueToStream:
             initial_replication=values["replication"],
             filter=values["filter"] or "",
             lock_duration_ms=values["lock_duration"],
+            start=values["start"],
             ordering=values["ordering"],
             refused=values["refused"],
         )
@@ -255,6 +259,7 @@ class QueueToStream:
             targets=(task.stream,),
             options=RouteOptions(
                 ordering=task.ordering,
+                start=task.start,
                 filter=task.filter,
                 lock_duration_ms=task.lock_duration_ms,
                 refused=task.refused,

@@ -36,6 +36,7 @@ from isthmus.topology.planning.queue import plan_queue
 from isthmus.topology.planning.topic import plan_topic
 from isthmus.topology.planning.wanted import contradictions, wanted
 from isthmus.topology.route import routes
+from isthmus.topology.start import Beginning, beginning, told_instead
 from isthmus.topology.state import EntityState, NamespaceState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["plan"]
@@ -69,6 +70,7 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
         for walk in long_walks(_made(each, observed[alias]) for each in entities):
             findings.fault(alias, told_walk(walk), "end what is there already, or forward to another entity")
         _note_orphans(findings, observed[alias], entities)
+    _note_beginnings(findings, observed)
     for task in federation.tasks.values():
         keyless = [
             alias
@@ -121,6 +123,26 @@ def _forwarding(wanted: _Receiver, stands: _Receiver | None) -> _Receiver:
         if getattr(wanted, name) is None
     }
     return replace(wanted, **kept)
+
+
+def _note_beginnings(findings: Findings, observed: Mapping[str, NamespaceState]) -> None:
+    """Note what a new route does not get: what was sent to a topic that exists before its subscription was made."""
+    for route in routes(findings.federation):
+        alias, path = route.source.alias, route.options.feed or route.source.entity
+        name, _, subscription = path.partition("/Subscriptions/")
+        if beginning(route) is not Beginning.NOW or not findings.federation.namespaces[alias].is_service_bus:
+            continue
+        topic = observed[alias].topic(name)
+        if topic is None or topic.subscription(subscription) is not None:
+            continue
+        others = sorted(each.name for each in topic.subscriptions if not each.name.lower().startswith(OWN))
+        if not others:
+            continue
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        findings.notes.append(
+            f"topic {name} at {alias} exists: what was sent before `apply` makes {subscription}, e.g. what is in its subscriptions "
+            f"{', '.join(others[:3])}{more}, does not go to {route.target} (start: now). To take it along {told_instead(route)}"
+        )
 
 
 def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple[EntityState, ...]) -> None:

@@ -46,7 +46,7 @@ from isthmus.bridge.lease.lease import RouteLease
 from isthmus.bridge.lease.settled_memory import KEPT_SECONDS, RECENT_SECONDS, SettledMemory
 from isthmus.bridge.lease.state import CLOSING_SECONDS, DRAIN_SECONDS, GIVE_BACK_SECONDS, OPEN_LIMIT_SECONDS
 from isthmus.bridge.lease.unsettled import UnsettledMap
-from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, Noted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End as RouteEnd
 from isthmus.bridge.route_spec import RouteSpec
@@ -371,6 +371,22 @@ def test_what_blocks_the_source_is_reported() -> None:
     assert route.report.blocked_by == 17
     route.on(Blocked(0))
     assert route.report.blocked_by == 0
+
+
+def test_what_the_source_wants_to_be_known_is_reported_until_it_is_over_or_the_source_is_lost() -> None:
+    route = running()
+    for end in (Noted(""), SourceLost("reset")):
+        route.on(Noted("a state waits"))
+        assert (route.report.note, route.report.state) == ("a state waits", RouteState.RUNNING)
+        route.on(end)
+        assert route.report.note == ""
+
+
+def test_what_the_source_left_undone_is_reported_beyond_the_end() -> None:
+    route = running(only_present=True)
+    route.on(Noted("a state waits"))
+    route.on(Exhausted())
+    assert (route.report.state, route.report.note) == (RouteState.ENDED, "a state waits")
 
 
 # ---- claims

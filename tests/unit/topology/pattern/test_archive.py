@@ -88,7 +88,8 @@ def test_a_stream_is_read_by_a_group_of_the_task_without_a_claim() -> None:
         ("source: ewr, queue: a, table: lake, spool: lake", "spool is the table's own folder"),
         ("source: ewr, queue: a, table: lake, filter: 'x = 1'", "filter goes with topic"),
         ("source: ewr, queue: a, table: lake, subscription: s", "subscription goes with topic"),
-        ("source: ewr, queue: a, table: lake, start: existing", "start goes with stream"),
+        ("source: ewr, queue: a, table: lake, start: now", "begins with what is there"),
+        ("source: ewr, topic: a, table: lake, start: existing", "start: existing cannot be"),
         (
             "source: ewr, topic: a, subscription: s, filter: 'x = 1', table: lake",
             "a subscription is emptied as a whole",

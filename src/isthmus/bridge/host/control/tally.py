@@ -118,4 +118,5 @@ def _rank(entry: tuple[int, RouteReport]) -> tuple[bool, bool, int]:
 
 def _left(report: RouteReport, error: str) -> RouteReport:
     state = RouteState.RETRYING if error else RouteState.ENDED
-    return replace(report, state=state, error=error, outstanding=0, head=0, window=0, lag_ms=0, paused="", blocked_by=0)
+    gone = replace(report, state=state, error=error, outstanding=0, head=0, window=0, lag_ms=0, paused="", blocked_by=0)
+    return replace(gone, note="") if error else gone

@@ -197,9 +197,10 @@ class MarkedReceiver(_Marked, Receiver):
         terms: LinkTerms | None = None,
         *,
         in_session: bool = False,
+        session_id: str | None = None,
     ) -> None:
         self._mark = mark
-        super().__init__(client, path, terms=terms, in_session=in_session)
+        super().__init__(client, path, terms=terms, in_session=in_session, session_id=session_id)
 
 
 class MarkedSender(_Marked, Sender):

@@ -22,13 +22,15 @@ from isthmus.connectors.servicebus.option import (
     place_faults,
     spec_of,
 )
-from isthmus.connectors.spec import Spec, parse_options
+from isthmus.connectors.spec import Kind, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
 __all__ = ["SOURCE", "TARGET", "PortSourceOptions", "read_source", "read_target"]
 
 _PLACE = ("connection", "host", "identity", "ca_file", "transport_type", "entity")
-_SOURCE = (*_PLACE, "lock_seconds", "sessions")
+_STATE = tuple(f"state_{name}" for name in (*_PLACE, "file"))
+_SOURCE = (*_PLACE, "lock_seconds", "sessions", *_STATE)
+_REFERENCES = ("connection", "state_connection")
 _TARGET = (
     *_PLACE,
     "origin",
@@ -43,20 +45,30 @@ _TARGET = (
 )
 
 
+def _option(description: str, default: Any = "", **declared: Any) -> Any:
+    return field(default=default, metadata={"setting": {"description": description, **declared}})
+
+
 @dataclass(frozen=True, slots=True)
 class PortSourceOptions(SourceOptions):
     """Options of a source on the port."""
 
-    sessions: int = field(
-        default=0,
-        metadata={
-            "setting": {
-                "description": "The entity requires sessions, and so many are held at once at most; 0: it has none.",
-                "minimum": 0,
-                "maximum": 500,
-            }
-        },
+    sessions: int = _option(
+        "The entity requires sessions, and so many are held at once at most; 0: it has none.", 0, minimum=0, maximum=500
     )
+    state_entity: str = _option("With sessions: the queue that their states are copied to; empty: they are not.")
+    state_connection: str = _option("With state_entity: as `connection`.", kind=Kind.REFERENCE, secret=True)
+    state_host: str = _option("With state_entity: as `host`.", kind=Kind.HOST)
+    state_identity: str = _option("With state_entity: as `identity`.", "default")
+    state_ca_file: str = _option("With state_entity: as `ca_file`.", kind=Kind.PATH)
+    state_transport_type: str = _option(
+        "With state_entity: as `transport_type`.", "amqp", kind=Kind.CHOICE, choices=("amqp", "websockets")
+    )
+    state_file: str = _option("With state_entity: file that keeps what was copied.", kind=Kind.PATH)
+
+    def state_target(self) -> SinkOptions:
+        """Where session states are copied to."""
+        return SinkOptions(**{name: getattr(self, f"state_{name}") for name in _PLACE})
 
 
 def _part(whole: Spec, title: str, names: tuple[str, ...]) -> Spec:
@@ -75,7 +87,12 @@ def read_source(options: Mapping[str, str]) -> PortSourceOptions:
     """
     values = _values(SOURCE, PortSourceOptions, options)
     made = PortSourceOptions(**values)
-    _check(SOURCE, list(place_faults(made)))
+    faults = list(place_faults(made))
+    if made.state_entity:
+        faults += [(f"session states: {message}", hint) for message, hint in place_faults(made.state_target())]
+        if not made.state_file or not made.sessions:
+            faults.append(("state_entity needs sessions and state_file", "write both, or remove it"))
+    _check(SOURCE, faults)
     return made
 
 
@@ -94,8 +111,7 @@ def read_target(options: Mapping[str, str]) -> SinkOptions:
 def _values(spec: Spec, whole: type[SourceOptions | SinkOptions], options: Mapping[str, str]) -> dict[str, Any]:
     passed_over = tuple(name for name in spec_of(whole).names() if name not in spec.names())
     values = parse_options(spec, options, ignore=SPARK_OPTIONS + passed_over)
-    values["connection"] = str(values["connection"])
-    return values
+    return values | {name: str(values[name]) for name in _REFERENCES if name in values}
 
 
 def _check(spec: Spec, faults: list[tuple[str, str]]) -> None:

@@ -160,12 +160,6 @@ def check_logs(task: TransferTask, document: Document) -> None:
         document.fault(
             task.places["dead_letter_stream"], "dead_letter_stream goes with a source that is a log", "remove it"
         )
-    elif task.start == "existing":
-        document.fault(
-            task.places.get("start", task.place),
-            "a subscription gets what is sent after it was made: only a log keeps what was before",
-            "write start: now",
-        )
     if any(each.to_log for each in task.transfers):
         _fault(task, _OF_TARGET, document)
         _check_order(task, document)

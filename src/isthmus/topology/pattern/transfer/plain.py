@@ -154,12 +154,6 @@ def check_plain(task: TransferTask, federation: Federation, document: Document) 
     _check_dead_letters(task, federation, document)
     if any(each.from_plain for each in task.transfers):
         _fault(task, "source", _OF_SOURCE, document)
-        if task.start == "existing" and "start" in task.places:
-            document.fault(
-                task.places["start"],
-                "what was published before is not kept for a new route: only a log keeps it",
-                "write start: now",
-            )
     for transfer in task.transfers:
         if transfer.from_plain and transfer.to_log and not transfer.to_topic:
             continue  # told by the checks of logs

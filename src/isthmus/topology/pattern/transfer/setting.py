@@ -86,16 +86,6 @@ AUDIT_SETTING = replace(
     "consumes: `isthmus verify` reads it.",
 )
 
-_START = Setting(
-    name="start",
-    kind=Kind.CHOICE,
-    choices=("now", "existing"),
-    default="now",
-    description="Which messages a new route begins with. `now`: those sent after `apply` made its subscription or its consumer group; "
-    "`existing`: all that are in a log then, too.",
-    example="now",
-)
-
 COMMON_TRANSFER = (
     TOPIC_SIZE,
     DUPLICATES,
@@ -107,11 +97,22 @@ COMMON_TRANSFER = (
     ),
     *LOG_SETTINGS,
     DEAD_LETTER_QUEUE,
-    *(_START if each.name == "start" else each for each in COMMON),
+    *COMMON,
     *COMMON_PLANNED,
 )
 
-DRAINED = tuple(each for each in COMMON_TRANSFER if each.name != "start")
+DRAINED = tuple(
+    replace(
+        each,
+        default="existing",
+        description="Which messages a new route begins with: `existing`, all that are there when it begins. `now` is refused: a task that empties "
+        "its source leaves nothing there.",
+        example="existing",
+    )
+    if each.name == "start"
+    else each
+    for each in COMMON_TRANSFER
+)
 """Of a task that empties its source: it begins with what is there."""
 
 

@@ -10,6 +10,8 @@ its next link: the owner still has it and does not hand it on twice, and what fo
 
 A session that another receiver holds is not offered; the others go on.
 
+A little over 400 lines: everything here is called from `_work`, in an order that matters.
+
 Invariants:
     I1. The credit of all links together never exceeds what the owner has granted and not been given.
     I2. Messages of one session are given in the session's order; between sessions there is none.
@@ -27,7 +29,7 @@ from typing import Any
 
 from isthmus.amqp.performative import Released
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Drained, Exhausted, Noted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
 from isthmus.connectors.servicebus.port.connection import peer_of
@@ -39,6 +41,7 @@ from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
 from isthmus.connectors.servicebus.port.session.link import SessionLink
+from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, StateCopier
 from isthmus.connectors.servicebus.port.session.turn import QUIET_SECONDS, HeldSession, SessionTurns, shares
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.spark.disposition import outcome_of
@@ -59,6 +62,8 @@ __all__ = ["SessionSource"]
 RETRY_SECONDS = 0.5
 # How long such requests may fail before the source counts as lost, and is reported so.
 REFUSED_SECONDS = 10.0
+# How long the end of a route that moves what is there waits for states that are not at the target yet.
+STATES_SECONDS = 10.0
 # AMQP sessions beside one for each Service Bus session: those of the management node, and of links that are being ended.
 _SPARE_AMQP_SESSIONS = 2
 # What ends one session, or the request for one, and nothing else.
@@ -77,7 +82,8 @@ class SessionSource(End):
     """
 
     def __init__(self, pool: ConnectionPool, key: int, options: PortSourceOptions, *, only_present: bool) -> None:
-        amqp_sessions = options.sessions + _SPARE_AMQP_SESSIONS
+        reads = READS_AT_ONCE if options.state_entity else 0
+        amqp_sessions = options.sessions + reads + _SPARE_AMQP_SESSIONS
         super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=amqp_sessions)
         self._clock = ArrivalClock(options.lock_seconds)
         self._has_learned = False
@@ -90,6 +96,9 @@ class SessionSource(End):
         self._links: dict[int, SessionLink] = {}  # served longest ago first
         self._last_number = 0
         self._refused_since = math.inf  # since when every request for a session was refused
+        self._states = StateCopier(pool, key, self.mark, options) if options.state_entity else None
+        self._states_by = math.inf  # with `only_present`: until when the end waits for states
+        self._noted = ""
 
     # ---- the port
 
@@ -125,7 +134,8 @@ class SessionSource(End):
             return due
         lock_seconds = self._clock.renewal_seconds
         due = min([due, *(link.deadline(lock_seconds) for link in self._links.values())])
-        due = min(due, self._turns.deadline(self._held(), self._capacity))
+        due = min(due, self._turns.deadline(self._held(), self._capacity), self._states_by)
+        due = min(due, self._states.deadline(now)) if self._states is not None else due
         return min(due, self._present.deadline()) if self._present is not None else due
 
     def grant(self, credit: int) -> None:
@@ -157,6 +167,8 @@ class SessionSource(End):
         self.pool.unmark(self.key)
         self.release(0, _LAST_POSITION)
         self._end_links(time.monotonic())
+        if self._states is not None:
+            self._states.close(time.monotonic())
         self.disconnect(time.monotonic())
 
     @property
@@ -180,6 +192,8 @@ class SessionSource(End):
             if look is not None:
                 return
             self.attached()
+            if self._states is not None:
+                self._states.opened(client)
             events.append(SourceOpened(client.namespace_id))
         for link in list(self._links.values()):
             # First: what a lost link settled last is known by then, should it come again over another.
@@ -188,6 +202,8 @@ class SessionSource(End):
                 self._link_lost(link, link.error, now)
         for link in list(self._links.values()):
             self._serve(link, events, now)
+        if self._states is not None:
+            self._copy_states(self._states, client, events, now)
         self._check_present(events, now)
         self._give_back(now)
         self._ask(client, now)
@@ -195,6 +211,13 @@ class SessionSource(End):
         for link in self._held_links():
             link.renew(now, lock_seconds, lambda: self._node.management(client))
         self._refill(now)
+
+    def _copy_states(self, states: StateCopier, client: Client, events: list[SourceEvent], now: float) -> None:
+        wall_ms = self._clock.wall_ms(now)
+        states.advance(client, lambda: self._node.management(client), self._account.unsettled_of, wall_ms, now)
+        if states.note != self._noted:
+            self._noted = states.note
+            events.append(Noted(self._noted))
 
     def _serve(self, link: SessionLink, events: list[SourceEvent], now: float) -> None:
         receiver = link.receiver
@@ -215,6 +238,8 @@ class SessionSource(End):
             sequences = sequences_of(run.payloads)
         except UNREADABLE as error:
             raise ProtocolError(f"'{self.path}': a delivery cannot be read: {error}") from None
+        if self._states is not None:
+            self._states.arrived(link.number, link.session_id)
         self._clock.read(run.payloads, now)
         if not self._has_learned:
             self._has_learned = True
@@ -270,6 +295,8 @@ class SessionSource(End):
             self._refused_since = math.inf
         del self._links[link.number]
         self._account.link_lost(link.number, now)
+        if self._states is not None:
+            self._states.link_lost(link.number)
         self._turns.refused(now, 0.0 if is_over else RETRY_SECONDS)
         link.close()
 
@@ -283,10 +310,14 @@ class SessionSource(End):
                 held.is_leaving = True
                 link.receiver.drain()
             self._update(link)
-            if held.may_close and not link.receiver.arrived:
+            if not held.may_close or link.receiver.arrived:
+                continue
+            if self._states is None or self._states.may_give_back(link.number, now):
                 del self._links[link.number]
                 self._account.link_closed(link.number, now)
                 link.close()
+                if self._states is not None:
+                    self._states.given_back(link.number)
 
     def _ask(self, client: Client, now: float) -> None:
         """Asks for sessions."""
@@ -304,9 +335,19 @@ class SessionSource(End):
         if not present.is_over:
             is_idle = not self._account.unsettled and not self._credit.draining and self._credit.left > 0
             self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
-        if present.is_over:
-            self._has_told_end = True
+        if present.is_over and self._are_states_copied(now):
+            self._has_told_end, self._states_by = True, math.inf
+            if self._states is not None and self._states.left != self._noted:
+                self._noted = self._states.left
+                events.append(Noted(self._noted))
             events.append(Exhausted())
+
+    def _are_states_copied(self, now: float) -> bool:
+        """Whether the end need not wait for states: they are at the target, or it has waited."""
+        if self._states is None or (self._states.is_done and not self._account.unsettled):
+            return True
+        self._states_by = min(self._states_by, now + STATES_SECONDS)
+        return now >= self._states_by
 
     # ---- credit
 
@@ -377,10 +418,13 @@ class SessionSource(End):
         if self._credit.draining:
             events.append(Drained())
         self._credit = OwnerCredit()
+        self._noted = ""
         events.append(SourceLost(str(error), is_fatal))
 
     def _end_links(self, now: float) -> None:
         self._node.link_lost()
+        if self._states is not None:
+            self._states.source_lost()
         if self._present is not None:
             self._present.link_lost()
         links, self._links = list(self._links.values()), {}

@@ -1,0 +1,309 @@
+"""Which session's state is read at the source, and set at the target, and when.
+
+What it is: the decisions of `session_state: copy`, from what was read, set and refused. What it is not: links (`state_link`), or the file
+in which it is kept what was copied (`state_memory`).
+
+Nobody but its holder can change the state of a session. What is read while the route holds a session is therefore its state behind every
+message of that hold. A session is *due* when its state may differ from what was copied: the route holds it and messages of it came, or
+its state was set since the last look. It stays due until its state was read and is at the target, over restarts too.
+
+A session that an application holds at the target cannot be set. It is tried again, later each time, and nothing else waits for it.
+
+Invariants:
+    I1. What was read last is set last: an older value is neither tried again nor ends what is due.
+    I2. A state that equals what was copied last is not set again, so that one that an application has set at the target since is kept.
+    I3. An empty state is set only where another one was copied before, and of a session of which none was copied one that the target has
+        already is kept: whoever lost what it knew overwrites nothing that an application has made of a state since.
+    I4. At most one state of a session is being set; values that wait take about `WAITING_BYTES` at most.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["NOTHING", "WAITING_BYTES", "Copied", "StateCopies", "StateToSet", "digest_of"]
+
+# A holder at the target gives its session back when its messages are done with, or after a while of silence.
+FIRST_RETRY_SECONDS = 0.5
+LAST_RETRY_SECONDS = 15.0
+# The states of so many bytes wait in memory; others are read again when it is their turn.
+WAITING_BYTES = 16 << 20
+# What has failed so often, within some 8 s, is told.
+TOLD_ATTEMPTS = 5
+
+NOTHING = b""
+"""The digest of no state."""
+
+
+def digest_of(state: bytes | None) -> bytes:
+    """By what two states are known to be equal; an empty state is none."""
+    return hashlib.blake2b(state, digest_size=16).digest() if state else NOTHING
+
+
+class StateToSet(NamedTuple):
+    """A state to set at the target; `number` names the attempt. `is_first`: only where the target has none."""
+
+    session_id: str
+    state: bytes | None
+    number: int
+    is_first: bool = False
+
+
+class Copied(NamedTuple):
+    """What has to be remembered of a session: what was copied last, and whether it is due all the same."""
+
+    session_id: str
+    digest: bytes
+    is_due: bool
+
+
+class _Phase(enum.Enum):
+    """What has to be done next."""
+
+    HELD = "the route holds the session, and what it read of it is not settled"
+    READ = "its state has to be read over a link of its own"
+    SET = "its state has to be set"
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    session_id: str
+    phase: _Phase
+    state: bytes | None = None
+    is_known: bool = False
+    """Whether `state` was read."""
+    is_reading: bool = False
+    """Whether it is being read over a link of its own."""
+    number: int = 0
+    """The attempt to set `state`; 0: none."""
+    attempts: int = 0
+    """How many came to nothing since the session is due."""
+    not_before: float = -math.inf
+    text: str = ""
+
+
+class StateCopies:
+    """The sessions of one route.
+
+    Args:
+        copied: by session, the digest of what was copied last.
+        due: sessions that are due.
+    """
+
+    def __init__(self, copied: Mapping[str, bytes], due: Iterable[str] = ()) -> None:
+        self._copied = dict(copied)
+        self._due = {each: _Session(each, _Phase.READ) for each in due}
+        # Sessions that may have something to do now, in their order, and later: looked at when it is their turn.
+        self._now: dict[_Session, None] = dict.fromkeys(self._due.values())
+        self._later: list[tuple[float, int, _Session]] = []
+        self._setting: set[str] = set()
+        self._late: dict[str, _Session] = {}
+        self._last_number = 0
+        self._waiting_bytes = 0
+
+    # ---- what happened
+
+    def held(self, session_id: str) -> bool:
+        """A message came of a session that the route holds; whether it was not due before."""
+        session = self._due.get(session_id)
+        if session is None:
+            self._due[session_id] = _Session(session_id, _Phase.HELD)
+            return True
+        self._forget_value(session)
+        session.phase, session.is_reading = _Phase.HELD, False
+        return False
+
+    def changed(self, session_id: str) -> bool:
+        """Its state was set lately; whether it was not due before."""
+        if session_id in self._due:
+            return False
+        session = self._due[session_id] = _Session(session_id, _Phase.READ)
+        self._now[session] = None
+        return True
+
+    def read(self, session_id: str, state: bytes | None, now: float) -> None:
+        """The state of a session was read; that of one that the route holds is set when its messages are settled."""
+        session = self._due.get(session_id)
+        if session is None:
+            return
+        self._forget_value(session)
+        if self._waiting_bytes and self._waiting_bytes + len(state or b"") > WAITING_BYTES:
+            self.failed(session_id, "the states of many other sessions wait", now)
+            return
+        session.state, session.is_known, session.is_reading = state or None, True, False
+        self._waiting_bytes += len(state or b"")
+        if session.phase is _Phase.READ:
+            session.phase = _Phase.SET
+            self._queue(session)
+
+    def settled(self, session_id: str) -> None:
+        """Everything of a session that the route holds is settled, or the route has given it back."""
+        session = self._due.get(session_id)
+        if session is not None and session.phase is _Phase.HELD:
+            session.phase = _Phase.SET if session.is_known else _Phase.READ
+            self._queue(session)
+
+    def lost(self, session_id: str) -> None:
+        """The route has lost a session: what it read of it may be older than what the next holder sets."""
+        session = self._due.get(session_id)
+        if session is not None and session.phase is _Phase.HELD:
+            self._forget_value(session)
+            session.phase = _Phase.READ
+            self._queue(session)
+
+    def was_set(self, told: StateToSet) -> Copied:
+        """The target has taken a state, or has one already that is kept (I3)."""
+        session_id, digest = told.session_id, digest_of(told.state)
+        self._setting.discard(session_id)
+        if digest == NOTHING:
+            self._copied.pop(session_id, None)
+        else:
+            self._copied[session_id] = digest
+        session = self._due.get(session_id)
+        if session is not None and session.number == told.number:
+            self._end(session)
+            return Copied(session_id, digest, is_due=False)
+        if session is not None:
+            self._queue(session)
+        return Copied(session_id, digest, is_due=session is not None)
+
+    def failed(self, session_id: str, text: str, now: float) -> None:
+        """What was under way for a session came to nothing; it is tried again."""
+        self._setting.discard(session_id)
+        session = self._due.get(session_id)
+        if session is None:
+            return
+        session.is_reading, session.number = False, 0
+        session.attempts += 1
+        session.not_before = now + min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(session.attempts - 1, 10))
+        session.text = text
+        if session.attempts >= TOLD_ATTEMPTS:
+            self._late[session_id] = session
+        if session.phase is _Phase.SET and self._has_much:
+            self._forget_value(session)  # what cannot be set for now keeps no other from being read
+            session.phase = _Phase.READ
+        self._queue(session)
+
+    def source_lost(self) -> None:
+        """The connection to the source is gone: what was being read is read again."""
+        for session in self._due.values():
+            if session.is_reading:
+                session.is_reading = False
+                self._queue(session)
+
+    def target_lost(self) -> None:
+        """The connection to the target is gone: what was being set is set again."""
+        for session_id in self._setting:
+            session = self._due.get(session_id)
+            if session is not None:
+                session.number = 0
+                self._queue(session)
+        self._setting.clear()
+
+    def forget_copied(self) -> None:
+        """Source or target is another namespace than before: nothing was copied."""
+        self._copied.clear()
+
+    # ---- what to do
+
+    def to_read(self, room: int, now: float) -> list[str]:
+        """The sessions to read over links of their own, `room` at most; they are being read then."""
+        found: list[str] = []
+        for session in self._turn(now):
+            if len(found) >= room or self._has_much:
+                break
+            if session.phase is _Phase.READ and not session.is_reading:
+                del self._now[session]
+                session.is_reading = True
+                found.append(session.session_id)
+        return found
+
+    def to_set(self, room: int, now: float) -> tuple[list[StateToSet], list[Copied]]:
+        """The states to set, `room` at most, which are being set then; and the sessions that are no longer due (I2, I3)."""
+        found: list[StateToSet] = []
+        done: list[Copied] = []
+        for session in self._turn(now):
+            if len(found) >= room:
+                break
+            if session.phase is not _Phase.SET or session.session_id in self._setting:
+                continue
+            copied = self._copied.get(session.session_id, NOTHING)
+            if digest_of(session.state) == copied:
+                self._end(session)
+                done.append(Copied(session.session_id, copied, is_due=False))
+                continue
+            del self._now[session]
+            self._last_number += 1
+            session.number = self._last_number
+            self._setting.add(session.session_id)
+            is_first = copied == NOTHING
+            found.append(StateToSet(session.session_id, session.state, session.number, is_first))
+        return found, done
+
+    def deadline(self) -> float:
+        """When there may be something to do though nothing happens; infinite where there is not."""
+        return self._later[0][0] if self._later else math.inf
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no session is due."""
+        return not self._due
+
+    @property
+    def note(self) -> str:
+        """What keeps states from being copied, for an operator; empty where nothing does."""
+        return _told(self._late)
+
+    @property
+    def left(self) -> str:
+        """What is not copied, for an operator, whatever the reason; empty where nothing is due."""
+        return _told(self._due)
+
+    # ---- bookkeeping
+
+    @property
+    def _has_much(self) -> bool:
+        return self._waiting_bytes >= WAITING_BYTES // 2
+
+    def _turn(self, now: float) -> list[_Session]:
+        """The sessions whose turn it is."""
+        while self._later and self._later[0][0] <= now:
+            session = heapq.heappop(self._later)[2]
+            if self._due.get(session.session_id) is session and session.not_before <= now:
+                self._now[session] = None
+        return list(self._now)
+
+    def _queue(self, session: _Session) -> None:
+        self._now.pop(session, None)
+        if session.phase is _Phase.HELD:
+            return
+        if session.not_before == -math.inf:
+            self._now[session] = None
+        else:
+            self._last_number += 1
+            heapq.heappush(self._later, (session.not_before, self._last_number, session))
+
+    def _end(self, session: _Session) -> None:
+        self._forget_value(session)
+        del self._due[session.session_id]
+        self._now.pop(session, None)
+        self._late.pop(session.session_id, None)
+
+    def _forget_value(self, session: _Session) -> None:
+        self._waiting_bytes -= len(session.state or b"")
+        session.state, session.is_known, session.number = None, False, 0
+
+
+def _told(sessions: Mapping[str, _Session]) -> str:
+    session = next(iter(sessions.values()), None)
+    if session is None:
+        return ""
+    others = f" and {len(sessions) - 1} more" if len(sessions) > 1 else ""
+    why = f": {session.text}" if session.text else ""
+    return f"the state of session '{session.session_id}'{others} is not copied yet{why}"

@@ -1,0 +1,174 @@
+"""What of a route's session states was copied, and what is due, over restarts.
+
+What it is: one file of lines that are appended, each a JSON array, and rewritten when most of them say nothing any more. It holds digests
+and no states. What it is not: the decisions (`state_copy`).
+
+| line | says |
+| --- | --- |
+| `["of", SOURCE]` | the identity of the source's namespace, which what follows is about |
+| `["to", TARGET]` | the identity of the target's namespace; where it was another one before, nothing was copied to it and nothing looked at |
+| `["due", SESSION]` | the state of the session may differ from what was copied |
+| `["copied", SESSION, DIGEST]` | this was copied last, and the session is not due; an empty digest: no state |
+| `["looked", MILLISECONDS]` | states that were set before that wall time have been seen |
+
+Lines are not synced one by one: a kill of the process loses none. After a power cut the last ones may be missing; then a state is copied
+again.
+
+Invariants:
+    I1. A line that a kill left incomplete is passed over, and so is one that cannot be read.
+    I2. Lines about another source count for nothing, and to another target nothing was copied.
+    I3. What the disk did not take is written with the next note that it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from isthmus.errors import StoreError
+from isthmus.whole_file import make_folder, write_file
+
+__all__ = ["StateMemory"]
+
+# A file of fewer lines is not rewritten.
+FEW_LINES = 2_000
+
+
+class StateMemory:
+    """The memory of one route.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        copied: by session, the digest of what was copied last; not of those without a state.
+        due: sessions that are due.
+        looked_ms: states that were set before that wall time have been seen; 0: none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._lines = 0
+        self._of = ""
+        self._to: str | None = None
+        self._is_mine = False
+        self.copied: dict[str, bytes] = {}
+        self.due: dict[str, None] = {}
+        self.looked_ms = 0
+
+    def open(self, source: str) -> None:
+        """Reads what is known about a source's namespace, by its identity, and takes notes from then on.
+
+        Raises:
+            StoreError: the file cannot be read or written.
+        """
+        self.close()
+        self._of = source
+        self._clear()
+        try:
+            make_folder(self._path.parent)
+            content = self._path.read_bytes() if self._path.exists() else b""
+            for line in content.splitlines():
+                self._lines += 1
+                with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
+                    self._take(json.loads(line))
+            self._rewrite()
+        except OSError as error:
+            raise self._error(error) from None
+
+    @property
+    def target(self) -> str | None:
+        """The identity of the target's namespace; None while none was noted."""
+        return self._to
+
+    def note_target(self, target: str) -> None:
+        """The identity of the target's namespace. Where it was another one before, nothing was copied and nothing looked at.
+
+        Raises:
+            StoreError: the file cannot be written; so it is with all notes.
+        """
+        if self._to != target:
+            self._append(["to", target])
+
+    def note_due(self, session_id: str) -> None:
+        """A session is due."""
+        self._append(["due", session_id])
+
+    def note_copied(self, session_id: str, digest: bytes, *, is_due: bool) -> None:
+        """What was copied last; whether the session is due all the same."""
+        self._append(["copied", session_id, digest.hex()])
+        if is_due:
+            self._append(["due", session_id])
+
+    def note_looked(self, wall_ms: int) -> None:
+        """States that were set before that time have been seen."""
+        self._append(["looked", wall_ms])
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # ---- lines
+
+    def _take(self, line: Any) -> None:
+        kind = line[0]
+        if kind == "of":
+            self._is_mine = str(line[1]) == self._of
+        elif not self._is_mine:
+            return
+        elif kind == "to":
+            if self._to not in (None, str(line[1])):
+                self.copied.clear()
+                self.looked_ms = 0
+            self._to = str(line[1])
+        elif kind == "due":
+            self.due[str(line[1])] = None
+        elif kind == "copied":
+            session_id, digest = str(line[1]), bytes.fromhex(line[2])
+            self.due.pop(session_id, None)
+            if digest:
+                self.copied[session_id] = digest
+            else:
+                self.copied.pop(session_id, None)
+        elif kind == "looked":
+            self.looked_ms = int(line[1])
+
+    def _append(self, line: list[Any]) -> None:
+        self._take(line)
+        self._lines += 1
+        text = _text(line)
+        try:
+            is_long = self._lines > max(FEW_LINES, 4 * (len(self.copied) + len(self.due)))
+            if is_long or self._descriptor < 0 or os.write(self._descriptor, text) < len(text):
+                self._rewrite()
+        except OSError as error:
+            self.close()  # the next note writes all of them
+            raise self._error(error) from None
+
+    def _rewrite(self) -> None:
+        lines: list[list[Any]] = [["of", self._of], *([] if self._to is None else [["to", self._to]])]
+        lines += [["copied", name, digest.hex()] for name, digest in self.copied.items()]
+        lines += [["due", name] for name in self.due]
+        lines += [["looked", self.looked_ms]] if self.looked_ms else []
+        self.close()
+        write_file(self._path, b"".join(map(_text, lines)))
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._lines, self._is_mine = len(lines), True
+
+    def _clear(self) -> None:
+        self.copied.clear()
+        self.due.clear()
+        self.looked_ms, self._lines, self._is_mine, self._to = 0, 0, False, None
+
+    def _error(self, error: OSError) -> StoreError:
+        return StoreError(f"session states in {self._path}: {error.strerror or error}")
+
+
+def _text(line: list[Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,166 @@
+"""The target's side of `session_state: copy`: takes a session for a moment, and sets its state.
+
+What it is: the connection to the target's namespace, opened again when it is lost, and the states that are being set over it. What it is
+not: the link that messages go over, which another process has, or the decision what is set when (`state_copy`).
+
+Invariants:
+    I1. At most `AT_ONCE` sessions of the target are taken at a time.
+    I2. Each state that was given to `set` comes out of `take` once, unless the connection is lost: then `poll` tells so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from isthmus.bridge.backoff import Backoff
+from isthmus.connectors.servicebus.port.connection import Peer
+from isthmus.connectors.servicebus.port.end import End, Step
+from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.connectors.servicebus.port.session.state_copy import StateToSet
+from isthmus.connectors.servicebus.port.session.state_link import StateLink, sets
+from isthmus.errors import (
+    IsthmusError,
+    LockLostError,
+    MessageTooLargeError,
+    OperationTimeoutError,
+    QuotaExceededError,
+    ServerBusyError,
+)
+from isthmus.transport import Client, Management
+
+__all__ = ["AT_ONCE", "SetState", "StateTarget"]
+
+# Each takes three round trips: at 60 ms some 90 sessions a second.
+AT_ONCE = 16
+RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.5, 30.0
+# What is wrong with one session, or its state; the others go on.
+_OF_ONE_SESSION = (LockLostError, MessageTooLargeError, QuotaExceededError, OperationTimeoutError, ServerBusyError)
+# AMQP sessions beside one for each session: that of the management node, and of links that are being ended.
+_SPARE_AMQP_SESSIONS = 4
+
+
+class SetState(NamedTuple):
+    """What became of a state: `text` is empty where it is set."""
+
+    told: StateToSet
+    text: str
+
+
+class StateTarget(End):
+    """The target.
+
+    Args:
+        pool: what it belongs to.
+        key: of the source that it serves.
+        path: the queue.
+        peer: where it is.
+    """
+
+    def __init__(self, pool: ConnectionPool, key: int, path: str, peer: Peer) -> None:
+        super().__init__(pool, key, path, peer, sessions=AT_ONCE + _SPARE_AMQP_SESSIONS)
+        self.text = ""  # why no state can be set
+        self._management: Management | None = None
+        self._links: dict[StateToSet, StateLink] = {}
+        self._done: list[SetState] = []
+        self._backoff = Backoff(RETRY_SECONDS, RETRY_LIMIT_SECONDS)
+        self._open_at = -math.inf
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether states can be set."""
+        return self.step is Step.ATTACHED and self.fault is None
+
+    @property
+    def identity(self) -> str:
+        """Of the namespace, once it is open."""
+        return self.client.namespace_id if self.client is not None else ""
+
+    @property
+    def room(self) -> int:
+        """How many more can be set now."""
+        return AT_ONCE - len(self._links) if self.is_ready else 0
+
+    def attach(self, client: Client) -> None:
+        """Nothing is attached before a state is to be set."""
+        self.attached()
+        self.mark()
+
+    def set(self, told: StateToSet, now: float) -> None:
+        """Begins to set a state."""
+        client = self.client
+        assert client is not None
+        try:
+            ask = sets(told.session_id, told.state, is_first=told.is_first)
+            self._links[told] = StateLink(told.session_id, ask, self.mark, client, self.path, now)
+        except IsthmusError as error:
+            self._done.append(SetState(told, str(error)))
+            self.fail(error)
+
+    def take(self) -> list[SetState]:
+        """What became of states since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    def poll(self, now: float) -> bool:
+        """Goes on; False: the connection is lost, and with it what is being set."""
+        self.check_time(now)
+        if self.step is Step.CLOSED and now >= self._open_at:
+            self.open()
+        if self.is_ready:
+            try:
+                self._work(now)
+            except IsthmusError as error:
+                self.fail(error)
+        if self.fault is None:
+            return True
+        self.text = f"at the target: {self.fault}"
+        self._open_at = now + self._backoff.next()
+        self._end_links()
+        self.disconnect(now)
+        return False
+
+    def _work(self, now: float) -> None:
+        for told, link in list(self._links.items()):
+            if not link.advance(now, self._node):
+                continue
+            error = link.error
+            if error is None:
+                self._backoff.reset()
+                self.text = text = ""
+            elif link.is_taken:
+                text = f"another receiver holds it at the target, '{self.path}'"
+            elif isinstance(error, _OF_ONE_SESSION):
+                text = f"at the target: {error}"
+            else:
+                raise error
+            del self._links[told]
+            link.close()
+            self._done.append(SetState(told, text))
+
+    def _node(self) -> Management:
+        assert self.client is not None
+        management = self._management
+        if management is None or management.error is not None or management.client is not self.client:
+            management = self._management = Management(self.client, self.path)
+        return management
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though nothing came."""
+        if self.step is Step.CLOSED:
+            return self._open_at
+        due = self.step_deadline(now)
+        return min([due, *(link.limit for link in self._links.values())])
+
+    def close(self, now: float) -> None:
+        """Ends it; what is being set comes to nothing, or not."""
+        self._end_links()
+        self.disconnect(now)
+
+    def _end_links(self) -> None:
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
+        management, self._management = self._management, None
+        if management is not None and management.client.error is None:
+            management.close()

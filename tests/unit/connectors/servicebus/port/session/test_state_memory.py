@@ -1,0 +1,134 @@
+"""What is known of session states over restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from isthmus.connectors.servicebus.port.session import state_memory
+from isthmus.connectors.servicebus.port.session.state_copy import NOTHING, digest_of
+from isthmus.connectors.servicebus.port.session.state_memory import StateMemory
+from isthmus.errors import StoreError
+
+A = digest_of(b"a")
+
+
+def opened(path: Path, source: str = "source", target: str = "target") -> StateMemory:
+    memory = StateMemory(path)
+    memory.open(source)
+    memory.note_target(target)
+    return memory
+
+
+def test_what_was_noted_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "orders.jsonl"
+    memory = opened(path)
+    memory.note_due("s")
+    memory.note_due("é\n\x00")
+    memory.note_due("t")
+    memory.note_copied("s", A, is_due=False)
+    memory.note_copied("u", A, is_due=True)
+    memory.note_copied("t", NOTHING, is_due=False)
+    memory.note_looked(17)
+    again = opened(path)  # the first one was killed
+    assert again.copied == {"s": A, "u": A}
+    assert list(again.due) == ["é\n\x00", "u"]
+    assert (again.looked_ms, again.target) == (17, "target")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_that_a_kill_left_incomplete_is_passed_over_i1(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    opened(path).note_due("s")
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut] + b'["due","x')
+        memory = opened(path)
+        memory.note_due("later")
+        assert "later" in opened(path).due
+        assert set(memory.due) <= {"s", "later"}
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", "[]", "1", '["copied","s"]', '["copied","s","zz"]', '["looked","x"]', "\xff", '["due"]']
+)
+def test_lines_that_say_nothing_are_passed_over_i1(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "orders.jsonl"
+    opened(path).note_due("s")
+    path.write_bytes(path.read_bytes() + line.encode("latin-1") + b'\n["due","t"]\n')
+    assert list(opened(path).due) == ["s", "t"]
+
+
+def test_another_source_begins_anew_i2(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    memory.note_due("s")
+    memory.note_copied("t", A, is_due=False)
+    other = opened(path, source="other")
+    assert (other.copied, other.due, other.looked_ms) == ({}, {}, 0)
+
+
+def test_to_another_target_nothing_was_copied_i2(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    memory.note_copied("t", A, is_due=False)
+    memory.note_due("s")
+    memory.note_looked(17)
+    other = opened(path, target="other")
+    assert (other.copied, list(other.due), other.looked_ms) == ({}, ["s"], 0)
+    again = opened(path, target="other")
+    assert (again.copied, list(again.due), again.looked_ms, again.target) == ({}, ["s"], 0, "other")
+
+
+def test_the_file_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_memory, "FEW_LINES", 20)
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    for number in range(1000):
+        memory.note_due("s")
+        memory.note_copied("s", digest_of(str(number).encode()), is_due=False)
+    assert len(path.read_bytes().splitlines()) <= 21
+    assert opened(path).copied == {"s": digest_of(b"999")}
+
+
+def test_what_the_disk_did_not_take_comes_with_the_next_note_i3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(StoreError, match="No space left"):
+            memory.note_due("s")
+    memory.note_due("t")
+    assert list(opened(path).due) == ["s", "t"]
+
+
+def test_a_line_that_was_written_in_part_is_written_again_i3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    write = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
+        memory.note_due("s")
+    assert list(opened(path).due) == ["s"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    memory = StateMemory(tmp_path / "file" / "orders.jsonl")
+    with pytest.raises(StoreError, match="session states in"):
+        memory.open("source")
+    with pytest.raises(StoreError):
+        memory.note_due("s")
+
+
+def test_no_state_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    memory.note_copied("s", digest_of(b"secret"), is_due=False)
+    assert b"secret" not in path.read_bytes()
+    assert all(isinstance(json.loads(line), list) for line in path.read_bytes().splitlines())
