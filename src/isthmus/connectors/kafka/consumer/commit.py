@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 
@@ -39,6 +39,7 @@ class Commits:
         self._seconds = seconds
         self._confirmed: dict[int, int] = {}
         self._outstanding: dict[int, int] = {}
+        self._waiting: set[int] = set()  # partitions that could not be committed when it was time
         self._since = 0.0
         self._due = 0.0  # 0: nothing has been settled
 
@@ -53,19 +54,23 @@ class Commits:
 
     def came_free(self) -> None:
         """What held a commit up does not exist any more."""
-        self._due = self._due or _AT_ONCE
+        self._due = _AT_ONCE
 
     @property
     def due(self) -> float:
         """When `begin` has something to do, unless a commit has no answer yet; infinite where nothing has been settled."""
         return self._due or math.inf
 
-    def begin(self, now: float) -> dict[int, int]:
-        """The offsets to commit now, by partition; empty: it is not time."""
+    def begin(self, now: float, without: Collection[int] = ()) -> dict[int, int]:
+        """The offsets to commit now, by partition; empty: it is not time. Those of partitions in `without` have to wait."""
+        if self._waiting.difference(without):
+            self.came_free()
         if not 0 < self._due <= now or (self._outstanding and now < self._since + ANSWER_SECONDS):
             return {}
         self._due = 0.0
-        self._outstanding = self.unconfirmed()
+        found = self.unconfirmed()
+        self._waiting = found.keys() & without
+        self._outstanding = {number: offset for number, offset in found.items() if number not in self._waiting}
         self._since = now
         return dict(self._outstanding)
 
@@ -97,6 +102,7 @@ class Commits:
         for number in partitions:
             self._confirmed.pop(number, None)
             self._outstanding.pop(number, None)
+            self._waiting.discard(number)
 
     def reset(self) -> None:
         """The consumer is used no more: no answer will come."""

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,14 +38,18 @@ class Committer:
         self._commits = commits
         self._lock = lock
 
-    def commit(self, consumer: Any) -> None:
+    def commit(self, consumer: Any, without: Collection[int] = ()) -> None:
         """Commits what is due, without waiting for the answer.
+
+        Args:
+            consumer: whose offsets they are.
+            without: partitions of which nothing is committed yet.
 
         Raises:
             KafkaException: the commit cannot be made.
         """
         with self._lock:
-            commits = self._commits.begin(time.monotonic())
+            commits = self._commits.begin(time.monotonic(), without)
         if not commits:
             return
         try:
@@ -65,6 +70,20 @@ class Committer:
         refused = next((each.error for each in answers if each.error is not None), None)
         if refused is not None:
             raise KafkaException(refused)
+
+    def commit_settled(self, consumer: Any, partitions: Collection[int], without: Callable[[int], bool]) -> None:
+        """Commits what is settled of partitions that are left; what is not committed comes again to their next reader.
+
+        Args:
+            consumer: whose offsets they are.
+            partitions: which.
+            without: of which of them nothing is committed.
+        """
+        with self._lock:
+            commits = self._commits.unconfirmed(each for each in partitions if not without(each))
+        if commits:
+            with contextlib.suppress(KafkaException):
+                self.commit_now(consumer, commits)
 
     def commit_last(
         self, consumer: Any, deadline: float, is_spent: Callable[[], bool], without: Collection[int] = ()

@@ -1,8 +1,7 @@
 """The thread that reads a topic: its consumer, and the offsets that it commits.
 
-What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
-reads no more than was granted. What it is not: the port (`source`), what was read and is not settled (`delivered`), the decision when to
-commit what (`commit`), or a commit's call (`committer`), which this thread makes.
+What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return.
+What it is not: the port (`source`), what was read and is not settled (`delivered`), when what is committed (`commit`, `committer`).
 Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
@@ -14,11 +13,10 @@ Invariants:
     I3. Of partitions that were handed over nothing is given or committed any more.
     I4. With `only_present` nothing is given that came after the first opening.
     I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
-    I6. A topic that was made again, or truncated, is read from where it begins again by the next consumer, after what was under way has
-        been given back: offsets name other records.
+    I6. A topic that was made again, or truncated, is read from its begin by the next consumer, after what was under way was given back.
     I7. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
-    I8. Where the group has no offset, that of its begin is committed before it has read anything: with `start=latest` a record that comes
-        before the first commit is not passed over by the next reader.
+    I8. With `start=latest` the offset of the begin is committed at once: a record that comes then is not passed over by the next reader.
+    I9. Records of a call that failed are read again, by the next consumer.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, consumer_settings, error_of, look_at
+from isthmus.connectors.kafka.cluster import consumer_settings, error_of, look_at
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
@@ -172,9 +170,9 @@ class ConsumerThread(threading.Thread):
             self._read()
             if self._consumer is not None:
                 if text := self._removed.look(self._consumer, time.monotonic()):
-                    self._lose_more(text)
-                if not self._removed.is_asking:
-                    self._committer.commit(self._consumer)
+                    self._lose_removed(text)  # committed once it is taken
+                elif not self._removed.is_asking:
+                    self._committer.commit(self._consumer, self._removed.unlooked)
             self._serve_dead()
         except KafkaException as error:
             self._lose(error_of(error.args[0], self._options.topic))
@@ -182,10 +180,9 @@ class ConsumerThread(threading.Thread):
             self._lose(error)
         except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is, or the route stands still
             self._lose(ConnectionLostError(f"topic '{self._options.topic}': {type(error).__name__}: {error}"))
-        if self._lost_text is not None:
-            text, is_fatal = self._lost_text
-            self._lost_text = None
-            self._tell(SourceLost(text, is_fatal))
+        lost, self._lost_text = self._lost_text, None
+        if lost is not None:
+            self._tell(SourceLost(*lost))
             with self._is_due:
                 while not self._wants_open and not self._stops:
                     self._is_due.wait()
@@ -199,10 +196,13 @@ class ConsumerThread(threading.Thread):
         if self._lost_text is None or not error.retryable:
             self._lost_text = str(error), not error.retryable
 
-    def _lose_more(self, text: str) -> None:
-        """Told beside what it is lost for: it is told once."""
-        before, is_fatal = self._lost_text or ("", False)
-        self._lost_text = f"{before}; {text}" if before else text, is_fatal
+    def _lose_removed(self, text: str) -> None:
+        """Told beside what it is lost for: it is told once, and no reader finds it again."""
+        if text and self._stops:
+            _log.error("%s", text)
+        elif text:
+            before, is_fatal = self._lost_text or ("", False)
+            self._lost_text = f"{before}; {text}" if before else text, is_fatal
 
     # ---- connecting
 
@@ -223,13 +223,8 @@ class ConsumerThread(threading.Thread):
                     "error_cb": self._heard,
                 }
             )
-            if present is not None and present.ends is None:
-                present.ends = {
-                    number: self._consumer.get_watermark_offsets(
-                        TopicPartition(options.topic, number), timeout=LOOK_SECONDS
-                    )[1]
-                    for number in range(view.partitions)
-                }
+            if present is not None:
+                present.look(self._consumer, options.topic, view.partitions)
             self._consumer.subscribe(
                 [options.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_partitions
             )
@@ -251,7 +246,10 @@ class ConsumerThread(threading.Thread):
     def _discard(self) -> None:
         """A consumer that was shut out of its group, or has failed permanently, is not used again."""
         consumer, self._consumer, self._is_spent = self._consumer, None, False
-        self._forget(list(self._delivered.account.partitions))
+        numbers = list(self._delivered.account.partitions)
+        self._revoked(
+            consumer, [TopicPartition(self._options.topic, each) for each in numbers]
+        )  # it may be a member still
         with self._is_due:
             self._commits.reset()
         with contextlib.suppress(KafkaException, RuntimeError):
@@ -271,20 +269,27 @@ class ConsumerThread(threading.Thread):
                 room = self._delivered.queue.room
         if room > 0:
             self._pause.resume(consumer, self._delivered.account.partitions)
-            messages = consumer.consume(1, POLL_SECONDS)
+            messages = self._consume(1, POLL_SECONDS)
             if messages and room > 1:
                 more = min(room - 1, BATCH, max(1, BATCH_BYTES // self._delivered.record_bytes))
-                messages += consumer.consume(more, 0)
+                messages += self._consume(more, 0)
         elif not self._pause.pause(consumer, self._delivered.account.partitions, time.monotonic()):
             return
         else:  # what is paused gives no records; hand-overs of partitions and commits are served all the same
-            messages = consumer.consume(1, 0)
+            messages = self._consume(1, 0)
             if not messages:
                 with self._is_due:
                     if self._delivered.queue.room <= 0 and not self._stops and not self._delivered.rewind:
                         self._is_due.wait(POLL_SECONDS)
         if messages:
             self._take_in(messages)
+
+    def _consume(self, count: int, seconds: float) -> list[Any]:
+        try:
+            return list(self._consumer.consume(count, seconds))
+        except Exception:
+            self._is_spent = True  # it may be behind records that nobody got (I9)
+            raise
 
     def _take_in(self, messages: Sequence[Any]) -> None:
         with self._is_due:
@@ -350,11 +355,8 @@ class ConsumerThread(threading.Thread):
 
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = [each.partition for each in partitions]
-        with self._is_due:
-            commits = self._commits.unconfirmed(each for each in numbers if not self._removed.asks(each))
-        if commits:
-            with contextlib.suppress(KafkaException):  # they come again to their new reader
-                self._committer.commit_now(consumer, commits)
+        self._lose_removed(self._removed.look_at(consumer, numbers))
+        self._committer.commit_settled(consumer, numbers, self._removed.asks)
         self._pause.leave(consumer, numbers)
         self._forget(numbers)
 
@@ -379,7 +381,7 @@ class ConsumerThread(threading.Thread):
     # ---- the end
 
     def _close_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
+        consumer, self._consumer, self._stops = self._consumer, None, True
         deadline = time.monotonic() + CLOSE_SECONDS
         with contextlib.suppress(KafkaException, RuntimeError, IsthmusError):
             if self._delivered.dead is not None:
@@ -394,7 +396,7 @@ class ConsumerThread(threading.Thread):
         with self._is_due:
             self._delivered.note_awaited()
         with contextlib.suppress(RuntimeError):
-            if time.monotonic() < deadline and (untold := self._removed.last_look(consumer)):
-                _log.error("%s", untold)  # the group may be behind it, and no reader finds it any more
+            if time.monotonic() < deadline:
+                self._lose_removed(self._removed.last_look(consumer))
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()

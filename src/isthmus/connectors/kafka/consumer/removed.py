@@ -12,13 +12,16 @@ Invariants:
     I2. A look that gets no answer is taken again; it holds up the reading for `LOOK_SECONDS` twice at most.
     I3. Every range is looked at, however many come between two looks, and also where its partition is handed over meanwhile: the offset
         that was committed may be behind it, and no other reader finds it.
-    I4. While it is not known where the group was, nothing may be committed (`is_asking`): the answer would be behind the loss.
+    I4. While it is not known where the group was, nothing may be committed (`is_asking`): the answer would be behind the loss. Nor of a
+        partition of which a range waits for its look (`unlooked`): a reader that is killed meanwhile has told nobody, and the next one
+        finds the range only where the group is before it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -29,8 +32,9 @@ __all__ = ["AGAIN_SECONDS", "MOST_RANGES", "SPACING_SECONDS", "RemovedRecords"]
 
 LOOK_SECONDS = 2.0
 LAST_SECONDS = 1.0
-# A compacted topic has gaps all the time.
-SPACING_SECONDS = 10.0
+# A compacted topic has gaps all the time: a look is taken at most so often, and takes a twentieth of the time where the cluster is far.
+SPACING_SECONDS = 1.0
+_SPACING_FACTOR = 20
 # After so long a look is taken again that got no answer.
 AGAIN_SECONDS = 1.0
 # After so many of one partition a look is taken at once: two megabytes.
@@ -57,10 +61,12 @@ class RemovedRecords:
 
     Args:
         topic: its name.
+        clock: what tells how long a look takes, in seconds.
     """
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic = topic
+        self._clock = clock
         # Partitions of which it is not known where the group was, with the offset that came first.
         self._unknown: dict[int, int | None] = {}
         self._begins: dict[int, int] = {}  # by partition of which nothing has come yet, where the group was
@@ -80,9 +86,14 @@ class RemovedRecords:
         """Whether it is not known yet where the group was (I4)."""
         return bool(self._unknown)
 
+    @property
+    def unlooked(self) -> Collection[int]:
+        """The partitions of which something did not come that has not been looked for (I4)."""
+        return self._wanted.keys()
+
     def asks(self, partition: int) -> bool:
-        """Whether it is not known yet where the group was in a partition (I4)."""
-        return partition in self._unknown
+        """Whether it is not known yet where the group was in a partition, or what did not come (I4)."""
+        return partition in self._unknown or partition in self._wanted
 
     def first(self, partition: int, came: int) -> None:
         """The first record of a partition that was assigned came; what is removed behind it later is not lost."""
@@ -119,12 +130,14 @@ class RemovedRecords:
         """What is lost, as far as it has not been told; empty where nothing is, or it is not time to look."""
         if now < self._due or not (self._unknown or self._wanted):
             return ""
-        self._due = now + SPACING_SECONDS
+        began = self._clock()
         with contextlib.suppress(KafkaException):
             self._ask_group(consumer, LOOK_SECONDS)
-        if self._unknown:
-            self._due = now + AGAIN_SECONDS
-        return self._look(consumer, now, LOOK_SECONDS)
+        found = self._look(consumer, list(self._wanted), LOOK_SECONDS)
+        is_done = not (self._unknown or self._wanted)
+        took = self._clock() - began
+        self._due = now + (max(SPACING_SECONDS, _SPACING_FACTOR * took) if is_done else AGAIN_SECONDS)
+        return found
 
     def last_ask(self, consumer: Any) -> frozenset[int]:
         """The partitions of which it is not known where the group was, asked once more: of these nothing is committed at the end (I4)."""
@@ -132,18 +145,22 @@ class RemovedRecords:
             self._ask_group(consumer, LAST_SECONDS)
         return frozenset(self._unknown)
 
+    def look_at(self, consumer: Any, partitions: Iterable[int]) -> str:
+        """What is lost of partitions that are handed over, as far as there is an answer: of the others nothing is committed (I4)."""
+        return self._look(consumer, [each for each in partitions if each in self._wanted], LAST_SECONDS)
+
     def last_look(self, consumer: Any) -> str:
         """What is lost of what has not been looked at yet."""
-        return self._look(consumer, 0.0, LAST_SECONDS)
+        return self._look(consumer, list(self._wanted), LAST_SECONDS)
 
-    def _look(self, consumer: Any, now: float, seconds: float) -> str:
+    def _look(self, consumer: Any, partitions: Iterable[int], seconds: float) -> str:
         removed: list[str] = []
         compacted: list[str] = []
-        for number in list(self._wanted):
+        for number in partitions:
             try:
                 low = int(consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=seconds)[0])
             except KafkaException:
-                self._due = now + AGAIN_SECONDS
+                self._wanted[number] = self._wanted.pop(number)  # the others have their turn first, the next time
                 break
             wanted = self._wanted.pop(number)
             stops = [(each.first, low if each.stop is None else min(low, each.stop)) for each in wanted]

@@ -99,3 +99,14 @@ def test_a_consumer_that_is_spent_leaves_no_commit_outstanding(rig: Rig) -> None
     assert not rig.commits.is_outstanding
     rig.settle(10, 19)
     assert rig.begin() == {0: 20}
+
+
+def test_a_partition_that_has_to_wait_is_committed_as_soon_as_it_may_be(rig: Rig) -> None:
+    rig.settle(0, 9)
+    rig.settle(0, 4, partition=1)
+    rig.now += COMMIT_SECONDS
+    assert rig.commits.begin(rig.now, without={0}) == {1: 5}
+    rig.commits.answered({1: 5}, (), rig.now)
+    assert rig.commits.begin(rig.now, without={0}) == {}
+    rig.settle(5, 5, partition=1)
+    assert rig.commits.begin(rig.now) == {0: 10, 1: 6}

@@ -139,7 +139,7 @@ def test_i3_a_gap_is_told_where_its_partition_is_handed_over_or_the_reader_ends(
     assert removed.look(consumer, 0.0) == ""
     removed.gap(0, 5, 8)
     removed.forget([0])
-    assert removed.look(consumer, 1.0) == ""
+    assert removed.look(consumer, SPACING_SECONDS / 2) == ""
     assert "records 5 to 7" in removed.last_look(consumer)
 
 
@@ -149,3 +149,26 @@ def test_of_partitions_that_are_somebody_elses_the_group_is_not_asked() -> None:
     removed.forget([0])
     assert removed.look(consumer, 0.0) == ""
     assert consumer.looks == 0
+
+
+def test_i4_nothing_is_committed_behind_a_gap_before_the_look_at_it() -> None:
+    """A kill would leave it untold: the next reader begins behind it."""
+    removed, consumer = RemovedRecords("t"), Consumer({}, {0: 20, 1: 20})
+    assert removed.look(consumer, 0.0) == ""
+    removed.gap(0, 30, 35)
+    assert "records 30 to 34" not in removed.look(consumer, 0.0)
+    removed.gap(1, 8, 25)
+    assert set(removed.unlooked) == {1}
+    assert removed.asks(1)
+    assert "records 8 to 19" in removed.look_at(consumer, [0, 1])
+    assert not removed.unlooked
+
+
+def test_looks_take_a_twentieth_of_the_time_where_the_cluster_is_far() -> None:
+    times = iter([0.0, 0.5])
+    removed, consumer = RemovedRecords("t", lambda: next(times)), Consumer({}, {0: 0})
+    removed.gap(0, 1, 2)
+    removed.look(consumer, 0.0)
+    removed.gap(0, 3, 4)
+    removed.look(consumer, 9.9)
+    assert consumer.looks == 1
