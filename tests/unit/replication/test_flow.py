@@ -45,7 +45,9 @@ class Entities:
         self.held: dict[str, list[bytes]] = {name: [] for name in names}
         self.moves: dict[str, list[tuple[str, int, str]]] = {}
 
-    def put(self, place: str, number: int, *hops: tuple[str, int], body: bytes = b"", at_ms: int = 1) -> None:
+    def put(
+        self, place: str, number: int, *hops: tuple[str, int], body: bytes = b"", at_ms: int = 1, sequence: int = 0
+    ) -> None:
         """A message under a number; `hops`: entity and number of each that it was copied from."""
         own: dict[str, object] = {}
         if hops:
@@ -56,7 +58,7 @@ class Entities:
             own[DIGEST] = digest(b"", body)
         held = self.held.setdefault(place, [])
         annotations = {
-            Symbol("x-opt-sequence-number"): Long(len(held) + 1),
+            Symbol("x-opt-sequence-number"): Long(sequence or len(held) + 1),
             Symbol("x-opt-enqueue-sequence-number"): Long(number),
             Symbol("x-opt-enqueued-time"): Timestamp(at_ms),
         }
@@ -206,13 +208,27 @@ COPY = route("ewr/in/Subscriptions/r", "jfk/in")
 KEPT = "ewr/in/Subscriptions/audit"
 
 
-def test_a_copy_whose_time_at_the_target_is_over_is_not_lost() -> None:
+@pytest.mark.parametrize(
+    ("present", "is_shown"),
+    [
+        pytest.param([3], True, id="of both the number is absent"),
+        pytest.param([2], False, id="one never stood there"),
+        pytest.param([], False, id="nothing tells"),
+    ],
+)
+def test_a_copy_whose_time_is_over_is_expired_only_where_the_target_shows_that_it_stood_there(
+    present: list[int], is_shown: bool
+) -> None:
     entities = Entities(KEPT, str(COPY.source), "jfk/in/Subscriptions/audit")
-    for number, at_ms in ((1, 1_000), (2, 900_000)):
+    for number, at_ms in ((1, 1_000), (2, 1_000), (3, 900_000), (4, 910_000)):
         entities.put(KEPT, number, at_ms=at_ms)
+    for sequence in present:
+        entities.put("jfk/in/Subscriptions/audit", sequence, ("ewr/in", 3), at_ms=900_000, sequence=sequence)
     going = flow("ewr/in", "jfk/in/Subscriptions/audit", COPY, witness=KEPT, expires_ms=60_000)
     result = entities.audit(going, routes=[COPY], now_ms=930_000)
-    assert counts(result, "copy_expired", "lost") == {"copy_expired": 1, "lost": 1}
+    found = counts(result, "copy_expired", "consumed", "lost")
+    lost = 1 if present else 2
+    assert found == {"copy_expired": 2 * is_shown, "consumed": 2 * (not is_shown), "lost": lost}
 
 
 @pytest.mark.parametrize("changes", [True, False])

@@ -383,14 +383,18 @@ def _doubt(
     undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
 ) -> None:
     """Of what is missing, what cannot be called lost."""
+    over: set[int] = set()
     for number in missing:
         enqueued_ms = origin.originals.enqueued_ms(number)
         if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
-            undelivered.copy_expired.add(number)
+            over.add(number)
         elif 0 < origin.originals.ends_ms(number) < began_ms:
             undelivered.ended.add(number)
         elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
+    # Where fewer numbers are absent at the target, some copies never stood there, or were the last ones, which leave no trace.
+    is_shown = len(over) <= reading.absent_before + reading.absent_between
+    (undelivered.copy_expired if is_shown else undelivered.consumed).update(over)
 
 
 def _read_on(

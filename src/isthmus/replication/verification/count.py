@@ -58,7 +58,7 @@ COUNTS = (
     Count(
         "copy_expired",
         Verdict.CLEAN,
-        "the time for which the task lets copies live at the target is over",
+        "the time for which the task lets copies live at the target is over, and so many numbers are absent there",
     ),
     Count("resent", Verdict.CLEAN, "dead letters that were sent again: they entered again, and count as that message"),
     Count(
@@ -69,7 +69,7 @@ COUNTS = (
     Count(
         "consumed",
         Verdict.UNCLEAR,
-        "the copy may have been taken out of the subscription that was read, or a step completed the message, or it was lost",
+        "the copy may have been taken out of the subscription that was read, or have expired without a trace, or a step completed the message, or it was lost",
     ),
     Count("ended", Verdict.UNCLEAR, "found nowhere, and their time to live was over before the reading began"),
     Count(
