@@ -116,11 +116,12 @@ def asked(source: str, target: str) -> int:
     return sum(not reason(source, target, name) for name in SCENARIOS)
 
 
-def make_suite(openers: Mapping[str, EndOpener]) -> Any:
+def make_suite(openers: Mapping[str, EndOpener], pair: Callable[..., SystemPair] = SystemPair) -> Any:
     """The fixture `suite` of a module: starts those systems that the selected tests need, and runs these tests.
 
     Args:
         openers: of its systems, by kind.
+        pair: makes a pair of them.
     """
 
     @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def make_suite(openers: Mapping[str, EndOpener]) -> Any:
                 for kind, opener in openers.items()
                 if any(kind in each[:2] for each in wanted)
             }
-            made = Suite(ends, wanted)
+            made = Suite(ends, wanted, pair)
             stack.callback(made.close)
             yield made
 
@@ -194,10 +195,17 @@ class Suite:
     Args:
         ends: systems that run, by kind.
         wanted: source, target and name of each scenario.
+        pair: makes a pair of systems.
     """
 
-    def __init__(self, ends: Mapping[str, SystemEnd], wanted: Sequence[tuple[str, str, str]]) -> None:
+    def __init__(
+        self,
+        ends: Mapping[str, SystemEnd],
+        wanted: Sequence[tuple[str, str, str]],
+        pair: Callable[..., SystemPair] = SystemPair,
+    ) -> None:
         self._ends = ends
+        self._pair = pair
         self.seconds: dict[tuple[str, str, str], float] = {}
         self._results: dict[tuple[str, str, str], Future[None]] = {each: Future() for each in wanted}
         self._thread = threading.Thread(target=self._run, name="conformance")
@@ -225,7 +233,7 @@ class Suite:
         source, target, name = case
         began = time.monotonic()
         try:
-            pair = SystemPair(self._ends[source], self._ends[target], f"{source[0]}{target[0]}.{name}"[:150])
+            pair = self._pair(self._ends[source], self._ends[target], f"{source[0]}{target[0]}.{name}"[:150])
             if shared is not None:
                 pair.restart = lambda side: shared.restart()  # type: ignore[method-assign]
             try:

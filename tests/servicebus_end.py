@@ -104,7 +104,7 @@ class ServiceBusEnd:
         made = Proxy(server.ports["amqp"])
         with self._lock:
             self._number += 1
-            name = f"CONFORMANCE_{os.getpid()}_{self._number}"
+            name = f"CONFORMANCE_{os.getpid()}_{id(self)}_{self._number}"
         os.environ[name] = server.connection_string.replace(f":{server.ports['amqp']}", f":{made.port}")
         return made, {"connection": f"env:{name}"}
 
