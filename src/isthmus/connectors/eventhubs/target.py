@@ -82,7 +82,7 @@ class EventHubsTarget(End):
         self._ordinals: dict[int | None, dict[int, int]] = {}  # of each link: its ordinal, the delivery's
         self._flight = Flight()
         self._waiting: deque[_Part] = deque()
-        self._credit = 0
+        self._credit = 0  # as it was told, less what was sent since
         self._no_credit_since = math.inf
         self._has_work = False  # copies have been made
 
@@ -137,6 +137,7 @@ class EventHubsTarget(End):
         if self.step is not Step.ATTACHED or self.fault is not None:
             return
         groups = (send.payloads,) if send.is_envelope else [(payload,) for payload in send.payloads]
+        self._credit -= len(groups)
         for group in groups:
             self._add(group)
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import uuid
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from isthmus.amqp import codec, section
 from isthmus.message import name as names
@@ -32,11 +32,16 @@ class NoDeviceError(ValueError):
 
 
 class ToDevice(NamedTuple):
-    """A message to a device; feedback names it by `message_id` and `device`."""
+    """A message to a device; feedback names it by `place`."""
 
     payload: bytes
     device: str
     message_id: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """MessageId and device."""
+        return self.message_id, unquote(self.device)
 
 
 class Feedback(NamedTuple):
@@ -46,6 +51,11 @@ class Feedback(NamedTuple):
     device: str
     status: str
     description: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """MessageId and device: an address may have its id percent-encoded, as some SDKs write it, or as it is."""
+        return self.message_id, unquote(self.device)
 
 
 def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:

@@ -80,6 +80,8 @@ class IotHubTarget(End):
             error = next((each.error for each in ends if each.error is not None), None)
             if error is not None:
                 self.fail(error)
+        elif sender is not None and self.step is Step.ATTACHED:
+            self._take_outcomes(sender)  # they came before the connection was lost
         events += self._flight.take()
         if self.step is Step.ATTACHED and self.fault is None and sender is not None:
             credit = sender.sendable
@@ -119,6 +121,7 @@ class IotHubTarget(End):
             return
         for payload in send.payloads:
             ordinal = self._flight.begin(1)
+            self._credit -= 1
             try:
                 made = to_device(payload, self.settings.device, asks=self._asks)
             except NoDeviceError as error:
@@ -130,9 +133,8 @@ class IotHubTarget(End):
                 self.mark()
                 continue
             if self._asks:  # feedback may come before the hub's own answer
-                self._awaited.setdefault((made.message_id, made.device), []).append(ordinal)
+                self._awaited.setdefault(made.place, []).append(ordinal)
             self._sent[sender.send((made.payload,))] = ordinal, made
-            self._credit -= 1
 
     def close(self) -> None:
         """Ends it."""
@@ -176,7 +178,7 @@ class IotHubTarget(End):
                 except (CodecError, IndexError, ValueError):
                     records = []
                 for each in records:
-                    place = each.message_id, each.device
+                    place = each.place
                     if place not in self._awaited:
                         continue
                     is_ours = True
@@ -195,7 +197,7 @@ class IotHubTarget(End):
             receiver.grant(_FEEDBACK_CREDIT)
 
     def _forget(self, made: ToDevice, ordinal: int) -> None:
-        awaited = self._awaited.get((made.message_id, made.device), [])
+        awaited = self._awaited.get(made.place, [])
         if ordinal in awaited:
             awaited.remove(ordinal)
         if not awaited:

@@ -66,7 +66,7 @@ class RabbitTarget(End):
         self._limit_bytes = options.max_message_bytes
         self._flight = Flight()
         self._was_told = self._is_blocked = False
-        self._told_credit = 0
+        self._told_credit = 0  # less what was sent since
 
     # ---- the port
 
@@ -125,6 +125,7 @@ class RabbitTarget(End):
         parts: list[bytes] = []
         for group in groups:
             ordinal = flight.begin(len(group))
+            self._told_credit -= 1
             for payload in group:
                 record = self._record(payload, frame_bytes)
                 if isinstance(record, Refusal):

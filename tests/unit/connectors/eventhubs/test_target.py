@@ -1,0 +1,61 @@
+"""isthmus.connectors.eventhubs.target: what it tells of its credit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Granted, Outcome, Send
+from isthmus.connectors.eventhubs.option import read_target
+from isthmus.connectors.eventhubs.pool import HubPool
+from isthmus.connectors.eventhubs.target import EventHubsTarget
+from isthmus.connectors.servicebus.port.end import Step
+from isthmus.errors import IsthmusError
+
+CREDIT = 3
+
+
+class Sender:
+    """A link that grants so many deliveries."""
+
+    error = None
+
+    def __init__(self) -> None:
+        self.sendable = CREDIT
+        self.sent = 0
+        self.outcomes: deque[tuple[int, int, IsthmusError | None]] = deque()
+
+    def send(self, payloads: tuple[bytes, ...], *, message_format: int = 0) -> int:
+        self.sendable -= 1
+        self.sent += 1
+        return self.sent - 1
+
+    def answer(self) -> None:
+        """All is accepted, and the credit is there again."""
+        self.outcomes.append((0, self.sent - 1, None))
+        self.sendable = CREDIT
+
+
+@pytest.fixture
+def target() -> Iterator[EventHubsTarget]:
+    pool = HubPool()
+    options = read_target({"connection": "env:HUB", "topic": "t", "checkpoints": "c", "partitioning": "single"})
+    made = EventHubsTarget(pool, 1, options, "")
+    made.step = Step.ATTACHED
+    made._senders = {0: Sender()}  # type: ignore[dict-item]
+    made._ordinals = {0: {}}
+    yield made
+    made._senders = {}
+    pool.close()
+
+
+def test_credit_that_came_back_is_told_though_it_is_what_it_was_before(target: EventHubsTarget) -> None:
+    """The machine counts down with each delivery: untold, it would wait for ever for credit that is there."""
+    assert list(target.poll(0.0)) == [Granted(CREDIT)]
+    target.send(Send([section.encode_message(b"x")] * CREDIT))
+    target._senders[0].answer()  # type: ignore[attr-defined]
+    assert list(target.poll(0.0)) == [Outcome(0, CREDIT - 1), Granted(CREDIT)]
+    assert list(target.poll(0.0)) == []
