@@ -222,7 +222,7 @@ class Drain:
         if step is Step.SPLIT:
             self._limit_count = max(1, len(batch.payloads) // 2)
         elif step is Step.SET_ASIDE:
-            self._source.set_aside(batch, self._error)
+            self._source.set_aside(batch, _plain(self._error))
             self._refused += 1
             _log.error(
                 "a message is refused for itself and set aside: entity=%s error=%s", self._lane.entity, self._error
@@ -239,3 +239,8 @@ class Drain:
     def _message_limit(self) -> int:
         """The largest message that can be delivered: it travels in a batch."""
         return min(self._lane.max_message_bytes, self._lane.max_batch_bytes) - _ENVELOPE_BYTES
+
+
+def _plain(text: str) -> str:
+    """Text that every source can keep. What it could not keep, e.g. a NUL that the namespace quotes, would be sent and refused for ever."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

@@ -67,7 +67,8 @@ def judge(what: str, answer: Answer, secret: str = "") -> Refusal | None:
         return None
     hint = _HINTS.get(status, "the address leads elsewhere; write that one" if 300 <= status < 400 else "")
     said = answer.text(secret)
-    words = scrub(f"{what}: {status} {answer.reason}" + (f": {said}" if said else "") + (f"; {hint}" if hint else ""))
+    reason = answer.reason.replace(secret, "***") if secret else answer.reason
+    words = scrub(f"{what}: {status} {reason}" + (f": {said}" if said else "") + (f"; {hint}" if hint else ""))
     if status in _BUSY or status >= 500:
         raise BusyError(Refusal(RefusalKind.BLOCKED, str(status), words), retry_after(answer.headers))
     if status in _FATAL or status < 400:

@@ -94,6 +94,15 @@ def test_a_message_that_is_refused_for_itself_shows_that_the_namespace_permits_s
     assert drain.state().refused == 1
 
 
+def test_a_reason_that_quotes_what_no_database_keeps_is_kept_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL takes no NUL, and SQLite no half of a surrogate pair: the message would be sent and refused for ever."""
+    source, reasons = FailingSource([]), list[str]()
+    monkeypatch.setattr(source, "set_aside", lambda batch, reason: reasons.append(reason))
+    drain = Drain(source, cast("Lane", cast("Any", NoLane())))
+    drain._follow(Batch([b"one"]), Attempt(ValueError("no session 'a\0b\ud800'"), Failure.REFUSED, was_sent=True))
+    assert reasons == ["ValueError: no session 'a\\x00b\\ud800'"]
+
+
 def test_what_a_process_was_forbidden_is_forgotten_when_another_may_deliver(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one empties the outbox, and this one would learn nothing more."""
     monkeypatch.setattr(drain_module, "_AGAIN_SECONDS", 0.001)

@@ -55,7 +55,7 @@ def test_copies_of_two_messages_with_one_id_have_two() -> None:
 
 
 def test_i2_no_text_holds_the_secret(tmp_path: Path) -> None:
-    answer = Answer(400, "Bad Request", {}, f'{{"authorization": "{SECRET}"}}'.encode())
+    answer = Answer(400, f"Bad {SECRET}", {}, f'{{"authorization": "{SECRET}"}}'.encode())
     refusal = judge("POST x", answer, SECRET)
     assert refusal is not None
     assert SECRET not in str(refusal)
