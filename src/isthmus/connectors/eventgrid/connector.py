@@ -17,7 +17,7 @@ from isthmus.connectors.eventgrid.target import EventGridRequester
 from isthmus.connectors.listen.option import ListenOptions
 from isthmus.connectors.listen.source import ListenSource
 from isthmus.connectors.pull.source import PullSource
-from isthmus.connectors.request.target import RequestTarget
+from isthmus.connectors.request.target import RequestPool, RequestTarget
 
 __all__ = ["CONNECTOR", "EventGridConnector", "EventGridSources", "EventGridTargets"]
 
@@ -50,7 +50,7 @@ class EventGridSources(EndPool):
         )
 
 
-class EventGridTargets(EndPool):
+class EventGridTargets(RequestPool):
     """The targets of one process."""
 
     def target(self, key: int, options: Mapping[str, str], *, origin_identity: str = "") -> Target:

@@ -14,7 +14,7 @@ from isthmus.connectors.http.mapping import to_messages
 from isthmus.connectors.http.option import read_source, read_target
 from isthmus.connectors.http.target import HttpRequester
 from isthmus.connectors.listen.source import ListenSource
-from isthmus.connectors.request.target import RequestTarget
+from isthmus.connectors.request.target import RequestPool, RequestTarget
 
 __all__ = ["CONNECTOR", "HttpConnector", "HttpSources", "HttpTargets"]
 
@@ -33,7 +33,7 @@ class HttpSources(EndPool):
         return ListenSource(self, key, read_source(options), read=to_messages, only_present=only_present)
 
 
-class HttpTargets(EndPool):
+class HttpTargets(RequestPool):
     """The targets of one process."""
 
     def target(self, key: int, options: Mapping[str, str], *, origin_identity: str = "") -> Target:

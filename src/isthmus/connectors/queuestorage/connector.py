@@ -13,7 +13,7 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.pull.source import PullSource
 from isthmus.connectors.queuestorage.option import read_source, read_target
-from isthmus.connectors.request.target import RequestTarget
+from isthmus.connectors.request.target import RequestPool, RequestTarget
 from isthmus.extra import require
 
 __all__ = ["CONNECTOR", "QueueStorageConnector", "QueueStorageSources", "QueueStorageTargets"]
@@ -44,7 +44,7 @@ class QueueStorageSources(EndPool):
         )
 
 
-class QueueStorageTargets(EndPool):
+class QueueStorageTargets(RequestPool):
     """The targets of one process."""
 
     def target(self, key: int, options: Mapping[str, str], *, origin_identity: str = "") -> Target:

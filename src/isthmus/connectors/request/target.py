@@ -25,10 +25,22 @@ from isthmus.connectors.request.requester import Requester
 from isthmus.connectors.request.threads import RequestThreads
 from isthmus.errors import InvalidArgumentError
 
-__all__ = ["RequestTarget"]
+__all__ = ["RequestPool", "RequestTarget"]
 
 # Messages that wait for a thread; enough that none waits for the loop.
 CREDIT = 1000
+
+
+class RequestPool(EndPool):
+    """The targets of one process.
+
+    Attributes:
+        pauses: until when systems asked to wait, by identity and entity.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: dict[tuple[str, str], float] = {}
 
 
 class RequestTarget:
@@ -46,7 +58,7 @@ class RequestTarget:
 
     def __init__(
         self,
-        pool: EndPool,
+        pool: RequestPool,
         key: int,
         requester: Callable[[], Requester],
         *,
@@ -75,7 +87,7 @@ class RequestTarget:
         self._disconnect()
         requester = self._make_requester()
         self._entity = requester.entity
-        self._threads = RequestThreads(requester, self._parallel, lambda: self._pool.mark(self._key))
+        self._threads = RequestThreads(requester, self._parallel, lambda: self._pool.mark(self._key), self._pool.pauses)
         self._threads.start()
 
     def poll(self, now: float) -> Sequence[TargetEvent]:

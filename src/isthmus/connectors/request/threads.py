@@ -4,7 +4,7 @@ What it is: a queue of messages, a few threads that take batches from it, and th
 
 Invariants:
     I1. With one thread, requests are made in the order of the messages, and the next one after the answer to the one before.
-    I2. Nothing is sent before what a system asked to wait for has passed.
+    I2. Nothing is sent before what a system asked to wait for has passed, over openings too, which the bridge begins again meanwhile.
     I3. After a failure nothing more is sent; what has no answer is given up.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.request.requester import BusyError, Requester, RequestError
@@ -32,15 +32,23 @@ class RequestThreads:
         requester: makes the requests.
         parallel: threads, and so requests at a time.
         wake: called when there is something to take.
+        pauses: until when systems asked to wait, by identity and entity, of all threads of the process.
 
     Attributes:
         identity: of the system; None until it has answered.
         lost: why nothing more is sent; None while all is well.
     """
 
-    def __init__(self, requester: Requester, parallel: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        requester: Requester,
+        parallel: int,
+        wake: Callable[[], None],
+        pauses: MutableMapping[tuple[str, str], float] | None = None,
+    ) -> None:
         self._requester = requester
         self._wake = wake
+        self._pauses = {} if pauses is None else pauses
         self._condition = threading.Condition()
         self._queue: deque[tuple[int, bytes]] = deque()
         self._answers: list[tuple[int, Refusal | None]] = []
@@ -101,6 +109,7 @@ class RequestThreads:
                     if self._is_stopped:
                         return
                     self.identity = identity
+                    self._wait_until = self._pauses.get((identity, self._requester.entity), 0.0)
                     for thread in self._threads[1:]:
                         thread.start()
                 self._wake()
@@ -122,6 +131,7 @@ class RequestThreads:
             with self._condition:
                 pause = min(error.seconds, LONGEST_WAIT_SECONDS)
                 self._wait_until = max(self._wait_until, time.monotonic() + pause)
+                self._pauses[self.identity or "", self._requester.entity] = self._wait_until
                 self._answers += [
                     (ordinal, error.answered.get(at, error.refusal)) for at, (ordinal, _) in enumerate(batch)
                 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 import pytest
 
@@ -109,9 +109,9 @@ class Fake:
         pass
 
 
-def run(fake: Fake, *payloads: bytes) -> RequestThreads:
+def run(fake: Fake, *payloads: bytes, pauses: MutableMapping[tuple[str, str], float] | None = None) -> RequestThreads:
     news = threading.Semaphore(0)
-    threads = RequestThreads(fake, 1, news.release)
+    threads = RequestThreads(fake, 1, news.release, pauses)
     for number, payload in enumerate(payloads):
         threads.send(number, [payload])
     threads.start()
@@ -145,6 +145,26 @@ def test_i2_what_a_system_asks_to_wait_is_waited() -> None:
     assert fake.times[1] - fake.times[0] >= 0.2
     threads.stop()
     threads.join(60)
+
+
+def test_i2_what_a_system_asks_to_wait_is_waited_over_openings() -> None:
+    """A route whose target takes nothing for half a minute is opened again; a system may ask for more."""
+    busy = Refusal(RefusalKind.BLOCKED, "429", "later")
+    pauses: dict[tuple[str, str], float] = {}
+    fake = Fake(BusyError(busy, 3600.0))
+    threads = run(fake, b"a", pauses=pauses)
+    assert wait(threads, 1) == [(0, busy)]
+    threads.stop()
+    threads.join(60)
+    until = pauses["identity", "x"]
+    assert until > time.monotonic() + 200
+    threads = run(fake, b"a", pauses=pauses)
+    while threads.identity is None:
+        time.sleep(0.001)
+    assert threads.waits_until == until
+    threads.stop()
+    threads.join(60)
+    assert len(fake.sent) == 1
 
 
 def test_i3_after_a_failure_nothing_more_is_sent() -> None:
