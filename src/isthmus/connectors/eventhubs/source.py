@@ -83,6 +83,7 @@ class EventHubsSource(End):
             only_present=only_present,
             keeps=bool(options.dead_letter_topic),
             seconds=options.checkpoint_seconds,
+            holds_gaps=True,
         )
         self._thread = thread(lambda: open_store(options), self._wake)
         self._dead = (
@@ -271,6 +272,7 @@ class EventHubsSource(End):
                 f"event hub '{self.path}' was made again; it is read once the events of the one before that are under way have an outcome"
             )
         self._made_again.clear()
+        self._losses.reads_again(again)
         first = {number: each.checkpoint for number, each in openings.items() if each.checkpoint is not None}
         if first and self._group is not None:
             self._thread.write(self._group, first)

@@ -4,13 +4,15 @@ What it is: what was told, and the look that tells whether sequence numbers that
 (`isthmus.connectors.eventhubs.source`), or the account of what was read (`reading`).
 
 Invariants:
-    I1. A range is told once, before anything behind it is given: each method that finds one raises, and finds it known the next time.
+    I1. An event is told once, before anything behind it is given: each method that finds some raises, and finds them known the next time.
+    I2. So is that a partition was made again, each time that it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from isthmus.bridge.index_set import IndexSet
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.opening import Opening
 from isthmus.connectors.eventhubs.partition.reading import Reading
@@ -33,13 +35,19 @@ class Losses:
         self._path = path
         self._reading = reading
         self._mark = mark
-        self._told: set[tuple[int, int]] = set()  # partition, and last sequence number; -1: it was made again
+        self._told: dict[int, IndexSet] = {}  # by partition
+        self._remade: set[int] = set()  # partitions of which it was told
         self._look: HubLook | None = None
         self._looked_at: dict[int, list[tuple[int, int]]] = {}  # gaps that there were when it began
 
     def knows_of_remake(self, number: int) -> None:
         """That a partition was made again has been told."""
-        self._told.add((number, -1))
+        self._remade.add(number)
+        self._told.pop(number, None)  # its sequence numbers name other events
+
+    def reads_again(self, numbers: Iterable[int]) -> None:
+        """Partitions that were made again are read from their beginning from now on."""
+        self._remade.difference_update(numbers)
 
     def check_openings(self, openings: Mapping[int, Opening]) -> None:
         """Fails an opening once for what is lost; the next one continues behind it.
@@ -49,9 +57,10 @@ class Losses:
         """
         texts = []
         for number, each in openings.items():
-            if each.lost is not None and self._is_news(number, each.lost[1]):
-                texts.append(_text(number, *each.lost))
-            elif each.begins_again and self._is_news(number, -1):
+            if each.lost is not None:
+                texts += self._news(number, *each.lost)
+            elif each.begins_again and number not in self._remade:
+                self.knows_of_remake(number)
                 texts.append(
                     f"partition {number}: the checkpoint is behind the last event; the event hub was made again, and is read from its "
                     "beginning"
@@ -79,9 +88,7 @@ class Losses:
         lost = []
         for number, view in look.views.items():
             for first, stop in self._taken(number):
-                last = min(stop, view.begin) - 1
-                if first <= last and self._is_news(number, last):
-                    lost.append(_text(number, first, last))
+                lost += self._news(number, first, min(stop, view.begin) - 1)
         if look.error is not None:
             raise look.error
         if lost:
@@ -101,14 +108,17 @@ class Losses:
             self._reading.gaps[number] = later
         return seen
 
-    def _is_news(self, number: int, last: int) -> bool:
-        known = (number, last) in self._told
-        self._told.add((number, last))
-        return not known
-
-
-def _text(partition: int, first: int, last: int) -> str:
-    return (
-        f"partition {partition}: events {first} to {last} were removed by the retention before they were read, and are lost; reading "
-        f"continues at {last + 1}"
-    )
+    def _news(self, number: int, first: int, last: int) -> list[str]:
+        """What of a range has not been told yet (I1); it is told now."""
+        told, news = self._told.setdefault(number, IndexSet()), IndexSet()
+        if first <= last:
+            news.add(first, last + 1)
+        for start, stop in told:
+            news.remove(start, stop)
+        for start, stop in news:
+            told.add(start, stop)
+        return [
+            f"partition {number}: events {start} to {stop - 1} were removed by the retention before they were read, and are lost; reading "
+            f"continues at {last + 1}"
+            for start, stop in news
+        ]

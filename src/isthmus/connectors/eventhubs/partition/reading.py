@@ -11,6 +11,7 @@ Invariants:
         read: none is before the one that the link asked for.
     I5. What was read before an event that cannot be read is given.
     I6. A partition that was made again is read once what the owner has of the one before is settled or given back: positions name both.
+    I7. With `holds_gaps` no checkpoint is behind a gap of which it is not known whether something was removed: the next reader finds it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Reading:
         only_present: give only what was at the first opening.
         keeps: whether messages that were taken are kept until they are settled, to be set aside.
         seconds: how often a checkpoint is written at most.
+        holds_gaps: whether what is in `gaps` is not known yet; the owner takes out what is.
 
     Attributes:
         account: what was read and is not settled; offsets are sequence numbers.
@@ -79,7 +81,9 @@ class Reading:
         kept: messages by position, where they may have to be set aside.
     """
 
-    def __init__(self, reader: PayloadReader, *, only_present: bool, keeps: bool, seconds: float) -> None:
+    def __init__(
+        self, reader: PayloadReader, *, only_present: bool, keeps: bool, seconds: float, holds_gaps: bool = False
+    ) -> None:
         self.account = OffsetAccount()
         self.queue = ReadQueue()
         self.present = Present() if only_present else None
@@ -88,6 +92,7 @@ class Reading:
         self.gaps: dict[int, list[tuple[int, int]]] = {}
         self.kept: dict[int, bytes] | None = {} if keeps else None
         self._reader = reader
+        self._holds_gaps = holds_gaps
         self._commits = Commits(self.account, seconds)
         self._offsets: dict[int, deque[tuple[int, str]]] = {}
         self._done: dict[int, tuple[int, str]] = {}  # the last event of each partition that is done with
@@ -274,7 +279,7 @@ class Reading:
 
     def begin_commit(self, now: float) -> dict[int, Checkpoint]:
         """The checkpoints to write now; empty: it is not time. `written` answers."""
-        asked = self._commits.begin(now)
+        asked = self._commits.begin(now, self._limits())
         if not asked:
             return {}
         self._asked = asked
@@ -286,7 +291,12 @@ class Reading:
 
     def unconfirmed(self) -> dict[int, Checkpoint]:
         """The checkpoints that are not known to be written."""
-        return self._checkpoints(self._commits.unconfirmed())
+        return self._checkpoints(self._commits.unconfirmed(limits=self._limits()))
+
+    def _limits(self) -> dict[int, int]:
+        """By partition, where the first of its gaps begins (I7)."""
+        gaps = self.gaps if self._holds_gaps else {}
+        return {number: min(start for start, _ in each) for number, each in gaps.items() if each}
 
     def written(self, checkpoints: Mapping[int, Checkpoint], *, failed: bool, now: float) -> None:
         """A write has been answered: the one that `begin_commit` gave, or one of an opening."""

@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 
@@ -24,6 +24,7 @@ COMMIT_SECONDS = 0.5
 # A commit without an answer for so long gets none: librdkafka gives up a request after `socket.timeout.ms`, one minute.
 ANSWER_SECONDS = 90.0
 _AT_ONCE = 1e-9  # above 0, which means that nothing is due
+_NO_LIMITS: Mapping[int, int] = {}
 
 
 class Commits:
@@ -39,7 +40,7 @@ class Commits:
         self._seconds = seconds
         self._confirmed: dict[int, int] = {}
         self._outstanding: dict[int, int] = {}
-        self._waiting: set[int] = set()  # partitions that could not be committed when it was time
+        self._held: dict[int, int] = {}  # partitions that were committed up to their limit at most when it was time
         self._since = 0.0
         self._due = 0.0  # 0: nothing has been settled
 
@@ -61,22 +62,28 @@ class Commits:
         """When `begin` has something to do, unless a commit has no answer yet; infinite where nothing has been settled."""
         return self._due or math.inf
 
-    def begin(self, now: float, without: Collection[int] = ()) -> dict[int, int]:
-        """The offsets to commit now, by partition; empty: it is not time. Those of partitions in `without` have to wait."""
-        if self._waiting.difference(without):
+    def begin(self, now: float, limits: Mapping[int, int] = _NO_LIMITS) -> dict[int, int]:
+        """The offsets to commit now, by partition, none beyond its limit; empty: it is not time."""
+        if any(number not in limits for number in self._held):
             self.came_free()
+        elif any(limits[number] > limit for number, limit in self._held.items()):
+            self.settled(now)
         if not 0 < self._due <= now or (self._outstanding and now < self._since + ANSWER_SECONDS):
             return {}
         self._due = 0.0
         found = self.unconfirmed()
-        self._waiting = found.keys() & without
-        self._outstanding = {number: offset for number, offset in found.items() if number not in self._waiting}
+        self._held = {number: limits[number] for number, offset in found.items() if limits.get(number, offset) < offset}
+        self._outstanding = self.unconfirmed(limits=limits) if self._held else found
         self._since = now
         return dict(self._outstanding)
 
-    def unconfirmed(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """The offsets that the cluster has not confirmed, by partition."""
+    def unconfirmed(
+        self, partitions: Iterable[int] | None = None, limits: Mapping[int, int] = _NO_LIMITS
+    ) -> dict[int, int]:
+        """The offsets that the cluster has not confirmed, by partition, none beyond its limit."""
         found = self._account.to_commit(partitions)
+        if limits:
+            found = {number: min(offset, limits.get(number, offset)) for number, offset in found.items()}
         return {number: offset for number, offset in found.items() if offset > self._confirmed.get(number, -1)}
 
     def answered(self, offsets: Mapping[int, int], failed: Iterable[int], now: float) -> None:
@@ -102,7 +109,7 @@ class Commits:
         for number in partitions:
             self._confirmed.pop(number, None)
             self._outstanding.pop(number, None)
-            self._waiting.discard(number)
+            self._held.pop(number, None)
 
     def reset(self) -> None:
         """The consumer is used no more: no answer will come."""

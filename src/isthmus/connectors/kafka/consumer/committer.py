@@ -49,7 +49,7 @@ class Committer:
             KafkaException: the commit cannot be made.
         """
         with self._lock:
-            commits = self._commits.begin(time.monotonic(), without)
+            commits = self._commits.begin(time.monotonic(), dict.fromkeys(without, -1))
         if not commits:
             return
         try:

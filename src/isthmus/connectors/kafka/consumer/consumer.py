@@ -246,10 +246,8 @@ class ConsumerThread(threading.Thread):
     def _discard(self) -> None:
         """A consumer that was shut out of its group, or has failed permanently, is not used again."""
         consumer, self._consumer, self._is_spent = self._consumer, None, False
-        numbers = list(self._delivered.account.partitions)
-        self._revoked(
-            consumer, [TopicPartition(self._options.topic, each) for each in numbers]
-        )  # it may be a member still
+        gone = [TopicPartition(self._options.topic, each) for each in self._delivered.account.partitions]
+        self._revoked(consumer, gone)  # it may be a member still
         with self._is_due:
             self._commits.reset()
         with contextlib.suppress(KafkaException, RuntimeError):

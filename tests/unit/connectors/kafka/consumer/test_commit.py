@@ -105,8 +105,21 @@ def test_a_partition_that_has_to_wait_is_committed_as_soon_as_it_may_be(rig: Rig
     rig.settle(0, 9)
     rig.settle(0, 4, partition=1)
     rig.now += COMMIT_SECONDS
-    assert rig.commits.begin(rig.now, without={0}) == {1: 5}
+    assert rig.commits.begin(rig.now, {0: -1}) == {1: 5}
     rig.commits.answered({1: 5}, (), rig.now)
-    assert rig.commits.begin(rig.now, without={0}) == {}
+    assert rig.commits.begin(rig.now, {0: -1}) == {}
     rig.settle(5, 5, partition=1)
     assert rig.commits.begin(rig.now) == {0: 10, 1: 6}
+
+
+def test_a_partition_is_committed_up_to_its_limit_and_on_when_that_moves(rig: Rig) -> None:
+    rig.settle(0, 9)
+    rig.now += COMMIT_SECONDS
+    assert rig.commits.begin(rig.now, {0: 4}) == {0: 4}
+    rig.commits.answered({0: 4}, (), rig.now)
+    assert rig.commits.begin(rig.now, {0: 7}) == {}
+    rig.now += COMMIT_SECONDS
+    assert rig.commits.begin(rig.now, {0: 7}) == {0: 7}
+    rig.commits.answered({0: 7}, (), rig.now)
+    assert rig.commits.unconfirmed(limits={0: 7}) == {}
+    assert rig.commits.begin(rig.now) == {0: 10}
