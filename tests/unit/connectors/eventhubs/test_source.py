@@ -125,6 +125,18 @@ def test_a_hub_that_was_made_again_is_read_from_its_beginning_though_it_has_grow
     assert hub.give(0, 3) == [0, 1, 2]
 
 
+def test_a_hub_that_is_made_again_twice_is_told_of_twice(hub: Hub) -> None:
+    hub.open(last=49)
+    hub.give(0, 50)
+    hub.source.settle(0, 49)
+    for last in (20, 5):
+        hub.lose()
+        assert "made again" in lost(hub.open(last=last))
+        assert not [each for each in hub.open(last=last) if isinstance(each, SourceLost)]
+        hub.give(0, last + 1)
+        hub.source.settle(0, last)
+
+
 def test_positions_of_a_hub_that_was_made_again_are_given_once_those_of_the_one_before_are_settled(hub: Hub) -> None:
     """The owner takes what comes with a position that it has for what it has."""
     hub.open(last=4)
