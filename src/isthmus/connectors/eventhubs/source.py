@@ -142,7 +142,7 @@ class EventHubsSource(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the sockets are silent."""
-        return min(self.step_deadline(now), self._reading.commit_due, self._refused.due(now))
+        return min(self.step_deadline(now), self._reading.commit_due, self._refused.due(now), self._losses.deadline)
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
@@ -248,7 +248,7 @@ class EventHubsSource(End):
             events.append(SourceOpened(self._identity))
         if self.step is Step.ATTACHED:
             self._serve_dead(client)
-            self._losses.look(client)
+            self._losses.look(client, time.monotonic())
             for partition in sorted(self._reading.rewind):
                 self._link(client, partition, Begin(self._reading.next_of(partition)))
             self._reading.rewind.clear()

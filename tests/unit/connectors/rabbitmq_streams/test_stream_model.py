@@ -170,6 +170,8 @@ class World:
                 self.take_loss(text)
             self.logged.clear()
             self.begin()
+        else:
+            self.begin()  # it is killed
 
     def wait(self) -> None:
         self.clock.now += self.chance.choice([0.1, 0.6, 3.0])

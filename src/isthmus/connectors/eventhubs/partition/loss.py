@@ -10,16 +10,20 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 from isthmus.bridge.index_set import IndexSet
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.opening import Opening
 from isthmus.connectors.eventhubs.partition.reading import Reading
-from isthmus.errors import ConnectionLostError
+from isthmus.errors import ConnectionLostError, OperationTimeoutError
 from isthmus.transport import Client
 
-__all__ = ["Losses"]
+__all__ = ["LOOK_SECONDS", "Losses"]
+
+# No checkpoint passes a gap before its look is answered.
+LOOK_SECONDS = 30.0
 
 
 class Losses:
@@ -29,6 +33,9 @@ class Losses:
         path: of the event hub.
         reading: its gaps are looked at.
         mark: called when the look has an answer.
+
+    Attributes:
+        deadline: when a look that has no answer has failed; infinite where there is none.
     """
 
     def __init__(self, path: str, reading: Reading, mark: Callable[[], None]) -> None:
@@ -38,6 +45,7 @@ class Losses:
         self._told: dict[int, IndexSet] = {}  # by partition
         self._remade: set[int] = set()  # partitions of which it was told
         self._look: HubLook | None = None
+        self.deadline = math.inf
         self._looked_at: dict[int, list[tuple[int, int]]] = {}  # gaps that there were when it began
 
     def knows_of_remake(self, number: int) -> None:
@@ -68,34 +76,41 @@ class Losses:
         if texts:
             raise ConnectionLostError(f"event hub '{self._path}': {'; '.join(texts)}")
 
-    def look(self, client: Client) -> None:
+    def look(self, client: Client, now: float) -> None:
         """Sequence numbers that did not come were compacted away, or removed by the retention before they were read.
 
         Raises:
             ConnectionLostError: they were removed, and it was not told.
-            IsthmusError: the namespace refuses the look.
+            IsthmusError: the namespace refuses the look, or gives no answer.
         """
         look = self._look
         if look is None:
             if self._reading.gaps:
                 self._looked_at = {number: list(gaps) for number, gaps in self._reading.gaps.items()}
                 self._look = HubLook(client, self._path, self._mark, set(self._looked_at))
+                self.deadline = now + LOOK_SECONDS
             return
         look.advance()
         if not look.is_done:
+            if now >= self.deadline:
+                self.close()
+                raise OperationTimeoutError(
+                    f"event hub '{self._path}': waited {LOOK_SECONDS:g} s for an answer to what was removed; look whether the server answers"
+                )
             return
         self.close()
         lost = []
         for number, view in look.views.items():
             for first, stop in self._taken(number):
                 lost += self._news(number, first, min(stop, view.begin) - 1)
+        if lost:  # also where the look failed for another partition: it is known now
+            raise ConnectionLostError(f"event hub '{self._path}': {'; '.join(lost)}")
         if look.error is not None:
             raise look.error
-        if lost:
-            raise ConnectionLostError(f"event hub '{self._path}': {'; '.join(lost)}")
 
     def close(self) -> None:
         """Ends a look that is under way."""
+        self.deadline = math.inf
         if self._look is not None:
             self._look.close()
             self._look = None
