@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
@@ -68,7 +67,7 @@ def _key(secret: str) -> bytes:
     if secret.startswith(_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-        except binascii.Error:
+        except ValueError:  # no base64, or no ASCII
             pass
     return secret.encode()
 

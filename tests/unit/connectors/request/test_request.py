@@ -55,6 +55,8 @@ def test_signatures() -> None:
     headers = signed("standard", SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', 1614265330)
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert not signature_fault("standard", SECRET, headers, b'{"test": 2432232314}', 1614265330.0)
+    for odd in ("whsec_é", "whsec_a"):
+        assert not signature_fault("standard", odd, signed("standard", odd, "m", b"", 1614265330), b"", 1614265330.0)
     several = {**headers, "webhook-signature": "v1,AAAA " + headers["webhook-signature"]}
     assert not signature_fault("standard", SECRET, several, b'{"test": 2432232314}', 1614265330.0)
     assert "wrong" in signature_fault("standard", SECRET, headers, b"{}", 1614265330.0)

@@ -38,7 +38,7 @@ from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
 from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read, is_final
-from isthmus.connectors.kafka.consumer.latest import ends_of_new
+from isthmus.connectors.kafka.consumer.latest import ends_of_all, ends_of_new
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
 from isthmus.connectors.kafka.consumer.removed import RemovedRecords
@@ -223,8 +223,8 @@ class ConsumerThread(threading.Thread):
                     "error_cb": self._heard,
                 }
             )
-            if present is not None:
-                present.look(self._consumer, options.topic, view.partitions)
+            if present is not None and present.ends is None:
+                present.ends = ends_of_all(self._consumer, options.topic, view.partitions)
             self._consumer.subscribe(
                 [options.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_partitions
             )

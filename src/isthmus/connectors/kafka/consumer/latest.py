@@ -1,4 +1,4 @@
-"""Where a group that begins with the latest records begins, in partitions of which it has no offset.
+"""Where partitions end, and where a group that begins with the latest records begins, in those of which it has no offset.
 
 What it is: the question where the group is, and the ends of the partitions where it is nowhere. What it is not: the setting
 `auto.offset.reset`, which says `earliest` whatever `start` is: librdkafka uses it also where the offset of the group, or the one that is
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from isthmus.connectors.kafka.cluster import LOOK_SECONDS
 
-__all__ = ["ends_of_new"]
+__all__ = ["ends_of_all", "ends_of_new"]
 
 
 def ends_of_new(consumer: Any, topic: str, partitions: Sequence[int], known: int) -> dict[int, int]:
@@ -42,3 +42,13 @@ def ends_of_new(consumer: Any, topic: str, partitions: Sequence[int], known: int
             place = TopicPartition(topic, each.partition)
             found[each.partition] = int(consumer.get_watermark_offsets(place, timeout=LOOK_SECONDS)[1])
     return found
+
+
+def ends_of_all(consumer: Any, topic: str, partitions: int) -> dict[int, int]:
+    """By partition, behind its last offset; blocks for `LOOK_SECONDS` for each question.
+
+    Raises:
+        KafkaException: no answer, or a refusal.
+    """
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    return {each.partition: int(consumer.get_watermark_offsets(each, timeout=LOOK_SECONDS)[1]) for each in places}

@@ -10,11 +10,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-from confluent_kafka import TopicPartition
-
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS
 
 __all__ = ["Present"]
 
@@ -31,18 +26,6 @@ class Present:
         self.ends: dict[int, int] | None = None
         self.is_told = False
         self._reached: dict[int, int] = {}
-
-    def look(self, consumer: Any, topic: str, partitions: int) -> None:
-        """The topic is opened; what counts is the first time.
-
-        Raises:
-            KafkaException: no answer, or a refusal.
-        """
-        if self.ends is None:
-            places = [TopicPartition(topic, number) for number in range(partitions)]
-            self.ends = {
-                each.partition: consumer.get_watermark_offsets(each, timeout=LOOK_SECONDS)[1] for each in places
-            }
 
     def belongs(self, partition: int, offset: int) -> bool:
         """Whether a record existed then."""
