@@ -389,7 +389,7 @@ class ConsumerThread(threading.Thread):
         if consumer is None:
             return
         with contextlib.suppress(KafkaException, RuntimeError):
-            unplaced = self._removed.last_ask(consumer)
+            unplaced = self._removed.last_ask(consumer, self._lose_removed)
             self._committer.commit_last(consumer, deadline, lambda: self._is_spent, unplaced)
         with self._is_due:
             self._delivered.note_awaited()

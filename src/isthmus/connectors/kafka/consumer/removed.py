@@ -139,11 +139,17 @@ class RemovedRecords:
         self._due = now + (max(SPACING_SECONDS, _SPACING_FACTOR * took) if is_done else AGAIN_SECONDS)
         return found
 
-    def last_ask(self, consumer: Any) -> frozenset[int]:
-        """The partitions of which it is not known where the group was, asked once more: of these nothing is committed at the end (I4)."""
+    def last_ask(self, consumer: Any, tell: Callable[[str], None]) -> frozenset[int]:
+        """The partitions of which nothing is committed at the end (I4): the group and the log are asked once more.
+
+        Args:
+            consumer: of the group.
+            tell: is told what is lost, before anything is committed behind it.
+        """
         with contextlib.suppress(KafkaException):
             self._ask_group(consumer, LAST_SECONDS)
-        return frozenset(self._unknown)
+        tell(self._look(consumer, list(self._wanted), LAST_SECONDS))
+        return frozenset(self._unknown) | self._wanted.keys()
 
     def look_at(self, consumer: Any, partitions: Iterable[int]) -> str:
         """What is lost of partitions that are handed over, as far as there is an answer: of the others nothing is committed (I4)."""

@@ -80,7 +80,6 @@ class Cluster:
         self.logs = {number: Log() for number in PARTITIONS}
         self.committed = dict.fromkeys(PARTITIONS, 0)  # as `apply` begins a group
         self.is_flaky = True
-        self.answers_looks = False
 
     def may_fail(self) -> None:
         if self.is_flaky and self.chance.random() < 0.1:
@@ -166,8 +165,7 @@ class Client:
         ]
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        if not self._cluster.answers_looks:
-            self._cluster.may_fail()
+        self._cluster.may_fail()
         log = self._cluster.logs[place.partition]
         return log.low, log.high
 
@@ -333,9 +331,7 @@ class World:
 
     def close(self) -> None:
         self.thread.stop()
-        self.cluster.answers_looks = True  # no other look follows one that fails at the end
         self.thread._close_consumer()
-        self.cluster.answers_looks = False
         for event in self.thread._told:
             if isinstance(event, SourceLost):
                 self.hear(event.text)

@@ -172,3 +172,20 @@ def test_looks_take_a_twentieth_of_the_time_where_the_cluster_is_far() -> None:
     removed.gap(0, 3, 4)
     removed.look(consumer, 9.9)
     assert consumer.looks == 1
+
+
+def test_i4_at_the_end_what_is_lost_is_told_before_a_commit_and_what_is_not_known_is_not_committed() -> None:
+    removed, consumer = RemovedRecords("t"), Consumer({1: 5}, {0: 20, 1: 0})
+    removed.gap(0, 8, 25)
+    removed.assigned([1])
+    told: list[str] = []
+    consumer.is_away = True
+    assert removed.last_ask(consumer, told.append) == {1}
+    assert "records 8 to 19" in told[0]
+    removed.gap(0, 30, 40)
+    consumer.get_watermark_offsets = _no_answer  # type: ignore[method-assign]
+    assert removed.last_ask(consumer, told.append) == {0, 1}
+
+
+def _no_answer(place: Any, timeout: float) -> tuple[int, int]:
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
