@@ -179,7 +179,7 @@ class Keeper:
         later: list[int] = []
 
         def is_later(marker: Mapping[str, Any]) -> bool:
-            if state.is_overtaken(marker) or state.following(marker, time.time()) is not state:
+            if state.is_behind(marker, time.time()):
                 later.append(marker["epoch"])
             return bool(later)
 

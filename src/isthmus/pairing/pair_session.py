@@ -302,10 +302,14 @@ class PairSession:
             return self.keeper.settle(state)
 
     def _tell(self, state: PairState) -> None:
-        """Tell the members who is active; a member that gives no answer is told by the next round."""
+        """Tell the members who is active; a member that gives no answer is told by the next round, and one that says of a later fail-over
+        keeps that: others have to see it.
+        """
         for member in self.members.values():
             try:
-                member.write_marker(state.pair, state.marker)
+                member.write_marker(
+                    state.pair, state.marker, unless=lambda marker: state.is_behind(marker, time.time())
+                )
             except IsthmusError:
                 continue
 

@@ -220,6 +220,10 @@ class PairState:
         is_ours = members in ((self.active, self.standby), (self.standby, self.active))
         return is_ours and bool(marker.get("under_way")) and isinstance(epoch, int) and epoch > self.epoch
 
+    def is_behind(self, marker: Mapping[str, Any], now: float) -> bool:
+        """Whether a marker says of another process's fail-over, under way or made, that this state does not know."""
+        return self.is_overtaken(marker) or self.following(marker, now) is not self
+
     @property
     def marker(self) -> dict[str, Any]:
         """What the namespaces are told."""

@@ -237,6 +237,28 @@ def test_i4_a_round_does_not_replace_what_a_fail_over_elsewhere_says(
     assert (session.state().epoch, session.state().active) == (1, "ewr")
 
 
+def test_the_end_of_a_fail_over_does_not_replace_what_a_later_one_elsewhere_says(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """Who reads the markers next would not see it."""
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state)
+    later: list[Mapping[str, object]] = []
+
+    def force() -> None:
+        """Once the fail-over has written the markers of its end but those of the old member."""
+        if members["jfk"].marker.get("epoch") == 2 and not members["jfk"].marker.get("under_way") and not later:
+            found = state.following(members["jfk"].marker, 1.0).begin_forced(2.0)
+            later.append(found.marker)
+            for each in members.values():
+                each.marker = found.marker
+
+    members["ewr"].on_marker = force
+    session.fail_over(consume_ms=0, leaves=False)
+    assert later
+    assert [each.marker for each in members.values()] == [later[0], later[0]]
+
+
 def test_a_fail_over_that_was_given_up_is_told_to_others(
     session: PairSession, members: dict[str, FakeMember], tmp_path: Path
 ) -> None:
