@@ -215,14 +215,14 @@ class Drain:
             self._circuit.succeeded()
             self._failure, self._error = None, ""
             return
-        self._error = f"{type(attempt.error).__name__}: {attempt.error}"
+        self._error = _plain(f"{type(attempt.error).__name__}: {attempt.error}")
         if step is not Step.WAIT:  # the namespace lets this sender send, and says so of this message only
             self._circuit.succeeded()
             self._failure = None
         if step is Step.SPLIT:
             self._limit_count = max(1, len(batch.payloads) // 2)
         elif step is Step.SET_ASIDE:
-            self._source.set_aside(batch, _plain(self._error))
+            self._source.set_aside(batch, self._error)
             self._refused += 1
             _log.error(
                 "a message is refused for itself and set aside: entity=%s error=%s", self._lane.entity, self._error
@@ -242,5 +242,7 @@ class Drain:
 
 
 def _plain(text: str) -> str:
-    """Text that every source can keep. What it could not keep, e.g. a NUL that the namespace quotes, would be sent and refused for ever."""
+    """Text that every source and log can keep. With what a source could not keep, e.g. a NUL that the namespace quotes, a message would be
+    sent and refused for ever.
+    """
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
