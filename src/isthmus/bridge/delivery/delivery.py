@@ -3,7 +3,8 @@
 What it is: a machine without I/O. It takes messages in the order of their source, says which to send, takes the target's
 outcomes, and says which messages to complete or to dead-letter at their source. `on(event, now)` returns effects; a run of
 many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease.
-The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order".
+The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order". A little over 400 lines: one
+method for each event and each decision, over one state.
 
 Invariants:
     I1. A message is completed at its source only after its target accepted it; it is completed then, whatever became of those
@@ -39,8 +40,8 @@ from isthmus.bridge.refusal import Refusal, RefusalAccount, RefusalKind
 
 __all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
 
-# As many as may be under way after deaths, and more: all of them may be refused, each for itself.
-FEW_REFUSED = 16
+# As many as a route holds sessions, and more: all of them may be refused, each for itself.
+FEW_REFUSED = 144
 _OF_THE_MESSAGE = (RefusalKind.MESSAGE, RefusalKind.UNCLEAR)
 
 
@@ -145,6 +146,7 @@ class Delivery:
         self._outbox.add(event.payloads, event.positions)
         if event.is_alone and event.payloads:
             self._alone.add(start, self._outbox.end)
+        self._try_unsent()
         for position, disposition in event.disposed:
             self.counts.add(disposition.kind)
             effects.append(e.Dispose(position, disposition))
@@ -195,6 +197,7 @@ class Delivery:
             recovery.took(now)
         if recovery.probe is not None:
             recovery.probe = None
+            recovery.is_searching = False
             recovery.candidates.clear()
             recovery.hurry()
         else:
@@ -208,7 +211,8 @@ class Delivery:
     def _refuse(self, index: int, size: int, refusal: Refusal, now: float, effects: list[Effect]) -> None:
         """One delivery was refused, of the message `index` or of an envelope of `size` messages."""
         recovery, is_blocking = self._recovery, self.settings.block_refused
-        if recovery.probe == index:
+        was_probe = recovery.probe == index
+        if was_probe:
             recovery.probe = None
         if refusal.kind is RefusalKind.MESSAGE and size == 1 and not is_blocking:
             self._set_aside(index, refusal, str(refusal), effects)
@@ -224,19 +228,26 @@ class Delivery:
         recovery.begin(now, refusal)
         self._link.limit = 1
         if refusal.kind not in _OF_THE_MESSAGE:
+            recovery.is_searching = False
             self._refusals.excuse(index, index + size)
         elif size > 1:
             if index == self._outbox.front:
                 self._alone.add(index, index + size)
         else:
             for_itself, other_is_missing = self._refusals.refuse(index, now)
-            if is_blocking or self.settings.is_strict or index != self._outbox.front:
+            if is_blocking or self.settings.is_strict:
                 return
+            if index != self._outbox.front:
+                if was_probe:
+                    self._try_unsent()
+                return
+            recovery.is_searching = other_is_missing
             if other_is_missing:
                 recovery.candidates = self._candidates()
                 others_refused = all(map(self._refusals.is_refused, recovery.candidates))
                 for_itself = others_refused and self._refusals.has_been_passed(index)
             if for_itself:
+                recovery.is_searching = False
                 recovery.candidates.clear()
                 history = self._refusals.history(index, now)
                 self._again.remove(index, index + 1)
@@ -274,6 +285,12 @@ class Delivery:
         if self._next < self._outbox.end:
             found.append(self._next)
         return found
+
+    def _try_unsent(self) -> None:
+        """Many may be refused in a row: while an accepted one is missing, the next that was never sent is tried without delay."""
+        recovery = self._recovery
+        if recovery.is_searching and not recovery.candidates and self._next < self._outbox.end:
+            recovery.candidates.append(self._next)
 
     # ---- sending
 

@@ -38,6 +38,7 @@ class Recovery:
         probe: the message that is tried ahead of a refused one.
         candidates: messages to try in that way.
         last_probe: the last one tried.
+        is_searching: whether, for the message at the front to be found refused for itself, only another that is accepted is missing.
     """
 
     def __init__(self, delay_seconds: Callable[[int], float]) -> None:
@@ -50,6 +51,7 @@ class Recovery:
         self.probe: int | None = None
         self.candidates: list[int] = []
         self.last_probe = -1
+        self.is_searching = False
         self._delay_seconds = delay_seconds
         self._attempts = 0
         self._delayed = False
@@ -85,7 +87,7 @@ class Recovery:
         """The connection is gone."""
         self.begin(now, trouble)
         self.settled(now)
-        self.opening = False
+        self.opening = self.is_searching = False
         self.probe = None
         self.candidates.clear()
 
@@ -96,7 +98,7 @@ class Recovery:
 
     def end(self) -> None:
         """Everything that was sent again has its outcome."""
-        self.is_active = self._delayed = False
+        self.is_active = self._delayed = self.is_searching = False
         self.trouble = None
         self._attempts = 0
         self.candidates.clear()

@@ -331,6 +331,39 @@ def test_a_few_refused_messages_wait_for_another_to_compare_with() -> None:
     assert (list(made.disposed), made.stored) == ([0, 1, 2], [3])
 
 
+@pytest.mark.parametrize("refused", [17, 128])
+def test_as_many_refused_as_sessions_are_held_wait_for_another_to_compare_with(refused: int) -> None:
+    """Each session gives one message, and another session comes only while no credit is taken back."""
+    made = bench(lambda number, now: ODD if number < refused else None)
+    while made.failed is None and made.now < 60.0:
+        if not made.held and made.machine.unsent == 0 and made.handed < refused + 2:
+            made.hand_over(1)
+        made.pass_time(0.05)
+    assert made.failed is None
+    assert sorted(made.disposed) == list(range(refused))
+    assert made.stored == [refused, refused + 1]
+
+
+def test_of_many_refused_in_a_row_all_in_hand_are_tried_before_the_route_fails() -> None:
+    made = bench(lambda number, now: ODD if number < 60 else None)
+    made.hand_over(1)
+    made.answer()
+    made.hand_over(61)
+    made.pass_time(29.0)
+    assert (made.failed, sorted(made.disposed), made.stored) == (None, list(range(60)), [60, 61])
+
+
+def test_a_target_that_is_busy_while_others_are_tried_ends_the_trying() -> None:
+    made = bench(lambda number, now: ODD if now < 10.5 else BUSY if now < 20.0 else None)
+    made.hand_over(1)
+    made.pass_time(11.0)
+    made.hand_over(1)
+    made.pass_time(5.0)
+    assert sum(group == [1] for group in made.sent) == 0
+    made.pass_time(10.0)
+    assert (made.stored, made.disposed) == ([0, 1], {})
+
+
 def test_where_no_other_comes_it_is_enough_that_one_behind_it_was_accepted() -> None:
     made = bench(lambda number, now: ODD if number == 1 else None)
     made.hand_over(3)

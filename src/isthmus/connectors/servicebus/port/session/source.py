@@ -42,7 +42,13 @@ from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
 from isthmus.connectors.servicebus.port.session.link import SessionLink
 from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, StateCopier
-from isthmus.connectors.servicebus.port.session.turn import QUIET_SECONDS, HeldSession, SessionTurns, shares
+from isthmus.connectors.servicebus.port.session.turn import (
+    QUIET_SECONDS,
+    SPARE_SESSIONS,
+    HeldSession,
+    SessionTurns,
+    shares,
+)
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.spark.disposition import outcome_of
 from isthmus.errors import (
@@ -83,7 +89,7 @@ class SessionSource(End):
 
     def __init__(self, pool: ConnectionPool, key: int, options: PortSourceOptions, *, only_present: bool) -> None:
         reads = READS_AT_ONCE if options.state_entity else 0
-        amqp_sessions = options.sessions + reads + _SPARE_AMQP_SESSIONS
+        amqp_sessions = options.sessions + SPARE_SESSIONS + reads + _SPARE_AMQP_SESSIONS
         super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=amqp_sessions)
         self._clock = ArrivalClock(options.lock_seconds)
         self._has_learned = False
@@ -134,7 +140,7 @@ class SessionSource(End):
             return due
         lock_seconds = self._clock.renewal_seconds
         due = min([due, *(link.deadline(lock_seconds) for link in self._links.values())])
-        due = min(due, self._turns.deadline(self._held(), self._capacity), self._states_by)
+        due = min(due, self._turns.deadline(self._held(), self._capacity, now), self._states_by)
         due = min(due, self._states.deadline(now)) if self._states is not None else due
         return min(due, self._present.deadline()) if self._present is not None else due
 
@@ -323,8 +329,8 @@ class SessionSource(End):
         """Asks for sessions."""
         if self._present is not None and self._present.is_over:
             return
-        held = len(self._held())
-        for _ in range(self._turns.requests(held, len(self._links) - held, self._capacity, now)):
+        held = self._held()
+        for _ in range(self._turns.requests(held, len(self._links) - len(held), self._capacity, now)):
             self._last_number += 1
             self._links[self._last_number] = SessionLink(self._last_number, self.mark, client, self.path, now)
 

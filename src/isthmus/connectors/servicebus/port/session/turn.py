@@ -8,8 +8,12 @@ that has messages is held, here or elsewhere. When the source holds as many as i
 to send is given back at once, and the one that has been held longest after its turn. A session of one message occupies its place for
 some four round trips (request, credit, the target's acknowledgement, drain), so that many are held at once.
 
+A session whose message its target refuses cannot be given back (I4). It occupies no place once its turn is over: else a route all of whose
+sessions have such a message would never see another message, by which its target shows that it takes others.
+
 Invariants:
-    I1. No more sessions are held and asked for than the limit, which is never more than the messages that may be under way.
+    I1. No more sessions are held and asked for than the limit, which is never more than the messages that may be under way; at most
+        `SPARE_SESSIONS` that are to be given back, and cannot be, do not count.
     I2. While the limit is reached, no session is held for ever: one at a time is given back when its turn is over, those that
         have nothing to send at once.
     I3. The shares of all sessions together do not exceed the credit, and a session that had none before is served first.
@@ -22,7 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["QUIET_SECONDS", "HeldSession", "SessionTurns", "shares"]
+__all__ = ["QUIET_SECONDS", "SPARE_SESSIONS", "HeldSession", "SessionTurns", "shares"]
 
 # A request that waits costs the source's system an attach a minute. Each answer takes a round trip: at 60 ms, 8 requests at once are 133
 # sessions a second, however few messages are in each.
@@ -36,6 +40,9 @@ QUIET_SECONDS = 0.05
 IDLE_SECONDS = 10.0
 # How long a session is held while others may wait.
 TURN_SECONDS = 3.0
+# A session that is to be given back, and for so long has had messages under way, counts no more; so many at most.
+STUCK_SECONDS = 1.0
+SPARE_SESSIONS = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +70,12 @@ class HeldSession:
         """Whether it can be given back now (I4)."""
         return self.is_leaving and not self.credit and not self.unsettled
 
+    @property
+    def stuck_at(self) -> float:
+        """From when on it occupies no place though it is held; infinite where it does."""
+        is_waiting = self.is_leaving and not self.credit and self.unsettled
+        return self.quiet_since + STUCK_SECONDS if is_waiting else math.inf
+
 
 class SessionTurns:
     """The turns of one source.
@@ -80,12 +93,13 @@ class SessionTurns:
         """How many sessions may be held; `capacity`: messages that may be under way."""
         return min(self.most, max(0, capacity))
 
-    def requests(self, held: int, pending: int, capacity: int, now: float) -> int:
-        """How many more sessions to ask for."""
+    def requests(self, sessions: Sequence[HeldSession], pending: int, capacity: int, now: float) -> int:
+        """How many more sessions to ask for; `pending`: that are asked for, and not given."""
         if now < self._not_before:
             return 0
         self._not_before = -math.inf
-        return max(0, min(self._requests, self.limit(capacity) - held) - pending)
+        held, capacity = _counting(sessions, capacity, now)
+        return max(0, min(self._requests, self.limit(capacity) - len(held)) - pending)
 
     def granted(self) -> None:
         """A session came: more may be free."""
@@ -96,8 +110,9 @@ class SessionTurns:
         self._requests = 1
         self._not_before = now + delay_seconds
 
-    def leaving(self, held: Sequence[HeldSession], capacity: int, now: float) -> list[HeldSession]:
+    def leaving(self, sessions: Sequence[HeldSession], capacity: int, now: float) -> list[HeldSession]:
         """The sessions to give back from now on."""
+        held, capacity = _counting(sessions, capacity, now)
         is_full = len(held) >= self.limit(capacity)
         is_short = is_full or self._is_short(held, capacity)
         found = [each for each in held if not each.is_leaving and _is_idle(each) and _leaves_at(each, is_short) <= now]
@@ -107,12 +122,14 @@ class SessionTurns:
                 found.append(oldest)
         return found
 
-    def deadline(self, held: Sequence[HeldSession], capacity: int) -> float:
+    def deadline(self, sessions: Sequence[HeldSession], capacity: int, now: float) -> float:
         """When to ask `leaving` and `requests` again though nothing happened."""
+        held, capacity = _counting(sessions, capacity, now)
         is_full = len(held) >= self.limit(capacity)
         is_short = is_full or self._is_short(held, capacity)
         due = self._not_before if self._not_before > -math.inf else math.inf
         due = min([due, *(_leaves_at(each, is_short) for each in held if not each.is_leaving and _is_idle(each))])
+        due = min([due, *(each.stuck_at for each in held if each.stuck_at > now)])
         if is_full and held and not any(each.is_leaving for each in held):
             due = min(due, min(each.since for each in held) + TURN_SECONDS)
         return due
@@ -122,6 +139,14 @@ class SessionTurns:
         if len(held) <= CREDIT_PARTS:
             return False
         return capacity - sum(each.credit + each.unsettled for each in held) <= self.most - len(held)
+
+
+def _counting(held: Sequence[HeldSession], capacity: int, now: float) -> tuple[Sequence[HeldSession], int]:
+    """The sessions that occupy a place, and the messages that may be under way in them and in others."""
+    stuck = [each for each in held if each.stuck_at <= now][:SPARE_SESSIONS]
+    if not stuck:
+        return held, capacity
+    return [each for each in held if each not in stuck], capacity - sum(each.unsettled for each in stuck)
 
 
 def _is_idle(session: HeldSession) -> bool:

@@ -13,6 +13,8 @@ from isthmus.connectors.servicebus.port.session.turn import (
     MOST_REQUESTS,
     QUIET_SECONDS,
     SENT_SECONDS,
+    SPARE_SESSIONS,
+    STUCK_SECONDS,
     TURN_SECONDS,
     HeldSession,
     SessionTurns,
@@ -24,34 +26,38 @@ def session(since: float = 0.0, quiet_since: float = 0.0, credit: int = 10, unse
     return HeldSession(since, quiet_since, credit, unsettled)
 
 
+def busy(count: int) -> list[HeldSession]:
+    return [session(unsettled=1) for _ in range(count)]
+
+
 def test_requests_grow_while_sessions_come_and_are_few_while_none_does_i1() -> None:
     turns = SessionTurns(2 * MOST_REQUESTS)
     asked = []
     for held in range(9):
-        asked.append(turns.requests(held, 0, 1000, 0.0))
+        asked.append(turns.requests(busy(held), 0, 1000, 0.0))
         turns.granted()
     assert asked == [1, 2, 4, 8, 16, 32, MOST_REQUESTS, MOST_REQUESTS, MOST_REQUESTS]
     turns.refused(0.0)
-    assert turns.requests(6, 0, 1000, 0.0) == 1
-    assert turns.requests(6, 1, 1000, 0.0) == 0
+    assert turns.requests(busy(6), 0, 1000, 0.0) == 1
+    assert turns.requests(busy(6), 1, 1000, 0.0) == 0
 
 
 def test_no_more_are_asked_for_than_may_be_held_i1() -> None:
     turns = SessionTurns(32)
     for _ in range(6):
         turns.granted()
-    assert turns.requests(30, 0, 1000, 0.0) == 2
-    assert turns.requests(32, 0, 1000, 0.0) == 0
-    assert turns.requests(1, 0, 2, 0.0) == 1  # as after deaths, when few messages may be under way
-    assert turns.requests(0, 0, 0, 0.0) == 0  # nothing is locked while nothing may come
+    assert turns.requests(busy(30), 0, 1000, 0.0) == 2
+    assert turns.requests(busy(32), 0, 1000, 0.0) == 0
+    assert turns.requests(busy(1), 0, 2, 0.0) == 1  # as after deaths, when few messages may be under way
+    assert turns.requests(busy(0), 0, 0, 0.0) == 0  # nothing is locked while nothing may come
 
 
 def test_a_request_that_failed_is_made_again_after_a_while() -> None:
     turns = SessionTurns(32)
     turns.refused(1.0, 0.5)
-    assert turns.requests(0, 0, 100, 1.4) == 0
-    assert turns.deadline([], 100) == 1.5
-    assert turns.requests(0, 0, 100, 1.5) == 1
+    assert turns.requests(busy(0), 0, 100, 1.4) == 0
+    assert turns.deadline([], 100, 1.0) == 1.5
+    assert turns.requests(busy(0), 0, 100, 1.5) == 1
 
 
 def test_an_idle_session_leaves_at_once_where_others_may_wait_and_late_where_none_does_i2() -> None:
@@ -59,15 +65,15 @@ def test_an_idle_session_leaves_at_once_where_others_may_wait_and_late_where_non
     assert turns.leaving(held, 100, QUIET_SECONDS) == held[:1]
     assert turns.leaving(held[:1], 100, QUIET_SECONDS) == []
     assert turns.leaving(held[:1], 100, IDLE_SECONDS) == held[:1]
-    assert turns.deadline(held[:1], 100) == IDLE_SECONDS
-    assert turns.deadline(held, 100) == QUIET_SECONDS
+    assert turns.deadline(held[:1], 100, 0.0) == IDLE_SECONDS
+    assert turns.deadline(held, 100, 0.0) == QUIET_SECONDS
 
 
 def test_a_session_that_has_sent_what_it_had_leaves_sooner_i2() -> None:
     turns, held = SessionTurns(1), [session()]
     held[0].has_sent = True
     assert turns.leaving(held, 100, SENT_SECONDS) == held
-    assert turns.deadline(held, 100) == SENT_SECONDS
+    assert turns.deadline(held, 100, 0.0) == SENT_SECONDS
     assert SessionTurns(2).leaving(held, 100, SENT_SECONDS) == []
 
 
@@ -80,12 +86,44 @@ def test_busy_sessions_leave_one_at_a_time_the_one_that_is_held_longest_first_i2
     turns = SessionTurns(2)
     held = [session(since=1.0, unsettled=5), session(since=0.5, unsettled=5)]
     assert turns.leaving(held, 100, TURN_SECONDS) == []
-    assert turns.deadline(held, 100) == 0.5 + TURN_SECONDS
+    assert turns.deadline(held, 100, 0.0) == 0.5 + TURN_SECONDS
     assert turns.leaving(held, 100, 4.0) == [held[1]]
     held[1].is_leaving = True
     assert turns.leaving(held, 100, 5.0) == []
-    assert turns.deadline(held, 100) == math.inf
+    assert turns.deadline(held, 100, 5.0) == math.inf
     assert turns.leaving(held[:1], 100, 50.0) == []  # there is room: nobody waits
+
+
+def test_a_session_that_cannot_be_given_back_occupies_no_place_i1() -> None:
+    """Its message is refused: that is found to be the message's fault only once the target takes one of another session."""
+    turns, held = SessionTurns(2), [session(credit=0, unsettled=1), session(credit=0, unsettled=1)]
+    now = TURN_SECONDS
+    assert turns.requests(held, 0, 100, now) == 0
+    (first,) = turns.leaving(held, 100, now)
+    first.is_leaving, first.quiet_since = True, now
+    assert turns.requests(held, 0, 100, now) == 0
+    assert turns.leaving(held, 100, now) == []
+    assert turns.deadline(held, 100, now) == now + STUCK_SECONDS
+    now += STUCK_SECONDS
+    assert turns.requests(held, 0, 100, now) == 1
+    held.append(session(since=now, unsettled=1))
+    assert turns.requests(held, 0, 100, now) == 0
+    assert turns.leaving(held, 100, now) == [held[1]]
+
+
+def test_only_so_many_sessions_are_held_beyond_the_limit_i1() -> None:
+    turns, held = SessionTurns(2), busy(SPARE_SESSIONS + 2)
+    for each in held:
+        each.is_leaving, each.credit = True, 0
+    assert turns.requests(held, 0, 100, 50.0) == 0
+    assert turns.requests(held[1:], 0, 100, 50.0) == 1
+
+
+def test_a_session_that_cannot_be_given_back_takes_no_message_from_the_window_of_others_i1() -> None:
+    turns, held = SessionTurns(10), busy(1)
+    held[0].is_leaving, held[0].credit = True, 0
+    assert turns.requests(held, 0, 1, 50.0) == 0
+    assert turns.requests(held, 0, 2, 50.0) == 1
 
 
 def test_only_what_has_nothing_under_way_is_given_back_i4() -> None:
@@ -125,9 +163,9 @@ def test_where_idle_sessions_keep_the_credit_they_leave_as_if_others_waited_i2()
     idle = [session(credit=31) for _ in range(CREDIT_PARTS)]
     late = session(credit=1, unsettled=1)
     assert turns.leaving([*idle, late], 1000, QUIET_SECONDS) == idle
-    assert turns.deadline([*idle, late], 1000) == QUIET_SECONDS
+    assert turns.deadline([*idle, late], 1000, 0.0) == QUIET_SECONDS
     assert turns.leaving([*idle, late], 16_000, QUIET_SECONDS) == []
-    assert turns.deadline([*idle, late], 16_000) == IDLE_SECONDS
+    assert turns.deadline([*idle, late], 16_000, 0.0) == IDLE_SECONDS
 
 
 @given(st.lists(st.integers(0, 50), max_size=20), st.integers(0, 300), st.integers(1, 40))
