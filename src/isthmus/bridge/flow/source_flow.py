@@ -11,7 +11,7 @@ Invariants:
     I1. Never more than the window in force: messages under way and credit together do not exceed it, except until the answer to a
         drain after it was narrowed.
     I2. After a drain nothing is granted before its answer.
-    I3. Bytes under way do not exceed twice the route's bound, except by one message alone.
+    I3. Bytes under way do not exceed twice the route's bound, except by one message: alone, or let come beside refused ones.
     I4. Credit never exceeds what the route's rate allows now; where the rate falls, what is above it is taken back.
 """
 
@@ -59,6 +59,7 @@ class SourceFlow:
         self._nbytes = nbytes
         self._budget = budget
         self._is_returning = False
+        self._admits_one = False  # beyond the bytes
 
     @property
     def is_quiet(self) -> bool:
@@ -69,7 +70,14 @@ class SourceFlow:
         """The connection is gone, and its credit with it."""
         self.left = 0
         self.drain_by = self.rate_due = math.inf
-        self.is_draining = self._is_returning = False
+        self.is_draining = self._is_returning = self._admits_one = False
+
+    def admit_another(self, unsettled: UnsettledMap) -> bool:
+        """Lets one come beside messages that their target refuses, to be tried ahead of them; whether the window grew."""
+        has_room = unsettled.outstanding == 1 or unsettled.outstanding_bytes < 2 * self._nbytes
+        has_room = has_room and self._budget.used < 2 * self._budget.nbytes
+        self._admits_one = self._admits_one or (self.is_quiet and has_room)
+        return self.window.admit_another(unsettled.outstanding)
 
     def drained(self) -> None:
         """The source answered a drain."""
@@ -81,7 +89,8 @@ class SourceFlow:
         self.rate.took(count)
         if self._is_returning:
             return False
-        alone = not unsettled.outstanding and count == 1
+        alone = count == 1 and (not unsettled.outstanding or self._admits_one)
+        self._admits_one = False
         over = unsettled.outstanding_bytes + nbytes > 2 * self._nbytes
         over = over or self._budget.used + nbytes > 2 * self._budget.nbytes
         self._is_returning = over and not alone and bool(unsettled.outstanding)
@@ -103,11 +112,14 @@ class SourceFlow:
             return
         window, outstanding, nbytes = self.window, unsettled.outstanding, unsettled.outstanding_bytes
         window.nbytes = min(self._nbytes, self._budget.share)
-        if outstanding + self.left > window.limit or window.is_full(outstanding, nbytes, 0) or self._is_returning:
+        is_full = window.is_full(outstanding, nbytes, 0) and not self._admits_one
+        if outstanding + self.left > window.limit or is_full or self._is_returning:
             self.drain(now, effects)
             self._is_returning = self._is_returning and self.is_draining
             return
         wanted = window.credit(outstanding, nbytes)
+        if self._admits_one:
+            wanted = max(wanted, min(1, window.limit - outstanding))
         if allowed < wanted:
             # More than the rate has left may have come while credit was taken back: tokens are missing then.
             wanted = max(0, int(allowed))

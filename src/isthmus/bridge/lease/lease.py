@@ -270,7 +270,7 @@ class RouteLease:
     def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
         self.messages.counts.sent_again(event.resent)
         # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
-        if event.blocked_by and not self._paused and self._flow.window.admit_another(self.outstanding):
+        if event.blocked_by and not self._paused and self._flow.admit_another(self.messages.unsettled):
             self._window_changed(effects)
 
     def _on_planned(self, event: e.Planned, now: float, effects: list[Effect]) -> None:

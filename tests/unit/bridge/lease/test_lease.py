@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 
+import pytest
+
 from isthmus.amqp import section
 from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.bridge.delivery_event import Disposition
@@ -321,6 +323,19 @@ def test_a_lone_refused_message_gets_another_beside_it() -> None:
     assert not of(Window, route.on(Statistics(1, "message 1 is refused"))), "there is room for another"
     route.arrive(2)
     assert Window(1, 3) in route.on(Statistics(2, "message 1 is refused"))
+
+
+@pytest.mark.parametrize("size", [900, 1_000, 5_000])
+def test_a_refused_message_that_fills_the_bytes_gets_another_beside_it(size: int) -> None:
+    """Nothing else shows whether the target takes others."""
+    route = running(window_bytes=1_000)
+    assert not of(Grant, route.arrive(1, size=size))
+    assert of(Grant, route.on(Statistics(0, "message 1 is refused"))) == [Grant(1)]
+    assert not of(Grant, route.on(Statistics(1, "message 1 is refused"))), "one is on its way"
+    assert handed_on(route.arrive(2, size=size)) == [2]
+    assert not of(Grant, route.at(1.0))
+    assert not of(Grant, route.on(Statistics(2, "")))
+    assert bool(of(Grant, route.on(Statistics(3, "message 1 is refused")))) == (2 * size < 2_000)
 
 
 # ---- the source
