@@ -4,16 +4,18 @@ What it is: what the reader keeps for each route, and how a route is doing. What
 
 Invariants:
     I1. A route has ended only after its source has left its system, or has not for LEAVE_SECONDS.
+    I2. Credit is granted only when everything is known that came before: it counts from then on.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.lease.lease import RouteLease
-from isthmus.bridge.port import Source
+from isthmus.bridge.port import Arrived, Source, SourceEvent
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
 
@@ -64,6 +66,25 @@ class CarriedRoute:
     def clock_ms(self) -> int | None:
         """The wall time of the source's system minus monotonic time."""
         return self.source.clock_offset_ms if self.source is not None else None
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What the source tells; arrivals that follow each other are one (I2), but where a message comes twice: the lease knows it only
+        once it has taken the first.
+        """
+        events = self.source.poll(now) if self.source is not None else ()
+        if len(events) < 2:
+            return events
+        joined: list[SourceEvent] = []
+        seen: set[int] = set()
+        for event in events:
+            last = joined[-1] if joined else None
+            is_new = isinstance(event, Arrived) and seen.isdisjoint(event.positions)
+            seen.update(event.positions if isinstance(event, Arrived) else ())
+            if is_new and isinstance(event, Arrived) and isinstance(last, Arrived):
+                joined[-1] = Arrived([*last.positions, *event.positions], [*last.payloads, *event.payloads])
+            else:
+                joined.append(event)
+        return joined
 
     def report(self, now: float) -> RouteReport:
         """How it is doing."""

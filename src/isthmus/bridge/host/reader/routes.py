@@ -275,7 +275,7 @@ class ReaderRoutes:
         if source is None:
             return
         try:
-            events = source.poll(now)
+            events = route.poll(now)
         except Exception as error:  # noqa: BLE001 - I2
             events = ()
             self._feed(route, _fault(error), now)

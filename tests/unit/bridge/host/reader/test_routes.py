@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from isthmus.bridge.host.reader.claim_book import ClaimBook
 from isthmus.bridge.host.reader.routes import ReaderRoutes
 from isthmus.bridge.lease.content_name import content_name
 from isthmus.bridge.lease.crash_search import Plan
-from isthmus.bridge.port import Capabilities
+from isthmus.bridge.port import Arrived, Capabilities, SourceEvent
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
 from reader_source import FakeSystem
@@ -75,3 +76,29 @@ def test_the_driver_is_told_of_messages_by_what_the_next_process_knows_them_by(k
     routes.system.put("a", 7, payload=b"x")
     routes.made.service({}, 0.1)
     assert routes.made.take_reports(0.2)["a"].head == (7 if keeps_positions else content_name(b"x"))
+
+
+def test_credit_is_granted_only_when_everything_is_known_that_came_before() -> None:
+    routes = Routes()
+    routes.spec = replace(routes.spec, rate="4/s")
+    routes.open(0.0)
+    routes.system.put("a", 1)
+    routes.made.service({}, 0.1)
+    assert routes.system.credits[-1] == ("a", 3)
+    (source,) = routes.system.pools[0].by_key.values()
+    told: list[SourceEvent] = [Arrived([2], [b"x"]), Arrived([3, 4], [b"x", b"x"])]
+    source.poll = lambda now: [told.pop(0) for _ in range(len(told))]  # type: ignore[method-assign]
+    routes.system.wake("a")
+    routes.made.service({}, 0.25)  # one token more
+    assert routes.system.credits[-1] == ("a", 1)
+
+
+def test_a_message_that_comes_twice_at_once_is_handed_on_once() -> None:
+    routes = Routes()
+    routes.open(0.0)
+    (source,) = routes.system.pools[0].by_key.values()
+    told: list[SourceEvent] = [Arrived([1], [b"x"]), Arrived([2], [b"x"]), Arrived([1, 3], [b"x", b"x"])]
+    source.poll = lambda now: [told.pop(0) for _ in range(len(told))]  # type: ignore[method-assign]
+    routes.system.wake("a")
+    routes.made.service({}, 0.1)
+    assert [position for rows in routes.made.take_rows() for position in rows.positions] == [1, 2, 3]
