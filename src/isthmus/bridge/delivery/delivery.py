@@ -84,9 +84,12 @@ class Delivery:
 
     @property
     def room(self) -> int:
-        """How many messages may be handed over now: what waits to be sent is little, and never nothing."""
+        """How many messages may be handed over now: what waits to be sent is little, and never nothing. A few that are refused take no
+        room: another has to come to compare with.
+        """
         waiting = self.settings.waiting
-        return min(self.settings.window + waiting - self._outbox.unfinished, waiting - self.unsent)
+        held = self._outbox.unfinished - min(self._refusals.refused, FEW_REFUSED)
+        return min(self.settings.window + waiting - held, waiting - self.unsent)
 
     @property
     def unfinished(self) -> int:

@@ -344,6 +344,16 @@ def test_as_many_refused_as_sessions_are_held_wait_for_another_to_compare_with(r
     assert made.stored == [refused, refused + 1]
 
 
+@pytest.mark.parametrize("refused", [1, 2, 5])
+def test_refused_messages_that_fill_a_small_window_leave_room_for_another(refused: int) -> None:
+    made = bench(lambda number, now: ODD if number < refused else None, window=1)
+    while made.failed is None and made.now < 60.0:
+        if not made.held and made.machine.room > 0 and made.handed < refused + 2:
+            made.hand_over(1)
+        made.pass_time(0.05)
+    assert (made.failed, sorted(made.disposed), made.stored) == (None, list(range(refused)), [refused, refused + 1])
+
+
 def test_of_many_refused_in_a_row_all_in_hand_are_tried_before_the_route_fails() -> None:
     made = bench(lambda number, now: ODD if number < 60 else None)
     made.hand_over(1)
