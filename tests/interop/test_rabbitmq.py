@@ -29,7 +29,7 @@ from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table
 from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
 from isthmus.connectors.rabbitmq.system import SYSTEM
-from isthmus.errors import ConfigError, EntityNotFoundError
+from isthmus.errors import ConfigError, ConnectionLostError, EntityNotFoundError
 from isthmus.testing.bridge.message import key_of, message
 from isthmus.topology import plan, read
 from isthmus.topology.file.source import load
@@ -482,6 +482,36 @@ def test_what_comes_too_late_for_a_source_that_is_read_once_stays_untouched(
     source.end.close()
     source.wait(lambda events: source.end.has_left and server.messages(queue) == 4)
     assert [key_of(to_message(each)) for each in taken(server, queue)] == ["d", "e", "f", "g"]
+
+
+def test_a_source_that_is_read_once_waits_for_what_the_broker_holds_for_a_connection_that_it_has_not_ended(
+    server: RabbitServer, pump: Callable[..., Pump]
+) -> None:
+    """present I3: as over a network that stands still for one side; the queue is not empty, though nothing in it is ready."""
+    queue = server.queue("q-stall")
+    publish(server, queue, *"abc")
+    source = pump("source", options(server, queue), ordered=False, only_present=True)
+    source.wait_for(SourceOpened)
+    source.end.grant(1)
+    [(first, _)] = source.arrived(1)
+    source.wait(lambda events: len(source.end._ready) == 2)
+    source.end.settle(first, first)
+    source.pool.flush()
+    connection = source.end.connection
+    kept = os.dup(connection.fileno())  # what keeps the broker from noticing that it is closed
+    try:
+        connection.lose(ConnectionLostError("nothing came"))
+        source.wait_for(SourceLost)
+        source.end.open()
+        source.wait_for(SourceOpened)
+        source.end.grant(10)
+        until = time.monotonic() + 2.0
+        assert not source.wait(lambda events: events or time.monotonic() > until)
+    finally:
+        os.close(kept)
+    found = source.wait(lambda events: any(type(each) is Exhausted for each in events))
+    came = [payload for each in found if type(each) is Arrived for payload in each.payloads]
+    assert [key_of(payload) for payload in came] == ["b", "c"]
 
 
 @pytest.mark.parametrize("only_present", [False, True])

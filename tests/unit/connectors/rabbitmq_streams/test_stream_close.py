@@ -58,6 +58,7 @@ class FakeConnection:
 
     frame_bytes = 4096
     cluster_name = "rabbit@a"
+    held_seconds = 0.0
     error = user = None
     is_paused = False
 

@@ -45,7 +45,9 @@ def dial(options: BrokerOptions) -> Connection:
     for host, port in addresses[first:] + addresses[:first]:
         place = f"{host}:{port}{'' if options.virtual_host == '/' else '/' + options.virtual_host}"
         try:
-            return _dial(options, host, port, place)
+            made = _dial(options, host, port, place)
+            made.broker = f"{addresses} {options.virtual_host}"
+            return made
         except TimeoutError:
             error = OperationTimeoutError(f"{place}: no answer within {CONNECT_SECONDS:g} s")
         except ssl.SSLError as failed:

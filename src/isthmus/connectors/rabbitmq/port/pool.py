@@ -54,6 +54,7 @@ class BrokerPool:
         self._dialer: Dialer[_Request, Connection] = Dialer()
         self._connections: dict[Connection, None] = {}
         self._leaving: dict[Connection, float] = {}
+        self._held_until: dict[str, float] = {}  # by broker
         self._marked: dict[int, None] = {}
 
     # ---- for ends
@@ -67,20 +68,25 @@ class BrokerPool:
     def drop(self, connection: Connection) -> None:
         """An end has done with its connection."""
         self._connections.pop(connection, None)
-        connection.user = None
-        connection.abandon()
+        self._abandon(connection, time.monotonic())
 
     def leave(self, connection: Connection, now: float) -> None:
         """The same; what was written before goes out first, and the broker confirms the end."""
         self._connections.pop(connection, None)
         if connection.error is not None:
-            connection.abandon()
+            self._abandon(connection, now)
             return
         self._leaving[connection] = now + CLOSE_SECONDS
 
     def has_left(self, connection: Connection) -> bool:
         """Whether the broker has seen the end of a connection."""
         return connection not in self._leaving
+
+    def held_until(self, broker: str) -> float:
+        """Until when a broker may hold messages for connections of this process that have ended without its knowledge; it does not count
+        these among what is ready in a queue.
+        """
+        return self._held_until.get(broker, -math.inf)
 
     def mark(self, key: int) -> None:
         """An end has something to tell."""
@@ -169,5 +175,11 @@ class BrokerPool:
             connection.service(now)
             if connection.error is not None or now >= self._leaving[connection]:
                 del self._leaving[connection]
-                connection.user = None
-                connection.abandon()
+                self._abandon(connection, now)
+
+    def _abandon(self, connection: Connection, now: float) -> None:
+        if connection.held_seconds:
+            until = max(self.held_until(connection.broker), now + connection.held_seconds)
+            self._held_until[connection.broker] = until
+        connection.user = None
+        connection.abandon()

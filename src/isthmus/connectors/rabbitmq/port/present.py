@@ -1,11 +1,14 @@
 """When a source that is read once has given all that was in its queue.
 
 What it is: the decision, of the queue's own count at the first opening and of what came since. What it is not: a request: the source asks
-the queue when `is_due` says so. RabbitMQ tells of no message when it came; so as many are given as were there.
+the queue when `is_due` says so. RabbitMQ tells of no message when it came; so as many are given as were there. It counts no message that
+it holds for a connection, be it one that is lost, as long as it has not noticed that: a count is not believed until then.
 
 Invariants:
-    I1. No more messages are given than was in the queue at the first opening, however often the connection is lost.
+    I1. No more messages are given than was in the queue at the first count that is believed, and before that, however often the
+        connection is lost.
     I2. It ends: what others have taken of them is not waited for once the queue is empty.
+    I3. A count that leaves out what the broker holds for a lost connection is not the end.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ class Present:
 
     Attributes:
         quiet_at: when it is to be looked whether anything is left; infinite where nothing is waited for.
+        count_at: when the queue is to be asked for the first count again; infinite where it has told, or was not asked.
         is_asking: whether the queue was asked.
     """
 
     def __init__(self) -> None:
-        self.quiet_at = math.inf
+        self.quiet_at = self.count_at = math.inf
         self.is_asking = False
         self._left: int | None = None  # None: the queue has not told yet
         self._has_told = False
@@ -41,12 +45,22 @@ class Present:
     def channel_begins(self) -> None:
         """What was asked over an earlier channel is not answered."""
         self.is_asking = False
-        self.quiet_at = math.inf
+        self.quiet_at = self.count_at = math.inf
         self._late.clear()
 
-    def counted(self, messages: int, now: float, *, is_idle: bool) -> None:
-        """The queue told how many messages are ready; `is_idle`: the source has none of them."""
-        if self._left is None:
+    def counted(self, messages: int, now: float, *, is_idle: bool, held_until: float = -math.inf) -> None:
+        """The queue told how many messages are ready.
+
+        Args:
+            messages: so many.
+            now: monotonic seconds.
+            is_idle: whether the source has none of them.
+            held_until: until when the broker may hold some for a connection that is lost (I3).
+        """
+        self.count_at = math.inf
+        if now < held_until:
+            self.count_at = held_until if self._left is None else math.inf
+        elif self._left is None:
             self._left = messages
         elif self.is_asking and not messages and is_idle:
             self._left = 0  # somebody else had the rest
@@ -92,10 +106,22 @@ class Present:
         self.quiet_at = math.inf
         return True
 
+    @property
+    def due_at(self) -> float:
+        """When `is_due` is to be asked."""
+        return min(self.quiet_at, self.count_at)
+
     def is_due(self, now: float, *, can_ask: bool) -> bool:
-        """Whether the queue is to be asked now."""
-        if self._has_told or now < self.quiet_at:
+        """Whether the queue is to be asked now; `can_ask`: whether its answer could be the end."""
+        if self._has_told or now < self.due_at:
             return False
+        if self.is_asking:
+            self.moved(now)
+            return False
+        if now >= self.count_at:
+            self.count_at = math.inf
+            self.is_asking = True
+            return True
         self.moved(now)
-        self.is_asking = self.is_asking or can_ask
+        self.is_asking = can_ask
         return can_ask

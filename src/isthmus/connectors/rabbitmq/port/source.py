@@ -125,7 +125,7 @@ class RabbitSource(End):
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the socket is silent."""
         due = min(self.step_deadline(now), self._refused.due)
-        return due if self._present is None else min(due, self._present.quiet_at)
+        return due if self._present is None else min(due, self._present.due_at)
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
@@ -357,8 +357,10 @@ class RabbitSource(End):
     # ---- what was at the beginning
 
     def _counted(self, messages: int) -> None:
-        if self._present is not None:
-            self._present.counted(messages, time.monotonic(), is_idle=not self._ready and not len(self._delivered))
+        if self._present is not None and self.connection is not None:
+            is_idle = not self._ready and not len(self._delivered)
+            held_until = self.pool.held_until(self.connection.broker)
+            self._present.counted(messages, time.monotonic(), is_idle=is_idle, held_until=held_until)
             self._look_for_late()
             self.mark()
 
@@ -368,8 +370,8 @@ class RabbitSource(End):
             return
         if not self._ready and present.is_at_end(now, is_waiting=self._delivered.is_waiting):
             events.append(Exhausted())
-        elif now >= present.quiet_at:
-            can_ask = self._is_consuming and not len(self._delivered) and not present.is_asking
+        elif now >= present.due_at:
+            can_ask = self._is_consuming and not len(self._delivered)
             if present.is_due(now, can_ask=can_ask) and self.connection is not None:
                 self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
 

@@ -32,6 +32,8 @@ from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
 __all__ = ["Connection", "Content", "User", "closed"]
 
 READ_BYTES = 1 << 18
+# Where no heartbeat was agreed on: what a broker waits for by its own settings is not told.
+UNHEARD_SECONDS = 30
 _HEAD = struct.Struct(">BHI").unpack_from
 _IDS = struct.Struct(">HH").unpack_from
 _SIZE = struct.Struct(">Q").unpack_from
@@ -73,14 +75,17 @@ class Connection:
     Attributes:
         user: told of what comes; set by whoever takes it over.
         error: why it is of no use any more.
+        is_ended_by_broker: whether the broker has ended it, so that it holds no message for it any more.
         is_paused: leave what comes in the socket; RabbitMQ waits then.
+        broker: names what `place` is one address of; set by who connected.
         cluster_name: what the cluster calls itself; empty: it did not say it.
     """
 
     def __init__(self, sock: socket.socket, place: str, frame_bytes: int, heartbeat_seconds: int) -> None:
         self.user: User | None = None
         self.error: IsthmusError | None = None
-        self.place = place
+        self.is_ended_by_broker = False
+        self.place = self.broker = place
         self.frame_bytes = frame_bytes
         self.is_paused = False
         self.cluster_name = ""
@@ -164,6 +169,11 @@ class Connection:
             self.lose(ConnectionLostError(f"{self.place}: the connection broke: {error}"))
 
     @property
+    def held_seconds(self) -> float:
+        """How long the broker may take it for open, and hold what it delivered, when it hears nothing more of it."""
+        return 0.0 if self.is_ended_by_broker else 2.0 * (self._heartbeat_seconds or UNHEARD_SECONDS)
+
+    @property
     def is_written(self) -> bool:
         """Whether nothing waits to be written."""
         return not self._out and not len(self._rest)
@@ -195,6 +205,7 @@ class Connection:
             self.lose(ConnectionLostError(f"{self.place}: the connection broke: {error}"))
             return
         if not data:
+            self.is_ended_by_broker = True
             self.lose(ConnectionLostError(f"{self.place}: the broker closed the connection without a reason"))
             return
         self._read_at = now
@@ -242,8 +253,10 @@ class Connection:
         elif which in (M.CONNECTION_CLOSE, M.CHANNEL_CLOSE):
             self.write(wire.method(channel, M.CHANNEL_CLOSE_OK if channel else M.CONNECTION_CLOSE_OK))
             self.flush()
+            self.is_ended_by_broker = True
             self.lose(closed(self.place, arguments))
         elif which == M.CONNECTION_CLOSE_OK:
+            self.is_ended_by_broker = True
             self.lose(ConnectionLostError(f"{self.place}: the connection was closed"))
         elif self.user is not None:
             self.user.on_method(channel, which, arguments)
