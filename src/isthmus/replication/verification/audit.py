@@ -175,7 +175,7 @@ def audit(
     by_record.number()
     count = partial(_counted, followed, unsettled)
     counts = count() if recorded else {}
-    if by_record.exceeds(counts):
+    if by_record.misses():
         pause(COUNTED_SECONDS)
         counts = count()
         for alias, each in audited.items():

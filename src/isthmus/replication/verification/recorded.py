@@ -9,7 +9,7 @@ the record holds; a copy beyond those is a second one of the last.
 Invariants:
     I1. Equal messages are counted, not merged: two of them want two copies.
     I2. As many of what is missing as wait in the route's queue, or are with its consumer, count as waiting, the latest first; a count may be some
-        seconds old, and whoever calls waits for a later one before anything is called lost.
+        seconds old, too low or too high, and whoever calls waits for a later one before anything is called lost, or waiting.
     I3. A copy that was read before its origin ended, and whose content the record does not know, is unequal to what was sent, or forged.
 """
 
@@ -49,12 +49,9 @@ class Recorded:
                 if member != origin and origin in at.arrivals:
                     at.arrivals[origin].numbers = _numbers(at.arrivals[origin], known, record)
 
-    def exceeds(self, unsettled: Mapping[tuple[str, str], int]) -> bool:
-        """Whether more is missing somewhere than waits before its route."""
-        return any(
-            len(set(self._audited[each.origin].own) - self._arrived(each)) > unsettled.get(each.pair, 0)
-            for each in self._passages
-        )
+    def misses(self) -> bool:
+        """Whether any message of an origin has not arrived somewhere."""
+        return any(set(self._audited[each.origin].own) - self._arrived(each) for each in self._passages)
 
     def explain(
         self,

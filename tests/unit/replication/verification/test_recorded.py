@@ -154,6 +154,20 @@ def test_what_waits_or_is_with_the_consumer_is_not_lost(world: World) -> None:
     assert counts(world.audit()) == {"entered": 5, "arrived": 3, "waiting": 1, "lost": 1}
 
 
+def test_what_is_missing_is_not_hidden_by_a_count_from_before_it_was_moved(world: World) -> None:
+    """I2"""
+    for number in range(3):
+        world.put(LGA, b"%d" % number)
+    world.put(EWR, b"0", copy=True)
+    world.unsettled = 2
+
+    def moved() -> None:
+        world.unsettled = 0
+
+    world.on_pause = moved
+    assert counts(world.audit()) == {"entered": 3, "arrived": 1, "lost": 2}
+
+
 def test_what_arrives_while_a_count_is_waited_for_is_not_lost(world: World) -> None:
     """I2"""
     for number in range(3):
