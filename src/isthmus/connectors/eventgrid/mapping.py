@@ -21,6 +21,7 @@ from isthmus.amqp import section
 from isthmus.connectors.http.mapping import to_messages as http_messages
 from isthmus.connectors.wrap import cloud_event_message, envelope
 from isthmus.connectors.wrap.arrival import message_id_of
+from isthmus.message.json_number import read_json, write_json
 
 __all__ = ["CONTENT_TYPES", "LIMIT_BYTES", "event_of", "message_of", "name_of", "time_ms_of", "to_messages"]
 
@@ -71,7 +72,7 @@ def message_of(event: object) -> bytes:
         opened = envelope.unwrap(json.dumps(data).encode())
         if opened is not None:
             return opened
-    body = json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+    body = write_json(event).encode(errors="surrogatepass")
     return section.encode_message(
         body, properties={"message_id": message_id_of(event["id"]), "content_type": "application/json"}
     )
@@ -87,10 +88,10 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
     if media != "application/json" or any(name.startswith("ce-") for name in headers):
         return http_messages(headers, body)
     try:
-        events = json.loads(body)
+        events = read_json(body)
+        return [message_of(event) for event in (events if isinstance(events, list) else [events])]
     except RecursionError:
         raise ValueError("the JSON is nested too deep") from None
-    return [message_of(event) for event in (events if isinstance(events, list) else [events])]
 
 
 def name_of(event: Mapping[str, Any]) -> str:

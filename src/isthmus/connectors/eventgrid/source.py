@@ -28,6 +28,7 @@ from isthmus.connectors.pull.puller import Lease, Pulled, PullError
 from isthmus.connectors.secret import scrub
 from isthmus.connectors.wrap.arrival import annotated, message_id_of
 from isthmus.errors import IsthmusError
+from isthmus.message.json_number import read_json, write_json
 from isthmus.message.lifetime import TTL_LIMIT_MS
 
 __all__ = ["EventGridPuller"]
@@ -98,7 +99,9 @@ class EventGridPuller:
         try:
             made = self._message(event, name, message_id)
         except Exception as error:  # noqa: BLE001 - one event's fault: it would hold up all others permanently
-            raw = section.encode_message(json.dumps(event).encode(), properties={"message_id": message_id})
+            raw = section.encode_message(
+                write_json(event, encode=json.dumps).encode(), properties={"message_id": message_id}
+            )
             return Pulled(lease, raw, deliveries, 0, str(error))
         return Pulled(lease, made, deliveries)
 
@@ -181,7 +184,7 @@ class EventGridPuller:
 
 def _object(answer: Answer) -> dict[str, Any]:
     try:
-        told = json.loads(answer.body or b"{}")
+        told = read_json(answer.body or b"{}")
     except (ValueError, RecursionError) as error:
         raise PullError(f"the answer is no JSON: {error}") from None
     return told if isinstance(told, dict) else {}

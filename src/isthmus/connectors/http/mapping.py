@@ -17,7 +17,6 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -30,6 +29,7 @@ from isthmus.connectors.wrap import cloud_event_message, envelope
 from isthmus.connectors.wrap.arrival import message_id_of
 from isthmus.connectors.wrap.note import note_of, read_note, record_of
 from isthmus.message.duplicate_key import duplicate_key, made_message_id
+from isthmus.message.json_number import read_json
 
 __all__ = [
     "BATCH_CONTENT_TYPE",
@@ -160,7 +160,7 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
 
 def _json(body: bytes) -> object:
     try:
-        return json.loads(body)
+        return read_json(body)
     except RecursionError:
         raise ValueError("the JSON is nested too deep") from None
 

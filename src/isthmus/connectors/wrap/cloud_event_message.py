@@ -27,6 +27,7 @@ from isthmus.amqp import section
 from isthmus.connectors.kafka.mapping.mapping import to_message, to_record
 from isthmus.connectors.wrap.arrival import message_id_of
 from isthmus.connectors.wrap.note import note_of, read_note, record_of
+from isthmus.message.json_number import write_json
 
 __all__ = ["CONTENT_TYPE", "NOTE", "attributes_of", "from_event", "from_json", "is_event", "to_event", "to_json"]
 
@@ -114,7 +115,7 @@ def from_event(event: dict[str, Any], body: bytes | None = None) -> bytes:
     made = _opened(event) if NOTE in event else None
     if made is not None:
         return made
-    text = json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() if body is None else body
+    text = write_json(event).encode() if body is None else body
     return section.encode_message(
         text, properties={"message_id": message_id_of(str(event["id"])), "content_type": CONTENT_TYPE}
     )
@@ -156,7 +157,7 @@ def _data(value: bytes | None, attributes: dict[str, str]) -> tuple[dict[str, An
     media = attributes.get("datacontenttype", "").partition(";")[0].strip().lower()
     if media.endswith(("/json", "+json")):
         try:
-            found = json.loads(value)
+            found = json.loads(value, parse_constant=_refuse_constant)
             style = _style(found, value)
         except (ValueError, RecursionError):
             style = None
@@ -186,9 +187,13 @@ def _dumped(value: Any, style: int) -> bytes:
     return json.dumps(value, separators=_STYLES[style], ensure_ascii=False).encode(errors="surrogatepass")
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _object(raw: bytes | None) -> dict[str, Any] | None:
     try:
-        found = json.loads(raw or b"")
+        found = json.loads(raw or b"", parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

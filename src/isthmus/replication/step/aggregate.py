@@ -27,6 +27,7 @@ from isthmus.amqp.types import Long, Timestamp
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.spool_clock import MESSAGE_ROW
+from isthmus.message.json_number import read_json, write_json
 from isthmus.message.name import ENQUEUED_TIME, SEQUENCE_NUMBER
 from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings
 from isthmus.replication.step.message.field import ABSENT, is_utf8, reader
@@ -72,7 +73,7 @@ class _Values:
             if value is ABSENT or isinstance(value, dict | list):
                 raise ValueError(f"it has no field {name} to be grouped by")
             group.append(value)
-        text = json.dumps(group, ensure_ascii=False)
+        text = f"[{', '.join(map(write_json, group))}]"
         if not is_utf8(text):
             raise ValueError("a field that it is grouped by holds half of a surrogate pair, which no text has")
         return text, [_value(message, *each) for each in self._fields]
@@ -171,7 +172,8 @@ def result_of(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON body of a window's message."""
     body: dict[str, Any] = {"window_start": _text(row["start_ms"]), "window_end": _text(row["end_ms"])}
     body |= {
-        result_name(name): value for name, value in zip(settings.get("by") or (), json.loads(row["by"]), strict=True)
+        result_name(name): value
+        for name, value in zip(settings.get("by") or (), read_json(row["by"].encode()), strict=True)
     }
     return body | {name: _number(row[f"v{at}"]) for at, name in enumerate(settings["fields"])}
 
@@ -185,13 +187,13 @@ def message_of(settings: Settings, row: Mapping[str, Any], task: str, number: in
         task: the task's name.
         number: its number in the spool that it is written into, by which copies are known.
     """
-    by: Sequence[Any] = json.loads(row["by"])
+    by: Sequence[Any] = read_json(row["by"].encode())
     shown = list(map(_shown, by))
     place = f"{task}/{_text(row['start_ms'])}/{'/'.join(shown)}".rstrip("/")
     is_plain = all(isinstance(value, str) != _is_json(text) for value, text in zip(by, shown, strict=True))
     if len(place) > _ID_CHARACTERS or not place.isprintable() or any("/" in each for each in shown) or not is_plain:
         place = f"{task}/{_text(row['start_ms'])}/{sha256(row['by'].encode()).hexdigest()[:16]}"
-    body = json.dumps(result_of(settings, row), ensure_ascii=False, separators=(",", ":"))
+    body = write_json(result_of(settings, row))
     return section.encode_message(
         body.encode(),
         properties={"message_id": place[-128:], "content_type": "application/json"},
@@ -201,7 +203,7 @@ def message_of(settings: Settings, row: Mapping[str, Any], task: str, number: in
 
 def _shown(value: Any) -> str:
     """A value of a group in a MessageId."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else write_json(value)
 
 
 def _is_json(text: str) -> bool:

@@ -5,7 +5,8 @@ Specification: RFC 8259; Apache Avro 1.11, "Binary encoding"; RFC 4180; W3C XML 
 
 Invariants:
     I1. An XML document with a DTD is refused: entities can make a small body a large one.
-    I2. What a body holds beyond what the other encoding can say is refused, or kept: nothing is left out.
+    I2. What a body holds beyond what the other encoding can say is refused, or kept: nothing is left out. Avro's floating-point numbers
+        round; a number beyond them is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from xml.etree import ElementTree as ET
 from xml.parsers import expat
 
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.message.json_number import JsonNumber, exceeds_float, read_json, write_json
 from isthmus.replication.step.avro import check_datum
 from isthmus.replication.step.base import MessageStep, Settings
 from isthmus.replication.step.message.message import StepMessage
@@ -73,7 +75,7 @@ def _reader(settings: Settings) -> Callable[[bytes], Any]:
         case "csv":
             return lambda body: read_csv(body, columns)
         case _:
-            return json.loads
+            return read_json
 
 
 def _writer(settings: Settings) -> Callable[[Any], bytes]:
@@ -86,6 +88,8 @@ def _writer(settings: Settings) -> Callable[[Any], bytes]:
 
             def write(value: Any) -> bytes:
                 out, parsed = io.BytesIO(), schema.get()
+                if exceeds_float(value):
+                    raise ValueError("it has a number beyond what Avro's types hold")
                 check_datum(value, parsed)
                 schemaless_writer(
                     out, parsed, value, strict_allow_default=True
@@ -98,11 +102,15 @@ def _writer(settings: Settings) -> Callable[[Any], bytes]:
         case "csv":
             return lambda value: write_csv(value, columns)
         case _:
-            return _write_json
+            return _write_json if settings["from"] == "json" else _write_plain_json
 
 
 def _write_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_value, allow_nan=False).encode()
+    return write_json(value, encode=_encode).encode()
+
+
+def _write_plain_json(value: Any) -> bytes:
+    return _encode(value).encode()
 
 
 def _json_value(value: Any) -> Any:
@@ -113,6 +121,9 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, Decimal | UUID):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_json_value, allow_nan=False).encode
 
 
 # ---- CSV
@@ -163,6 +174,8 @@ def _scalar(value: Any) -> Any:
     Raises:
         ValueError: it is no number that JSON has.
     """
+    if isinstance(value, JsonNumber):
+        return value.text
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"it has the number {value}, which is none of JSON's")
     return value if isinstance(value, int | float) else _json_value(value)

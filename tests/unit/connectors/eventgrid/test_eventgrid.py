@@ -9,13 +9,14 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.bridge.refusal import RefusalKind
-from isthmus.connectors.eventgrid.mapping import event_of
+from isthmus.connectors.eventgrid.mapping import event_of, to_messages
 from isthmus.connectors.eventgrid.option import PullOptions, TargetOptions, read_source, read_target
 from isthmus.connectors.eventgrid.source import EventGridPuller
 from isthmus.connectors.eventgrid.target import EventGridRequester
 from isthmus.connectors.http.client import Answer
 from isthmus.connectors.pull.held import Locks
 from isthmus.connectors.request.requester import BusyError, RequestError
+from isthmus.connectors.wrap.cloud_event_message import to_json
 
 NOW = 1_700_000_000.0
 PLACE = {"endpoint": "http://127.0.0.1:1", "entity": "flights"}
@@ -126,3 +127,17 @@ def test_a_slow_service_is_no_service_that_does_not_answer() -> None:
         requester(service, 31.0).send([message("a"), message("b"), message("c")])
     assert raised.value.answered == {}
     assert raised.value.refusal.kind is RefusalKind.BLOCKED
+
+
+def test_a_number_of_an_event_keeps_its_digits() -> None:
+    event = b'{"id":"1","eventType":"t","subject":"s","data":{"n":1e400,"m":0.1000000000000000055}}'
+    (made,) = to_messages({"content-type": "application/json"}, b"[" + event + b"]")
+    assert event in made
+    cloud = b'{"specversion":"1.0","id":"1","source":"s","type":"t","data":{"n":12345678901234567890.5}}'
+    (made,) = to_messages({"content-type": "application/json"}, cloud)
+    assert cloud in made
+
+
+def test_a_body_that_only_python_takes_for_json_is_no_data_of_an_event() -> None:
+    message = section.encode_message(b'{"n":NaN}', properties={"content_type": "application/json"})
+    assert b"NaN" not in to_json(message, "s")

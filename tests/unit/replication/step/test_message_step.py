@@ -517,8 +517,39 @@ def test_i2_of_normalise_csv_leaves_no_field_out() -> None:
 
 @pytest.mark.parametrize("to", ["csv", "xml"])
 def test_i2_of_normalise_a_number_that_json_has_not_is_refused(to: str) -> None:
-    told = passed("normalise", message(b'{"a": 1e999}'), **{"from": "json", "to": to})
+    told = passed("normalise", message(b'{"a": Infinity}'), **{"from": "json", "to": to})
     assert told[2].endswith("it has the number inf, which is none of JSON's")  # type: ignore[index]
+
+
+@pytest.mark.parametrize("number", ["1e400", "12345678901234567890.5", "0.1000000000000000055"])
+def test_a_number_keeps_its_digits_in_every_step(tmp_path: Path, number: str) -> None:
+    body = f'{{"a": {number}, "b": {{"c": [{number}]}}, "d": 1}}'.encode()
+    mapped = passed("map", message(body), fields={"x.y": "a", "z": "b"}, keep=True)
+    assert (
+        mapped.body.decode()
+        == f'{{"a":{number},"b":{{"c":[{number}]}},"d":1,"x":{{"y":{number}}},"z":{{"c":[{number}]}}}}'
+    )  # type: ignore[union-attr]
+    reduced = passed("reduce", message(body), remove=["d"])
+    assert reduced.body.decode() == f'{{"a":{number},"b":{{"c":[{number}]}}}}'  # type: ignore[union-attr]
+    data = tmp_path / "r.csv"
+    data.write_text(f"k,v\n{number},found\n12345678901234567168,another\n")
+    enriched = passed("enrich", message(body), **{"from": str(data)}, on="a = k", columns=["v"])
+    assert enriched.body.decode() == f'{{"a":{number},"b":{{"c":[{number}]}},"d":1,"v":"found"}}'  # type: ignore[union-attr]
+    json_to = {"from": "json"}
+    assert passed("normalise", message(body), **json_to, to="json").body == body.replace(b" ", b"")  # type: ignore[union-attr]
+    flat = message(f'{{"a": {number}}}'.encode())
+    assert passed("normalise", flat, **json_to, to="csv").body == f"a\r\n{number}\r\n".encode()  # type: ignore[union-attr]
+    assert f"<a>{number}</a>".encode() in passed("normalise", flat, **json_to, to="xml", root="r").body  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ['"double"', '["null", "double"]'])
+def test_i2_of_normalise_a_number_beyond_those_of_avro_is_refused(tmp_path: Path, kind: str) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text(f'{{"type": "record", "name": "R", "fields": [{{"name": "a", "type": {kind}}}]}}')
+    settings = {"from": "json", "to": "avro", "schema": str(schema)}
+    told = passed("normalise", message(b'{"a": 1e400}'), **settings)
+    assert told[2].endswith("it has a number beyond what Avro's types hold")  # type: ignore[index]
+    assert isinstance(passed("normalise", message(b'{"a": 0.1000000000000000055}'), **settings), StepMessage)
 
 
 @pytest.mark.parametrize("name", ["a b", "", "{u}a", "1", "a:b:c", "a='1' b"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from isthmus.amqp import section
-from isthmus.replication.step.aggregate import open_aggregate
+from isthmus.replication.step.aggregate import _Values, message_of, open_aggregate
 from isthmus.replication.step.base import NamedStep, guarded
 from isthmus.replication.step.deduplicate import _with_keys, key_of, slack_ms
 from isthmus.replication.step.message.message import StepMessage
@@ -70,6 +70,24 @@ def test_a_key_that_no_column_holds_is_a_key() -> None:
     (made,) = _with_keys({"by": "booking"}, iter([pa.RecordBatch.from_pydict(rows)]))
     first, same, other = made.column("key").to_pylist()
     assert first == same != other
+
+
+def test_numbers_that_a_float_does_not_tell_apart_are_two_keys() -> None:
+    """Otherwise the second message would not be passed on."""
+    texts = ["1e400", "2e400", "12345678901234567890.25", "12345678901234567890.5"]
+    keys = {key_of({"by": "n"})(section.encode_message(f'{{"n": {each}}}'.encode())) for each in texts}
+    assert len(keys) == 4
+
+
+def test_groups_of_numbers_that_a_float_does_not_tell_apart_are_two() -> None:
+    settings = {**SETTINGS, "by": ["n"], "fields": {"messages": "count"}}
+    groups = []
+    for number in ("12345678901234567890.25", "12345678901234567890.5"):
+        by, _ = _Values(settings).of(StepMessage(section.encode_message(f'{{"n": {number}}}'.encode())))
+        assert by == f"[{number}]"
+        groups.append(message_of(settings, {"start_ms": 0, "end_ms": 1, "by": by, "count": 1, "v0": 1.0}, "t", 1))
+        assert f'"n":{number}'.encode() in groups[-1]
+    assert section.decode_properties(groups[0], section.locate(groups[0]).properties)["message_id"].endswith(".25")
 
 
 def test_messages_are_compared_by_value_and_type() -> None:

@@ -8,17 +8,18 @@ Specification: OASIS AMQP 1.0 part 3, section 3.2.
 Invariants:
     I1. A message that nothing was changed in is encoded as the same bytes.
     I2. What was not changed stays as it was encoded: other sections, other properties, their order.
+    I3. A number of a JSON body that no step changed keeps its digits (`isthmus.message.json_number`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.types import Symbol
+from isthmus.message.json_number import read_exactly, write_json
 from isthmus.replication.step.message.amqp_value import amqp_value, rule_text, rule_value
 from isthmus.rules import MISSING, REMOVED, Changes, Missing, Value
 
@@ -45,8 +46,6 @@ _ANNOTATIONS = {
     "LockedUntilUtc": "x-opt-locked-until",
 }
 _NO_JSON = object()
-# `json.dumps` makes an encoder for each call that asks for other separators.
-_write_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class StepMessage:
@@ -59,7 +58,7 @@ class StepMessage:
         CodecError: the bytes are no message.
     """
 
-    __slots__ = ("_annotations", "_body", "_fields", "_json", "_set", "_user", "raw", "sections")
+    __slots__ = ("_annotations", "_body", "_fields", "_is_plain", "_json", "_set", "_user", "raw", "sections")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -69,6 +68,7 @@ class StepMessage:
         self._user: dict[str, tuple[str, Any]] | None = None
         self._body: bytes | None = None
         self._json: Any = _NO_JSON
+        self._is_plain = True  # the JSON has no number that a float does not hold
         self._set: dict[str, dict[str, Any]] = {}  # by kind of section: what was changed in it
 
     # ---- the body
@@ -81,7 +81,7 @@ class StepMessage:
             ValueError: it is another value.
         """
         if "json" in self._set:
-            self._body = _write_json(self._json).encode()
+            self._body = write_json(self._json, is_plain=self._is_plain).encode()
             del self._set["json"]
         if self._body is None:
             self._body = self._read_body()
@@ -105,7 +105,7 @@ class StepMessage:
         """
         if self._json is _NO_JSON:
             try:
-                self._json = json.loads(self.body)
+                self._json, self._is_plain = read_exactly(self.body)
             except ValueError as error:
                 raise ValueError(f"the body is no JSON: {error}") from None
         return self._json

@@ -7,6 +7,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+from isthmus.message.json_number import JsonNumber
+
 __all__ = ["Reference", "json_value", "text_of"]
 
 Reference = dict[str, tuple[Any, ...]]
@@ -17,6 +19,8 @@ def text_of(value: Any) -> str:
     """Numbers and texts compare as texts, so that 5 in JSON finds "5" and 5 in the file."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, JsonNumber):
+        return value.text
     if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
         return str(int(value))
     return value if isinstance(value, str) else str(value)
