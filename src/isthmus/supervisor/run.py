@@ -18,8 +18,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -40,6 +40,7 @@ from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
+from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.examination.preflight import preflight
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import Footprint, StatusFile, describe
@@ -144,7 +145,7 @@ def run_federation(
         lambda route: claims.remaining_seconds(route.task, route.claim_alias) > 0,
     )
     run = _Run(options, on_status, fill, drops)
-    holds = ExitStack()
+    holds, starting = ExitStack(), ExitStack()
     canaries = CanaryWatch(
         () if options.settings.available_now else chosen,
         lambda: Reach(federation, "isthmus-canary"),
@@ -156,6 +157,7 @@ def run_federation(
         _check(federation, chosen, options.folder)
         _decide(claims, stop)
         holds.enter_context(held_folder(options.folder))
+        starting.enter_context(run.starting(chosen, paused.last_known()))
         note_places(places_of(chosen, options.folder), options.folder)
         watch.start()
         fill.start()
@@ -209,6 +211,7 @@ def run_federation(
                     canary=canaries.told,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
                 )
+                starting.close()
                 ended_well = supervisor.run(
                     stop, lambda: run.tell(supervisor, "draining" if stop.is_set() else "running")
                 )
@@ -220,6 +223,7 @@ def run_federation(
             with suppress(SparkGoneError), calling_spark():
                 spark.stop()
     finally:
+        starting.close()
         drops.close()
         canaries.close()
         ledgers.close()
@@ -268,6 +272,19 @@ class _Run:
         self._on_status = on_status
         self._footprint = Footprint()
         self._told_at = float("-inf")
+
+    def starting(self, chosen: Sequence[Route], paused: Mapping[str, str]) -> AbstractContextManager[None]:
+        """While it lasts, the status says that the run is about to start its routes."""
+        now = time.monotonic()
+        described = []
+        for route in chosen:
+            condition = Condition()
+            if since := paused.get(route.task):
+                condition.paused(since)
+            else:
+                condition.pending("Spark is starting")
+            described.append(describe(route, condition, now) | {"dropped": self._drops.dropped(route.name)})
+        return self._file.repeated("starting", described)
 
     def tell(self, supervisor: Supervisor, state: str, *, at_once: bool = False) -> None:
         """Write the status, unless that was moments ago."""

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 FILE = "status.json"
 STALE_SECONDS = 10.0
+REPEAT_SECONDS = 1.0
 FOOTPRINT_SECONDS = 5.0
 
 
@@ -185,6 +188,26 @@ class StatusFile:
             log.warning("%s", fault)
         self._fault = fault
         return document
+
+    @contextmanager
+    def repeated(
+        self, state: str, routes: list[dict[str, Any]], every_seconds: float = REPEAT_SECONDS
+    ) -> Iterator[None]:
+        """While it lasts, the document says this, and does not become old."""
+        is_over = threading.Event()
+
+        def repeat() -> None:
+            while not is_over.wait(every_seconds):
+                self.write(state, routes, Footprint())
+
+        self.write(state, routes, Footprint())
+        thread = threading.Thread(target=repeat, name="status", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def _replace(self, document: dict[str, Any]) -> None:
         temporary = self._path.with_suffix(".new")

@@ -15,6 +15,7 @@ from isthmus.supervisor import run as run_module
 from isthmus.supervisor.claim.claim import Holder
 from isthmus.supervisor.claim.folder_lock import FolderInUseError, held_folder
 from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide, checkpoint_folder
+from isthmus.supervisor.status import read_status
 from isthmus.topology import read
 
 KEY = ("flights", "ewr")
@@ -64,6 +65,27 @@ def test_i5_a_second_run_in_one_state_folder_starts_nothing_and_gives_its_claims
     keeper.close.assert_called_once()
     with pytest.raises(AssertionError, match="Spark was started"):
         run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())
+
+
+def test_a_run_is_alive_while_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
+    federation = read(f"{text}  flights: {{pattern: all-active, topic: flights, members: [ewr, jfk]}}\n")
+    monkeypatch.setattr(run_module, "ClaimKeeper", MagicMock())
+    for name in ("_check", "_decide", "FillWatch", "BacklogWatch"):
+        monkeypatch.setattr(run_module, name, MagicMock())
+    told: list[dict[str, Any] | None] = []
+
+    def start(*_: object, **__: object) -> None:
+        told.append(read_status(tmp_path))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "create_spark_session", start)
+    with pytest.raises(KeyboardInterrupt):
+        run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())
+    [document] = told
+    assert document is not None
+    assert (document["alive"], document["state"]) == (True, "starting")
+    assert [route["state"] for route in document["routes"]] == ["pending: Spark is starting"] * 2
 
 
 def test_a_state_folder_in_which_nothing_can_be_written_is_refused_before_any_claim_is_asked_for(

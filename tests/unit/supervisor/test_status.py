@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import stat
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,22 @@ def test_a_living_run_is_alive_and_an_ended_one_is_not(tmp_path: Path) -> None:
     found = read_status(tmp_path / "state")
     assert found is not None
     assert not found["alive"]
+
+
+def test_a_run_that_starts_is_alive_however_long_that_takes(tmp_path: Path) -> None:
+    """Spark may need longer to start than a document stays young."""
+    condition = Condition()
+    condition.pending("Spark is starting")
+    with StatusFile(tmp_path).repeated("starting", [describe(ROUTE, condition, 0.0)], 0.001):
+        found = first = read_status(tmp_path)
+        assert found is not None
+        assert first is not None
+        assert (found["alive"], found["state"], found["routes"][0]["well"]) == (True, "starting", False)
+        limit = time.monotonic() + 10.0
+        while found is None or found["updated_at_seconds"] == first["updated_at_seconds"]:
+            assert time.monotonic() < limit
+            found = read_status(tmp_path)
+    assert not [each for each in threading.enumerate() if each.name == "status"]
 
 
 def test_a_run_that_was_killed_or_hangs_is_not_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
