@@ -122,7 +122,12 @@ def run_federation(
             f"nothing to run in {federation.file}: the namespaces forward the messages of its tasks themselves"
         )
     paused = PauseFile(options.folder)
-    paused.tasks()  # one that cannot be read is refused before anything starts
+    for task in (
+        paused.tasks().keys() - federation.tasks.keys()
+    ):  # one that cannot be read is refused before anything starts
+        log.warning(
+            "task %s is paused and not in %s; one of its name would begin paused: isthmus resume", task, federation.file
+        )
     usable_folder(options.folder).close()
     fill = FillWatch(federation, chosen)
     reach = Reach(federation, "isthmus-claim")

@@ -406,6 +406,15 @@ def test_a_task_without_routes_is_not_called_paused(file: str, capsys: pytest.Ca
     assert code_of("pause", file, "flights") == 0
 
 
+def test_a_paused_task_that_the_file_has_no_more_is_resumed(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("pause", file, "flights") == 0
+    Path(file).write_text(Path(file).read_text().replace("  flights:", "  gates:"))
+    assert code_of("resume", file, "other") == 2
+    assert code_of("resume", file, "flights") == 0
+    assert "task flights continues" in capsys.readouterr().out
+    assert code_of("resume", file, "flights") == 2
+
+
 class FakePlay:
     lost = 0
 

@@ -15,8 +15,10 @@ import isthmus.connectors.administration
 from isthmus.cli.app import create_app
 from isthmus.connectors.administration import AdministrationError
 from isthmus.supervisor.claim.claim import TaskClaimedError
+from isthmus.supervisor.pause import PauseFile
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import NamespaceRef, NamespaceState, TopicState, lint
+from isthmus.topology.file.name import state_folder
 
 KEY = "bm90LWEta2V5LWJ1dC1sb25n"
 INSTEAD = "write a reference instead: connection: env:NAME, file:/path#key or keyvault:vault/name"
@@ -280,8 +282,13 @@ def test_remove_takes_what_a_member_or_a_task_left(shrunk: dict[str, FakeAdminis
     _, output = call("apply", "--prune")
     assert "task flights has entities at ewr, jfk and is not in this file" in output
     assert "isthmus remove isthmus.yaml flights" in output
+    paused = PauseFile(state_folder(file))
+    assert paused.pause("flights")
+    assert call_json("remove", "isthmus.yaml", "flights")[0] == 0
+    assert "flights" in paused.tasks()
     code, answer = call_json("remove", "isthmus.yaml", "flights", "--yes")
     assert (code, answer["ok"], len(answer["orphans"])) == (0, True, 4)
+    assert not paused.tasks(), "a task that is given its name would begin paused"
     assert not any(
         topic.name == "isthmus.claims" and len(topic.subscriptions) != 1 for topic in shrunk["ewr"].inventory("ewr")
     )

@@ -13,6 +13,8 @@ from isthmus.cli.federation.plan import refuse
 from isthmus.cli.federation.removal import claims_of, remove_orphans
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import ConfigError
+from isthmus.supervisor.pause import PauseFile
+from isthmus.topology.file.name import state_folder
 from isthmus.topology.file.source import load
 from isthmus.topology.planning.orphan import find_orphans, named
 
@@ -62,3 +64,5 @@ def run(
         console.print("Nothing was deleted; add --yes to delete these, with the messages in them.")
     if found.failed:
         raise typer.Exit(1)
+    if yes and name not in federation.tasks:
+        PauseFile(state_folder(file)).resume(name)  # lest a task that is given its name begins paused

@@ -46,20 +46,22 @@ def run(
     _say(folder, f"task {task} is paused" if is_new else f"task {task} is paused already")
 
 
-def state_of(file: str, task: str, state: Path | None) -> Path:
-    """The state folder, after the task has been looked up.
+def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = False) -> Path:
+    """The state folder, after the task has been looked up; one that `may_be_gone` is paused there, and the file has it no more.
 
     Raises:
         InvalidArgumentError: there is no such task.
+        PauseFileError: what is paused cannot be read.
     """
     from isthmus.errors import InvalidArgumentError
+    from isthmus.supervisor.pause import PauseFile
     from isthmus.topology.file.name import state_folder
     from isthmus.topology.file.source import load
 
-    federation = load(file)
-    if task not in federation.tasks:
+    federation, folder = load(file), state or state_folder(file)
+    if task not in federation.tasks and not (may_be_gone and task in PauseFile(folder).tasks()):
         raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
-    return state or state_folder(file)
+    return folder
 
 
 def _say(folder: Path, what: str) -> None:

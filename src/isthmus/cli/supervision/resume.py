@@ -22,11 +22,11 @@ def run(
     task: Annotated[str, typer.Argument(help="The task.", autocompletion=tasks)],
     state: State = None,
 ) -> None:
-    """Let a task continue that `isthmus pause` has paused."""
+    """Let a task continue that `isthmus pause` has paused; also one that the file has no more, lest one of its name begins paused."""
     from isthmus.supervisor.pause import PauseFile
     from isthmus.supervisor.status import read_status
 
-    folder = state_of(file, task, state)
+    folder = state_of(file, task, state, may_be_gone=True)
     if not PauseFile(folder).resume(task):
         print(f"task {task} is not paused")
         return
