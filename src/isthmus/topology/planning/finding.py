@@ -125,12 +125,19 @@ class Findings:
                 )
 
     def note_left(self, alias: str, entity: _Receiver, stands: _Receiver) -> None:
-        """Note an entity of isthmus's own that another no longer forwards to: no route reads what is in it."""
+        """Note what another entity no longer forwards to: one of isthmus's own, whose messages no route reads, or where a task parked."""
         old = stands.forward_to or ""
-        if entity.forward_to is not None and old.lower().startswith(OWN) and entity.forward_to.lower() != old.lower():
+        if not old or entity.forward_to is None or entity.forward_to.lower() == old.lower():
+            return
+        if old.lower().startswith(OWN):
             self.notes.append(
                 f"what waits in {old} at {alias} is moved by no task of this file any more: before apply, run the former file until nothing "
                 "waits there"
+            )
+        elif entity.name.lower().startswith(OWN):
+            self.notes.append(
+                f"what is parked in {old} at {alias} stays there, and redrive --parked looks only into {entity.forward_to}: it takes the former "
+                "file to send that again"
             )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from isthmus.rules import DictView, parse_filter
-from isthmus.topology import lint, read
+from isthmus.testing.administration import FakeAdministration
+from isthmus.topology import lint, plan, read, wanted
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.spillover import SpilloverTask
 from isthmus.topology.state import QueueState, TopicState
@@ -119,3 +120,18 @@ def test_i3_a_parking_queue_is_no_queue_of_another_spillover(order: int) -> None
     faults = [str(each) for each in lint(head + "".join(tasks[::order]))]
     assert len(faults) == 1, faults
     assert "for parking" in faults[0]
+
+
+def test_what_was_parked_elsewhere_is_named_where_parking_is_changed() -> None:
+    namespaces = {alias: FakeAdministration(f"{alias}.test") for alias in ("ewr", "jfk")}
+    notes = []
+    for parking in ("", ", parking: other-parked", ", parking: other-parked"):
+        federation = read(f"{HEAD}queue: payments, members: [ewr, jfk], deadline: 10m{parking}}}\n")
+        found = plan(
+            federation, {alias: namespaces[alias].observe(alias, each) for alias, each in wanted(federation).items()}
+        )
+        for change in found.changes:
+            namespaces[change.alias].make(change)
+        notes.append([note for note in found.notes if "is parked in payments-parked" in note])
+    assert list(map(len, notes)) == [0, 2, 0]
+    assert "redrive --parked looks only into other-parked" in notes[1][0]
