@@ -6,7 +6,7 @@ only, so that nothing of other routes is deleted. What it is not: the look at si
 Invariants:
     I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim; a deletion ends where that is lost, or where
         the mailbox has been emptied to KEPT_PERCENT otherwise meanwhile.
-    I2. What is deleted is counted, logged and shown.
+    I2. What is deleted is counted, logged and shown, once the namespace has confirmed it; what it has not is told as not known.
     I3. What was received and not completed when this ends is given back.
     I4. A size by which messages were deleted counts once: a namespace may tell the same one for minutes.
 """
@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from isthmus.amqp.performative import Accepted
 from isthmus.replication.reach import Reach
 from isthmus.supervisor.watch.fill import Fill
 from isthmus.topology.model import Route
@@ -33,6 +34,7 @@ _INTERVAL_SECONDS = 5.0
 _CREDIT = 200
 _SLICE_SECONDS = 0.2
 _SILENT_SECONDS = 10.0
+_CONFIRM_SECONDS = 10.0
 
 
 def excess_bytes(fill: Fill) -> int:
@@ -101,23 +103,24 @@ class DropWatch:
         return next((each for each in self._fills() if (each.namespace, each.topic) == place), None)
 
     def _drop(self, route: Route, fill: Fill) -> int:
-        """How many messages were deleted."""
-        before = self._dropped[route.name]
+        """How many messages were deleted, or may have been."""
+        before, deletion = self._dropped[route.name], _Deletion()
         try:
             with self._reach() as reach:
-                self._delete(reach, route, fill)
+                self._delete(reach, route, fill, deletion)
         except Exception as error:  # noqa: BLE001 - whatever it is: without the thread no mailbox would be emptied again
             log.warning("route %s: its mailbox cannot be emptied: %s", route.name, error)
         finally:
             count = self._dropped[route.name] - before
             log.warning(
-                "route %s: mailbox %s was %.0f %% full; %d of its oldest messages were deleted, as when_full: drop says",
+                "route %s: mailbox %s was %.0f %% full; %d of its oldest messages were deleted%s, as when_full: drop says",
                 route.name,
                 route.source,
                 fill.percent,
                 count,
+                f", and whether {deletion.asked} more were is not known" if deletion.asked else "",
             )
-        return count
+        return count + deletion.asked
 
     def _is_needed(self, route: Route, fill: Fill) -> bool:
         """Whether messages have to go still."""
@@ -125,12 +128,12 @@ class DropWatch:
         is_emptied = now is not None and now.used_bytes != fill.used_bytes and now.percent <= KEPT_PERCENT
         return not is_emptied and self._may_drop(route)
 
-    def _delete(self, reach: Reach, route: Route, fill: Fill) -> None:
+    def _delete(self, reach: Reach, route: Route, fill: Fill, deletion: _Deletion) -> None:
         """Receive and complete messages, the oldest first, until there is room."""
         size = excess_bytes(fill)
         client = reach.open(route.source)
         try:
-            receiver = Receiver(client, route.source.entity).wait_attached()
+            receiver = Receiver(client, route.source.entity, confirms=True).wait_attached()
             heard_at = time.monotonic()
             while size > 0 and not self._stop.is_set() and time.monotonic() - heard_at < _SILENT_SECONDS:
                 if not self._is_needed(route, fill):
@@ -138,6 +141,7 @@ class DropWatch:
                 if not receiver.credit:
                     receiver.grant(_CREDIT)
                 client.wait(_SLICE_SECONDS)
+                self._dropped[route.name] += deletion.confirmed(receiver)
                 if receiver.error is not None:
                     raise receiver.error
                 for run in receiver.take():
@@ -150,7 +154,34 @@ class DropWatch:
                         count += 1
                     if count:
                         receiver.dispose(run.first_id, (run.first_id + count - 1) & 0xFFFFFFFF)
-                        self._dropped[route.name] += count
+                        deletion.asked += count
                 client.flush()
+            limit = time.monotonic() + _CONFIRM_SECONDS
+            while deletion.asked and receiver.error is None and time.monotonic() < limit:
+                self._dropped[route.name] += deletion.confirmed(receiver)
+                if deletion.asked:
+                    client.wait(_SLICE_SECONDS)
+            self._dropped[route.name] += deletion.confirmed(receiver)
         finally:
             client.close(1.0)  # what is left of the last deliveries is given back by the end of its link
+
+
+class _Deletion:
+    """How far one deletion is.
+
+    Attributes:
+        asked: messages whose completion was asked for, and not answered.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def confirmed(self, receiver: Receiver) -> int:
+        """How many were completed, by the answers that have come since the last call; a lock may have been lost."""
+        completed = 0
+        while receiver.outcomes:
+            first, last, state = receiver.outcomes.popleft()
+            count = ((last - first) & 0xFFFFFFFF) + 1
+            self.asked -= count
+            completed += count if isinstance(state, Accepted) else 0
+        return completed

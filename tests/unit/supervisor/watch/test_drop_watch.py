@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from isthmus.amqp.performative import Accepted, Rejected
 from isthmus.errors import ConnectionLostError
 from isthmus.supervisor.watch import drop_watch
 from isthmus.supervisor.watch.drop_watch import DropWatch
@@ -30,15 +32,17 @@ class Run(NamedTuple):
 class Mailbox:
     """Gives ten messages of 1,000 bytes at a time."""
 
-    error = None
     credit = 0
 
     def __init__(self) -> None:
         self.given = self.deleted = 0
+        self.error: ConnectionLostError | None = None
         self.fills = [fill(95_000)]
         self.is_mine = True
         self.is_away = False
         self.after = 1 << 30  # so many were given, something changes
+        self.outcomes: deque[tuple[int, int, Any]] = deque()
+        self.loses_after = 1 << 30  # so many were deleted, the connection breaks: nothing more is confirmed
 
     def wait_attached(self) -> Mailbox:
         if self.is_away:
@@ -58,7 +62,11 @@ class Mailbox:
         self.is_mine = False
 
     def dispose(self, first: int, last: int) -> None:
+        if self.deleted >= self.loses_after:
+            self.error = ConnectionLostError("the connection broke")
+            return
         self.deleted += last - first + 1
+        self.outcomes.append((first, last, Accepted()))
 
     @contextmanager
     def reach(self) -> Iterator[Any]:
@@ -73,7 +81,7 @@ def fill(used_bytes: int) -> Fill:
 @pytest.fixture
 def mailbox(monkeypatch: pytest.MonkeyPatch) -> Mailbox:
     made = Mailbox()
-    monkeypatch.setattr(drop_watch, "Receiver", lambda client, entity: made)
+    monkeypatch.setattr(drop_watch, "Receiver", lambda client, entity, confirms: made)
     return made
 
 
@@ -115,3 +123,19 @@ def test_a_deletion_that_failed_is_tried_again(mailbox: Mailbox) -> None:
     mailbox.is_away = False
     watched._look(ROUTE)
     assert mailbox.deleted == 15
+
+
+def test_i2_what_is_not_confirmed_is_not_counted(mailbox: Mailbox, caplog: pytest.LogCaptureFixture) -> None:
+    """The messages come again, and would be counted twice."""
+    mailbox.loses_after = 4
+    watched = watch(mailbox)
+    watched._look(ROUTE)
+    assert (mailbox.deleted, watched.dropped(ROUTE.name)) == (4, 4)
+    assert "whether 2 more were is not known" in caplog.text
+
+
+def test_i2_what_somebody_else_has_taken_is_not_counted(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "dispose", lambda first, last: mailbox.outcomes.append((first, last, Rejected())))
+    watched = watch(mailbox)
+    watched._look(ROUTE)
+    assert watched.dropped(ROUTE.name) == 0
