@@ -4,7 +4,7 @@ What it is: the administration that `apply` uses. A group is where it has checkp
 what to make (`isthmus.topology.planning.log_planner`).
 
 Invariants:
-    I1. Nothing that exists is changed; a group that has checkpoints keeps them.
+    I1. Nothing that exists is changed; a group that has checkpoints keeps them, but those of an event hub of the same name that is gone.
     I2. Without the right to administer, what exists is told all the same.
 """
 
@@ -101,7 +101,8 @@ class EventHubsAdministration:
 
 
 def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *, from_end: bool) -> None:
-    """Gives a group a checkpoint for every partition: its end, or the place before its first event.
+    """Gives a group a checkpoint for every partition: its end, or the place before its first event. One that stands was left by an event hub
+    of the same name that is gone: it is replaced, or as many events would be passed over.
 
     Raises:
         ConfigError: there is no place for checkpoints.
@@ -109,15 +110,20 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
     """
     _check_place(options)
     checkpoints: dict[int, Checkpoint] = {}
-    for number, view in hubs.views(hub).items():
+    views = hubs.views(hub)
+    for number, view in views.items():
         is_unused = view.last < view.begin and view.last < 0
         if from_end and not is_unused:
             checkpoints[number] = Checkpoint(view.last, view.last_offset or START_OFFSET)
         else:
             checkpoints[number] = Checkpoint(view.begin - 1, START_OFFSET)
-    store = open_store(options)
+    key, store = hubs.group(hub, group), open_store(options)
     try:
-        store.write(hubs.group(hub, group), checkpoints)
+        stands = store.load(key)
+        for number, view in views.items():
+            if number in stands and (stands[number].sequence > view.last or not from_end):
+                checkpoints[number] = checkpoints[number]._replace(begins_again=True)
+        store.write(key, checkpoints)
     finally:
         store.close()
 
