@@ -96,6 +96,7 @@ class _Carrying:
         if size > HEAD_BYTES:
             raise RelayRefusedError(431, f"The request's head has {size} bytes; {HEAD_BYTES} are allowed.")
         self._head_bytes = size
+        self._moved_at = 0.0  # when a part of the body was last taken by the listener's connection
 
     async def small_body(self) -> bytes | None:
         """The body, where it goes over the control channel; None for one that the listener fetches."""
@@ -168,6 +169,7 @@ class _Carrying:
                 self.relayed_bytes += len(part)
                 socket.send_binary(part, is_final=False)
                 await socket.wait_writable()
+                self._moved_at = asyncio.get_running_loop().time()
             socket.send_binary(b"")
         except TimeoutError:
             self.exchange.fail(f"The requester sent nothing of its request's body for {self._seconds:g} s.")
@@ -175,11 +177,16 @@ class _Carrying:
             self.exchange.fail("The requester went away while it sent its request.")
 
     async def _wait_head(self) -> message.Response:
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await asyncio.shield(self.exchange.head)
-        except TimeoutError:
-            raise ExchangeError(f"The listener did not answer within {self._seconds:g} s.") from None
+        """The head of the answer. The listener has its time from the end of the request on, however long that takes to come."""
+        loop = asyncio.get_running_loop()
+        self._moved_at = loop.time()
+        while True:
+            try:
+                async with asyncio.timeout_at(self._moved_at + self._seconds):
+                    return await asyncio.shield(self.exchange.head)
+            except TimeoutError:
+                if loop.time() >= self._moved_at + self._seconds:
+                    raise ExchangeError(f"The listener did not answer within {self._seconds:g} s.") from None
 
     async def _answer(self, head: message.Response) -> web.StreamResponse:
         """Write the listener's answer to the requester."""

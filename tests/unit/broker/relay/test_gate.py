@@ -228,6 +228,29 @@ async def test_a_listener_that_does_not_answer_in_time(served):
     await listener.socket.close()
 
 
+async def test_a_request_that_takes_long_to_come_is_answered_in_time_behind_its_end(served):
+    """Its parts come in time, and together take longer than a listener may need for its answer."""
+    hurry(served)
+    listener = await served.listen()
+    parts: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def body():
+        while part := await parts.get():
+            yield part
+
+    asked = served.begin("stock", "POST", data=body())
+    parts.put_nowait(b"x")
+    told = (await listener.told())["request"]
+    meeting = await listener.meet(told["address"])
+    await meeting.receive_json()
+    for part in (*[b"x"] * 8, b""):
+        await asyncio.sleep(0.08)
+        parts.put_nowait(part)
+    assert (await meeting.receive(timeout=10)).data == b"x" * 9
+    await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200}})
+    assert (await asked)[0] == 200
+
+
 async def test_half_an_answer_ends_the_connection(served):
     listener = await served.listen()
     asked = served.begin("stock")
