@@ -45,7 +45,7 @@ from isthmus.bridge.port import Arrived, Copies, Drained, Exhausted, SourceLost,
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import End, RouteSpec
 
-__all__ = ["World"]
+__all__ = ["Source", "World"]
 
 LOCK_SECONDS = 5.0
 CLAIM_SECONDS = 15.0
@@ -62,7 +62,7 @@ _AWAY = Refusal(RefusalKind.UNKNOWN, "", "the connection is lost")
 _GONE = Refusal(RefusalKind.FATAL, "gone", "no such entity")
 
 
-class _Source:
+class Source:
     """A queue with locks, and the one link that reads it."""
 
     def __init__(self, world: World, count: int) -> None:
@@ -397,9 +397,9 @@ class World:
         self.has_ended = False
         self.broken = ""
 
-    def make_source(self, count: int) -> _Source:
+    def make_source(self, count: int) -> Source:
         """What the route reads."""
-        return _Source(self, count)
+        return Source(self, count)
 
     # ---- chance
 
@@ -627,6 +627,10 @@ class World:
                 "neither settled nor given back"
             )
         assert "removes rows" not in self.lease.report(self.now).error
+        self.check_order()
+
+    def check_order(self) -> None:
+        """What the target has, against the order of the source."""
         if not self.was_set_back and (self.spec.is_strict or not (self.refused or self.poison)):
             firsts = list(dict.fromkeys(self.accepted))
             assert firsts == sorted(firsts), f"out of order: {firsts}"

@@ -10,6 +10,7 @@ import pytest
 from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.bridge.lease import event as e
 from route_world import World, short_delay
+from session_world import SessionWorld
 
 QUICK = 50
 
@@ -19,9 +20,9 @@ def _by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender_handle, "_delay_seconds", short_delay)
 
 
-def play(seed: int) -> World:
+def play(seed: int, make: Callable[[int], World] = World) -> World:
     """A while with faults, then without, to the end."""
-    world = World(seed)
+    world = make(seed)
     world.tell(e.Begin())
     world.run(200.0, 2_000)
     if world.has_ended:
@@ -52,6 +53,16 @@ def test_whatever_happens_a_route_loses_and_stops_nothing(first: int) -> None:
             raise
 
 
+@pytest.mark.parametrize("first", range(0, QUICK, 10))
+def test_whatever_happens_a_route_of_sessions_loses_and_stops_nothing(first: int) -> None:
+    for seed in range(first, first + 10):
+        try:
+            play(seed, SessionWorld)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
 @pytest.mark.soak
 def test_whatever_happens_a_route_loses_and_stops_nothing_for_long(
     long_count: Callable[[int], int], counted: Callable[[str, str], None]
@@ -65,3 +76,18 @@ def test_whatever_happens_a_route_loses_and_stops_nothing_for_long(
             error.add_note(f"seed {seed}")
             raise
     counted(f"{count} seeds from {first}", f"{moved} messages settled, none lost, none stuck")
+
+
+@pytest.mark.soak
+def test_whatever_happens_a_route_of_sessions_loses_and_stops_nothing_for_long(
+    long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
+    first, count = random.SystemRandom().randrange(1 << 40), long_count(5_000)
+    for seed in range(first, first + count):
+        try:
+            play(seed, SessionWorld)
+        except AssertionError as error:
+            counted(f"{count} seeds from {first}", f"broken at {seed}")
+            error.add_note(f"seed {seed}")
+            raise
+    counted(f"{count} seeds from {first}", "none lost, none stuck")

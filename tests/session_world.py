@@ -1,0 +1,244 @@
+"""A route that reads sessions, in the world of `route_world`: which sessions are held is decided by the real
+`isthmus.connectors.servicebus.port.session.turn`.
+
+Beside what `route_world` checks:
+    - credit of all sessions together is never more than the owner has granted;
+    - without a refusal the target has the messages of each session in their order;
+    - messages that are refused without a reason, each first in its session, are set aside, and stop nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.servicebus.port.session.turn import HeldSession, SessionTurns, shares
+from route_world import Source, World
+
+__all__ = ["SessionWorld"]
+
+_UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
+
+
+@dataclass(eq=False)
+class _Link:
+    """A session that is held."""
+
+    session: int
+    held: HeldSession
+    credit: int = 0
+
+
+class _SessionSource(Source):
+    """A queue with sessions, and the links that read it. A message of a session can be settled only by the link that holds the session."""
+
+    def __init__(self, world: SessionWorld, count: int) -> None:
+        super().__init__(world, count)
+        self.sessions = world.sessions
+        self._turns = SessionTurns(world.most)
+        self._links: list[_Link] = []
+        self._asked: list[float] = []  # when each request for a session may be answered
+        self._link_of: dict[int, _Link | None] = {}  # of what the owner has; None: its session was lost
+        self._known: set[int] = set()  # completed after its session was lost
+
+    # ---- what the owner does
+
+    def open(self) -> None:
+        self.state, self.is_exhausted = "opening", False
+        self.answer_at = self.world.soon()
+
+    def close(self) -> None:
+        assert not self.locked or self.state != "open", (
+            f"closed with {list(self.locked)}, neither settled nor given back"
+        )
+        self._lose_all()
+        self._link_of.clear()
+        self._known.clear()
+        self.state, self.credit, self.draining = "closed", 0, False
+
+    def lose(self) -> None:
+        self._lose_all()
+        self.state, self.credit, self.draining = "lost", 0, False
+
+    def settle(self, first: int, last: int, kind: str) -> None:
+        for position in range(first, last + 1):
+            if position not in self._link_of:
+                continue
+            if self._link_of.pop(position) is not None:
+                self._settle(position, kind)
+            elif kind == "complete":
+                assert position in self.world.accepted, f"{position} is completed unsent"
+                self._known.add(position)
+
+    # ---- the world
+
+    def step(self) -> list[Any]:
+        """What it tells now."""
+        world = self.world
+        if self.state == "opening" and world.now >= self.answer_at:
+            if world.chance(0.3):
+                self.lose()
+                return [SourceLost("refused", world.chance(0.3))]
+            self.state = "open"
+            return [SourceOpened("ns")]
+        if self.state != "open":
+            return []
+        if world.chance(0.01):
+            self.lose()
+            world.faults += 1
+            return [SourceLost("broke", world.chance(0.2))]
+        if self._links and world.chance(0.02):
+            self._lose(self._links.pop(world.choose.randrange(len(self._links))))
+            self._turns.refused(world.now, 0.5)
+            world.faults += 1
+        self._answer_requests()
+        positions = self._deliver()
+        told: list[Any] = [Arrived(positions, [world.payload(each) for each in positions])] if positions else []
+        self._take_turns()
+        if self.draining:
+            for link in self._links:
+                link.credit = 0
+            if world.choose.random() < 0.5:
+                self.draining, self.credit = False, 0
+                told.append(Drained())
+        else:
+            self._share()
+        is_empty = not (self.ready or self.locked or self._link_of or self.draining)
+        if world.spec.only_present and is_empty and not (self.is_exhausted or told):
+            self.is_exhausted = True
+            told.append(Exhausted())
+        return told
+
+    def deadline(self) -> float:
+        now = self.world.now
+        if self.state == "opening":
+            return self.answer_at
+        if self.state != "open":
+            return math.inf
+        held = {link.session for link in self._links}
+        waiting = {each % self.sessions for each in self.ready}
+        can_act = (
+            self.draining
+            or any(link.held.may_close or (link.credit and link.session in waiting) for link in self._links)
+            or any(not link.credit and not link.held.is_leaving for link in self._links) * (self._spare() > 0)
+            or (any(each <= now for each in self._asked) and bool(waiting - held))
+        )
+        due = [each for each in self._asked if each > now]
+        return min(
+            [now + 0.01 if can_act else math.inf, *due, self._turns.deadline(self._held(), self._capacity(), now)]
+        )
+
+    # ---- sessions
+
+    def _held(self) -> list[HeldSession]:
+        for link in self._links:
+            link.held.credit = link.credit
+            link.held.unsettled = sum(each is link for each in self._link_of.values())
+        return [link.held for link in self._links]
+
+    def _capacity(self) -> int:
+        return self.credit + len(self._link_of)
+
+    def _spare(self) -> int:
+        return self.credit - sum(link.credit for link in self._links)
+
+    def _answer_requests(self) -> None:
+        now, held = self.world.now, {link.session for link in self._links}
+        for asked in [each for each in self._asked if each <= now]:
+            free = [each % self.sessions for each in self.ready if each % self.sessions not in held]
+            if free:
+                self._asked.remove(asked)
+                self._links.append(_Link(free[0], HeldSession(now, now)))
+                held.add(free[0])
+                self._turns.granted()
+            elif now > asked + 60.0:
+                self._asked.remove(asked)
+                self._turns.refused(now)
+
+    def _deliver(self) -> list[int]:
+        world, given = self.world, []
+        for link in self._links:
+            own = [each for each in self.ready if each % self.sessions == link.session]
+            taken = own[: min(link.credit, world.choose.choice([1, 3, 1000]))]
+            if not taken or world.choose.random() >= world.eager:
+                continue
+            link.held.quiet_since, link.held.has_sent = world.now, True
+            link.credit -= len(taken)
+            for position in taken:
+                self.ready.remove(position)
+                self.locked[position] = True
+                if position in self._known:
+                    self._known.discard(position)
+                    self._settle(position, "complete")
+                else:
+                    self._link_of[position] = link
+                    given.append(position)
+        self.credit -= len(given)
+        return given
+
+    def _take_turns(self) -> None:
+        now = self.world.now
+        for held in self._turns.leaving(self._held(), self._capacity(), now):
+            held.is_leaving = True
+        for link in self._links:
+            link.credit = 0 if link.held.is_leaving else link.credit
+        self._held()
+        self._links = [link for link in self._links if not link.held.may_close]
+        for _ in range(self._turns.requests(self._held(), len(self._asked), self._capacity(), now)):
+            self._asked.append(self.world.soon())
+
+    def _share(self) -> None:
+        found = shares(self._held(), self.credit, self._turns.most)
+        for link, share in zip(list(self._links), found, strict=True):
+            if share:
+                link.held.quiet_since = link.held.quiet_since if link.credit else self.world.now
+                link.credit = share
+                self._links.remove(link)
+                self._links.append(link)
+        assert self._spare() >= 0, "more credit than was granted"
+
+    def _lose(self, link: _Link) -> None:
+        """Its messages come again with its session; the owner still has them."""
+        for position in [each for each, of in self._link_of.items() if of is link]:
+            self._link_of[position] = None
+            del self.locked[position]
+            self.ready = sorted([*self.ready, position])
+
+    def _lose_all(self) -> None:
+        for link in self._links:
+            self._lose(link)
+        self._links, self._asked = [], []
+        self._turns.refused(-math.inf)
+
+
+class SessionWorld(World):
+    """A route that reads sessions."""
+
+    sessions: int
+    most: int
+
+    def __init__(self, seed: int, count: int = 30) -> None:
+        super().__init__(seed, count)
+        spec = self.spec
+        if self.choose.random() < 0.5 and not (spec.block_refused or spec.is_strict):
+            # Few where few may be under way, or held: what is found out in an opening is bounded by its 30 s.
+            is_wide = self.most == 20 and spec.window_bytes > 3_000 and spec.window > 100
+            few = 3 if spec.window < 10 or spec.window_bytes <= 500 else 8
+            many = self.choose.choice([3, 30 if is_wide else few])
+            self.poison |= dict.fromkeys(range(1, many + 1), _UNCLEAR)
+            self.spec = self.lease.spec = replace(spec, target_seconds=30.0)
+
+    def make_source(self, count: int) -> Source:
+        self.sessions = self.choose.choice([3, 5, 30, 61])
+        self.most = self.choose.choice([1, 2, 4, 20])
+        return _SessionSource(self, count)
+
+    def check_order(self) -> None:
+        if self.spec.is_strict or not (self.refused or self.poison):
+            firsts = list(dict.fromkeys(self.accepted))
+            for session in range(self.sessions):
+                of_session = [each for each in firsts if each % self.sessions == session]
+                assert of_session == sorted(of_session), f"out of order: {of_session}"
