@@ -7,12 +7,14 @@ quotas"). What it is not: a limit; nothing is deleted.
 Invariants:
     I1. A forecast is made only from samples that are WINDOW_SECONDS old at most and LEAST_SECONDS apart at least, and only
         where the topic grows.
-    I2. A namespace that cannot be asked delays the samples of no other; its fill is not known.
+    I2. A namespace that cannot be asked delays the samples of no other; its fill is not known. Whatever a look meets, others follow; what was
+        seen longer than `STALE_SECONDS` ago counts as unknown.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -26,11 +28,14 @@ from isthmus.topology.model import Federation, NamespaceRef, Route
 
 __all__ = ["Fill", "FillTrend", "FillWatch", "entity_of", "fill_now", "topics_of"]
 
+log = logging.getLogger(__name__)
+
 WINDOW_SECONDS = 3600.0
 LEAST_SECONDS = 20.0
 INTERVAL_SECONDS = 30.0
 # Where nothing has changed from one look to the next.
 IDLE_SECONDS = 60.0
+STALE_SECONDS = 3 * IDLE_SECONDS
 # From here on a run warns.
 WARN_PERCENT = 80.0
 WARN_HOURS = 24.0
@@ -133,11 +138,19 @@ class FillWatch:
         federation: with absolute paths.
         routes: those whose topics to look at.
         opener: opens a namespace's administration.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, federation: Federation, routes: Sequence[Route], opener: Opener = open_administration) -> None:
-        self._found: dict[tuple[str, str], Fill] = {}
+    def __init__(
+        self,
+        federation: Federation,
+        routes: Sequence[Route],
+        opener: Opener = open_administration,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._found: dict[tuple[str, str], tuple[float, Fill]] = {}
         self._opener = opener
+        self._clock = clock
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(
@@ -158,7 +171,8 @@ class FillWatch:
 
     def fills(self) -> list[Fill]:
         """What is known, the topics of one namespace behind those of another."""
-        return [self._found[key] for key in sorted(self._found)]
+        oldest, found = self._clock() - STALE_SECONDS, self._found
+        return [fill for seen_at, fill in (found[key] for key in sorted(found)) if seen_at > oldest]
 
     def _watch(self, namespace: NamespaceRef, topics: Sequence[str]) -> None:
         trends = {topic: FillTrend() for topic in topics}
@@ -167,9 +181,10 @@ class FillWatch:
             while not self._stop.is_set():
                 sizes = look.sizes(topics)
                 for topic, (used, limit, kind) in sizes.items():
-                    trends[topic].add(time.monotonic(), used)
+                    now = self._clock()
+                    trends[topic].add(now, used)
                     hours = trends[topic].hours_until_full(limit)
-                    self._found[namespace.alias, topic] = Fill(namespace.alias, topic, used, limit, hours, kind)
+                    self._found[namespace.alias, topic] = now, Fill(namespace.alias, topic, used, limit, hours, kind)
                 self._stop.wait(IDLE_SECONDS if sizes and sizes == before else INTERVAL_SECONDS)
                 before = sizes
 
@@ -216,6 +231,7 @@ class _Look:
         self._namespace = namespace
         self._opener = opener
         self._administration: Administration | None = None
+        self._has_told = False
 
     def sizes(self, topics: Sequence[str]) -> dict[str, EntitySize]:
         """The size of the topics and queues, as far as the namespace tells them to this key."""
@@ -223,7 +239,11 @@ class _Look:
             if self._administration is None:
                 self._administration = self._opener(self._namespace)
             found = {topic: self._administration.size(topic) for topic in topics}
-        except (IsthmusError, OSError):
+        except Exception as error:  # noqa: BLE001 - I2: a thread that ends leaves its last look as the truth
+            if not isinstance(error, IsthmusError | OSError) and not self._has_told:
+                self._has_told = True
+                alias, kind = self._namespace.alias, type(error).__name__
+                log.warning("namespace %s: how full its topics are cannot be told: %s: %s", alias, kind, error)
             self._close()
             return {}
         return {topic: size for topic, size in found.items() if size is not None}
@@ -231,7 +251,7 @@ class _Look:
     def _close(self) -> None:
         administration, self._administration = self._administration, None
         if administration is not None:
-            with contextlib.suppress(IsthmusError, OSError):
+            with contextlib.suppress(Exception):
                 administration.close()
 
     def __enter__(self) -> Self:

@@ -160,3 +160,38 @@ def test_the_watch_asks_over_one_connection_and_over_another_after_a_failure(mon
     watch._threads[0].join(10)
     assert len(opened) == 2
     assert [each.is_closed for each in opened] == [True, True]
+
+
+def test_i2_whatever_a_look_meets_others_follow_and_what_is_old_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`when_full: drop` would delete by a size from long ago, or by none."""
+    monkeypatch.setattr(fill_module, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(fill_module, "IDLE_SECONDS", 0.001)
+    now, failed, again = [1_000.0], threading.Event(), threading.Event()
+    answers: list[Any] = [EntitySize(GB, 5 * GB)]
+
+    class Failing(Administration):
+        def size(self, entity: str) -> EntitySize | None:
+            if not answers:
+                failed.set()
+                raise TypeError("what came is not what was expected")
+            if failed.is_set():
+                again.set()
+                return EntitySize(2 * GB, 5 * GB)
+            return answers.pop()
+
+    opener: Any = Failing
+    watch = FillWatch(FEDERATION, routes(FEDERATION), opener, lambda: now[0])
+    del watch._threads[1:]
+    watch.start()
+    try:
+        assert failed.wait(10)
+        assert [each.used_bytes for each in watch.fills()] == [GB]
+        now[0] += fill_module.STALE_SECONDS
+        assert watch.fills() == []
+        answers.append(None)
+        assert again.wait(10)
+        while not watch.fills():
+            threading.Event().wait(0.001)
+        assert [each.used_bytes for each in watch.fills()] == [2 * GB]
+    finally:
+        watch.close()
