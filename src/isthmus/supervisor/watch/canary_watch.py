@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -19,8 +20,10 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
 from isthmus.errors import IsthmusError
 from isthmus.message.name import CANARY
 from isthmus.replication.reach import Reach
@@ -137,7 +140,9 @@ class CanaryWatch:
             raise receiver.error
         for run in receiver.take():
             for payload in run.payloads:
-                told = section.decode_map(payload, section.locate(payload).application_properties)
+                told: dict[Any, Any] = {}
+                with contextlib.suppress(CodecError):  # what is no canary would come again, and hold up those behind it
+                    told = section.decode_map(payload, section.locate(payload).application_properties)
                 canary = self._canaries.get(str(told.get(CANARY)))
                 number = told.get(_NUMBER)
                 if canary is not None and told.get(_RUN) == self._run and isinstance(number, int):
