@@ -37,6 +37,7 @@ queues:
   tobrief: {requires_session: true}
   renewed: {requires_session: true, lock_duration: 1s, max_delivery_count: 100}
   closed: {requires_session: true}
+  stuck: {requires_session: true}
   present: {requires_session: true}
   topresent: {requires_session: true}
 topics:
@@ -139,6 +140,24 @@ def test_a_busy_session_keeps_none_of_the_others_waiting_i2(
     check_order(arrived)
     last_small = max(at for at, name in enumerate(arrived) if name.startswith("small"))
     assert last_small < len(arrived) - 1
+
+
+def test_sessions_that_cannot_be_given_back_keep_no_other_from_coming(
+    served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """turn I1: of all that are held the target refuses the first message, and shows only by one of another session that it takes others."""
+    monkeypatch.setattr(turn, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(turn, "STUCK_SECONDS", 0.1)
+    fill(served, "stuck", interleaved(5, 2))
+    with host() as made:
+        source = made.source(1, "stuck", sessions=2)
+        made.run(lambda: made.events[1])
+        source.grant(20)
+        made.run(lambda: len({name.partition("/")[0] for name in made.ids(1)}) == 5, 10.0)
+        assert len(source._links) <= 2 + turn.SPARE_SESSIONS
+        source.settle(0, 1 << 40)
+        made.run(lambda: standing(served, "stuck") == [], 10.0)
+    check_order(made.ids(1))
 
 
 def test_a_session_that_another_receiver_holds_is_waited_for_and_the_others_go_on(served: NamespaceProcess) -> None:
