@@ -125,7 +125,7 @@ class _Receiver:
 
     def __init__(self, world: AmqpWorld, link: _Link) -> None:
         self.world, self.far = world, link
-        self.client = SimpleNamespace(error=None)
+        self.client = SimpleNamespace(error=None, held_seconds=0.0)
         self.link = SimpleNamespace(peer=SimpleNamespace(snd_settle_mode=0))
         self.error: ConnectionLostError | None = None
         self.attached = True
@@ -194,6 +194,12 @@ class _Pool:
 
     def unmark(self, key: int) -> None:
         self.is_marked = False
+
+    def hold(self, place: Any, until: float) -> None:
+        raise AssertionError("the broker has noticed every loss")
+
+    def held_until(self, place: Any) -> float:
+        return -math.inf
 
     def mark_leaving(self, end: Any) -> None:
         self.is_marked = True

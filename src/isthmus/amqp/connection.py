@@ -223,6 +223,11 @@ class Connection:
             return self._fail(error)
         return []
 
+    @property
+    def peer_idle_seconds(self) -> float:
+        """How long the peer waits for a frame; 0 where it has not told."""
+        return self._peer_idle_seconds or 0.0
+
     def deadline(self) -> float | None:
         """When `tick` should be called next, in monotonic seconds; None: not before something arrives."""
         due = []

@@ -66,6 +66,8 @@ SOCKET_BUFFER_BYTES = 1 << 20
 # Frames, not messages: a lease's credit window must never wait for the session's.
 INCOMING_WINDOW_FRAMES = 65535
 MAX_FRAME_BYTES = 1 << 20
+# What a peer waits for that tells no idle time-out.
+UNHEARD_SECONDS = 30.0
 # AMQP over TLS, and over WebSocket.
 _USUAL_PORTS = (5671, 443)
 # What a renewal may take on a machine that stands still for a while.
@@ -154,6 +156,7 @@ class Client:
         self._renewal_due = math.inf  # the earliest of the grants, in seconds since the epoch
         self._owners: dict[AmqpSession, LinkOwner] = {}
         self._want_write = False
+        self._is_ended_by_peer = False
 
     # ---- opening and closing
 
@@ -194,6 +197,13 @@ class Client:
             with contextlib.suppress(IsthmusError):
                 self.wait_until(lambda: False, timeout_seconds, "close")
         self.abandon()
+
+    @property
+    def held_seconds(self) -> float:
+        """For how long the peer may take the connection for open, and hold what it sent over it, when it hears nothing more of it."""
+        if self._is_ended_by_peer or self.error is None:
+            return 0.0
+        return 2.0 * (self.connection.peer_idle_seconds or UNHEARD_SECONDS)
 
     def start_close(self) -> None:
         """Queues the close behind what was sent; once the peer has answered, `error` is set. Then `abandon` it."""
@@ -436,6 +446,7 @@ class Client:
                 self._lost(ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: {error.strerror or error}"))
                 return
             if not data:
+                self._is_ended_by_peer = True
                 self._lost(
                     ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: the peer closed the connection")
                 )
@@ -526,6 +537,7 @@ class Client:
 
     def _on_closed(self, event: Closed) -> None:
         error = event.error
+        self._is_ended_by_peer = event.by_peer
         self._write()
         self._lost(
             ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: the connection was closed")

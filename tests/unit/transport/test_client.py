@@ -129,6 +129,16 @@ def test_a_lost_connection_leaves_the_outcome_unknown_and_names_the_open_ordinal
         assert isinstance(client.error, ConnectionLostError)
 
 
+def test_a_peer_may_hold_messages_only_for_a_connection_whose_end_it_has_not_noticed() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as noticed, Client(peer.endpoint).open() as silent:
+        assert noticed.held_seconds == silent.held_seconds == 0.0
+        silent._lost(ConnectionLostError("nothing came"))
+        assert silent.held_seconds == 2 * (silent.connection.peer_idle_seconds or client_module.UNHEARD_SECONDS)
+        noticed.close()
+        assert noticed.error is not None
+        assert noticed.held_seconds == 0.0
+
+
 def test_nobody_listening_is_a_lost_connection() -> None:
     with Peer("q") as peer:
         endpoint = peer.endpoint

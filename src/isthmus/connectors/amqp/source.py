@@ -13,7 +13,8 @@ Invariants:
     I3. What a lost link delivered and the next one delivers again keeps its position, where it has a message-id.
     I4. At the end what was not settled, or never given, is released before the link is detached.
     I5. Nothing is taken over a link on which the broker settles what it sends.
-    I6. With `only_present` it tells `Exhausted` once a drained link had nothing, and nothing is unsettled.
+    I6. With `only_present` it tells `Exhausted` once a drained link had nothing, nothing is unsettled, and the broker holds nothing for a
+        connection whose end it may not have noticed.
 """
 
 from __future__ import annotations
@@ -283,7 +284,10 @@ class AmqpSource(End):
             if not receiver.drained:
                 return
             present.is_asking = False
-            if receiver.received == present.received and not self._ledger.outstanding:
+            held_until = self.pool.held_until(self._peer.place)
+            if now < held_until:
+                present.due = held_until  # the broker may hold messages for a link that it has not given up
+            elif receiver.received == present.received and not self._ledger.outstanding:
                 present.is_told, present.due = True, math.inf
                 events.append(Exhausted())
             else:
@@ -359,6 +363,8 @@ class AmqpSource(End):
             self._present = Present()
         if receiver is not None and receiver.client.error is None:
             receiver.close()
+        elif receiver is not None and receiver.client.held_seconds:
+            self.pool.hold(self._peer.place, now + receiver.client.held_seconds)
 
 
 def _outcome(disposition: Disposition | None) -> Any:

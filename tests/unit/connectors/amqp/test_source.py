@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.amqp.section import encode_message
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import SourceLost, SourceOpened
+from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.amqp.option import read_source
 from isthmus.connectors.amqp.source import SETTLED, AmqpSource
 from isthmus.connectors.servicebus.port.end import Step
@@ -30,7 +30,7 @@ def test_i5_a_broker_that_settles_what_it_sends_is_refused(mode: int, kind: type
         credit=0,
         drained=True,
         link=SimpleNamespace(peer=SimpleNamespace(snd_settle_mode=mode)),
-        client=SimpleNamespace(error=ConnectionLostError("gone")),
+        client=SimpleNamespace(error=ConnectionLostError("gone"), held_seconds=0.0),
         take=list,
     )
     source.step, source._receiver = Step.ATTACHING, receiver
@@ -38,6 +38,44 @@ def test_i5_a_broker_that_settles_what_it_sends_is_refused(mode: int, kind: type
     assert type(event) is kind
     if isinstance(event, SourceLost):
         assert event.is_fatal
+    pool.close()
+
+
+@pytest.mark.parametrize("held_seconds", [0.0, 60.0])
+def test_i6_the_end_is_not_told_while_the_broker_may_hold_messages_for_a_lost_link(held_seconds: float) -> None:
+    """As over a network that stands still: for the broker they are on their way, and the queue has nothing to give."""
+    pool = ConnectionPool()
+    options = read_source({"url": "amqp://127.0.0.1", "entity": "q"})
+
+    def receiver(**more: Any) -> Any:
+        link = SimpleNamespace(peer=SimpleNamespace(snd_settle_mode=0))
+        told = {
+            "attached": True,
+            "error": None,
+            "arrived": [],
+            "credit": 5,
+            "received": 0,
+            "drained": True,
+            "take": list,
+        }
+        return SimpleNamespace(
+            **told, link=link, drain=lambda: None, grant=lambda credit: None, close=lambda: None, **more
+        )
+
+    lost = AmqpSource(pool, 1, options, only_present=True)
+    lost.step = Step.ATTACHED
+    error = ConnectionLostError("nothing came")
+    lost._receiver = receiver(client=SimpleNamespace(error=error, held_seconds=held_seconds))
+    lost.fail(error)
+    assert type(lost.poll(100.0)[-1]) is SourceLost
+    for source in (lost, AmqpSource(pool, 2, options, only_present=True)):  # within the opening, and in the next one
+        source.step = Step.ATTACHING
+        source._receiver = receiver(client=SimpleNamespace(error=None))
+        source._receiver.__dict__["credit"] = 5
+        told: list[float] = []
+        for now in (100.1, 100.5, 101.0, 130.0, 159.0, 160.0, 160.5, 161.0):
+            told += [now for event in source.poll(now) if isinstance(event, Exhausted)]
+        assert told == ([101.0] if not held_seconds else [160.5])
     pool.close()
 
 
@@ -50,7 +88,11 @@ def test_a_closed_source_gives_nothing_back_whose_copy_is_on_its_way(is_stored: 
     told: list[tuple[int, int, str]] = []
     source._settle = lambda first, last, state: told.append((first, last, type(state).__name__))  # type: ignore[method-assign]
     source._receiver = SimpleNamespace(  # type: ignore[assignment]
-        error=None, credit=0, client=SimpleNamespace(error=ConnectionLostError("gone")), take=list, close=lambda: None
+        error=None,
+        credit=0,
+        client=SimpleNamespace(error=ConnectionLostError("gone"), held_seconds=0.0),
+        take=list,
+        close=lambda: None,
     )
     source.step = Step.ATTACHED
     dead = source._dead_letters

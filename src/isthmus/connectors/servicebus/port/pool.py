@@ -48,6 +48,7 @@ class ConnectionPool:
         self._marked: dict[int, None] = {}
         self._leaving: deque[Leaving] = deque()  # in the order of `leave_by`
         self._leaving_marked: dict[Leaving, None] = {}
+        self._held_until: dict[Hashable, float] = {}
 
     # ---- for ends
 
@@ -63,6 +64,14 @@ class ConnectionPool:
         connection.join(user)
         self._dialer.dial(connection, peer.dial)
         return connection
+
+    def hold(self, place: Hashable, until: float) -> None:
+        """A peer may hold messages until then for a connection that it takes for open."""
+        self._held_until[place] = max(until, self.held_until(place))
+
+    def held_until(self, place: Hashable) -> float:
+        """Until when a peer may hold messages for connections that were lost; what it says of its queues is not all until then."""
+        return self._held_until.get(place, -math.inf)
 
     def mark(self, key: int) -> None:
         """An end has something to tell."""
