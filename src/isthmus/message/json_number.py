@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Self
@@ -23,6 +22,9 @@ __all__ = ["JsonNumber", "exceeds_float", "read_exactly", "read_json", "write_js
 
 # Of 15 digits a float keeps every decimal (IEEE 754, binary64).
 _EXACT_CHARACTERS = 15
+# Of numbers; a text within a string may look like one.
+_MAY_EXCEED = re.compile(f"[0-9.]{{{_EXACT_CHARACTERS},}}|[0-9][eE]").search
+_decode = json.JSONDecoder().decode
 # `json.dumps` makes an encoder for each call that asks for other separators.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NAME_END = -len("null}")
@@ -74,9 +76,11 @@ def read_json(text: bytes) -> Any:
 
 def read_exactly(text: bytes) -> tuple[Any, bool]:
     """As `read_json`, and whether there is no `JsonNumber` in the value."""
-    _reader.is_plain = True
-    value = _reader.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
-    return value, _reader.is_plain
+    found = text.decode(json.detect_encoding(text), "surrogatepass")
+    if _MAY_EXCEED(found) is None:
+        return _decode(found), True
+    reader = _Reader()
+    return reader.decode(found), reader.is_plain
 
 
 def write_json(value: Any, *, is_plain: bool = False, encode: Callable[[Any], str] = _encode) -> str:
@@ -119,8 +123,8 @@ def _values(value: Any) -> Iterator[Any]:
             left += each.values() if isinstance(each, dict) else each
 
 
-class _Reader(threading.local):
-    """What reads JSON, of one thread."""
+class _Reader:
+    """What reads one JSON text."""
 
     def __init__(self) -> None:
         self.is_plain = True
@@ -141,9 +145,6 @@ class _Reader(threading.local):
             return number
         self.is_plain = False
         return JsonNumber(text)
-
-
-_reader = _Reader()
 
 
 def _written(value: Any, encode: Callable[[Any], str]) -> str:
