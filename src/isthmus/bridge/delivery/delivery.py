@@ -3,8 +3,7 @@
 What it is: a machine without I/O. It takes messages in the order of their source, says which to send, takes the target's
 outcomes, and says which messages to complete or to dead-letter at their source. `on(event, now)` returns effects; a run of
 many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease.
-The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order". A little over 400 lines: one
-method for each event and each decision, over one state.
+The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order".
 
 Invariants:
     I1. A message is completed at its source only after its target accepted it; it is completed then, whatever became of those
@@ -149,7 +148,7 @@ class Delivery:
         self._outbox.add(event.payloads, event.positions)
         if event.is_alone and event.payloads:
             self._alone.add(start, self._outbox.end)
-        self._try_unsent()
+        self._recovery.try_unsent(self._next, self._outbox.end)
         for position, disposition in event.disposed:
             self.counts.add(disposition.kind)
             effects.append(e.Dispose(position, disposition))
@@ -242,11 +241,11 @@ class Delivery:
                 return
             if index != self._outbox.front:
                 if was_probe:
-                    self._try_unsent()
+                    recovery.try_unsent(self._next, self._outbox.end)
                 return
             recovery.is_searching = other_is_missing
             if other_is_missing:
-                recovery.candidates = self._candidates()
+                recovery.look_for_others(self._again, self._outbox.front, self._next, self._outbox.end)
                 others_refused = all(map(self._refusals.is_refused, recovery.candidates))
                 for_itself = others_refused and self._refusals.has_been_passed(index)
             if for_itself:
@@ -276,24 +275,6 @@ class Delivery:
         if not self.has_failed:
             self.has_failed = True
             effects.append(e.Fail(refusal, timed_out_seconds))
-
-    def _candidates(self) -> list[int]:
-        """What to try ahead of the refused message at the front."""
-        front, found = self._outbox.front, []
-        waiting = self._again.above(max(front, self._recovery.last_probe))
-        if waiting is None:
-            waiting = self._again.above(front)
-        if waiting is not None:
-            found.append(waiting)
-        if self._next < self._outbox.end:
-            found.append(self._next)
-        return found
-
-    def _try_unsent(self) -> None:
-        """Many may be refused in a row: while an accepted one is missing, the next that was never sent is tried without delay."""
-        recovery = self._recovery
-        if recovery.is_searching and not recovery.candidates and self._next < self._outbox.end:
-            recovery.candidates.append(self._next)
 
     # ---- sending
 

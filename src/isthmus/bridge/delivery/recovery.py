@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.refusal import Refusal, RefusalKind
 
 __all__ = ["Recovery"]
@@ -82,6 +83,27 @@ class Recovery:
         """The next attempt need not wait: it will tell something new."""
         self._delayed = False
         self.retry_at = -math.inf
+
+    def look_for_others(self, again: IndexSet, front: int, unsent: int, end: int) -> None:
+        """The message at the front is refused: the candidates are one that is sent again anyway, and the next that was never sent.
+
+        Args:
+            again: what is to be sent again.
+            front: the first message without an outcome.
+            unsent: the first that was never sent.
+            end: behind the last message.
+        """
+        waiting = again.above(max(front, self.last_probe))
+        if waiting is None:
+            waiting = again.above(front)
+        self.candidates = [] if waiting is None else [waiting]
+        if unsent < end:
+            self.candidates.append(unsent)
+
+    def try_unsent(self, unsent: int, end: int) -> None:
+        """Many may be refused in a row: while an accepted one is missing, the next that was never sent is tried without delay."""
+        if self.is_searching and not self.candidates and unsent < end:
+            self.candidates.append(unsent)
 
     def lost(self, now: float, trouble: Refusal) -> None:
         """The connection is gone."""
