@@ -21,7 +21,7 @@ from hosted_run import HostedRun
 from isthmus.bridge.port import Exhausted, Noted
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
-from isthmus.connectors.servicebus.port.session import source, state_copier, state_copy
+from isthmus.connectors.servicebus.port.session import state_copier, state_copy
 from isthmus.connectors.servicebus.port.session.link import SessionLink
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Management
@@ -256,7 +256,7 @@ def test_a_route_that_moves_what_is_there_ends_with_the_states(
         assert made.told(1, Noted) == []
     assert app.get("to-present", "s") == b"state"
     # One that cannot be copied for now does not keep the route from its end, which tells it.
-    monkeypatch.setattr(source, "STATES_SECONDS", 1.0)
+    monkeypatch.setattr(state_copier, "END_SECONDS", 1.0)
     app.put("present", "s", b"changed")
     app.send("present", "s/1")
     with (

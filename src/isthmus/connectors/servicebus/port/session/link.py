@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from isthmus.connectors.servicebus.port.end import MarkedReceiver
 from isthmus.connectors.servicebus.port.session.turn import HeldSession
-from isthmus.errors import IsthmusError, LockLostError, OperationTimeoutError
+from isthmus.errors import ConnectionLostError, IsthmusError, LockLostError, OperationTimeoutError, ServerBusyError
 from isthmus.transport import Client, Management, Reply
 
 __all__ = ["SessionLink"]
@@ -25,6 +25,8 @@ __all__ = ["SessionLink"]
 REQUEST_SECONDS = 90.0
 ANSWER_SECONDS = 30.0
 RETRY_SECONDS = 0.5
+# What ends one session, or the request for one, and nothing else.
+_OF_ONE_SESSION = (LockLostError, OperationTimeoutError, ServerBusyError, ConnectionLostError)
 
 
 class SessionLink:
@@ -64,6 +66,15 @@ class SessionLink:
     def error(self) -> IsthmusError | None:
         """Why it is of no use any more."""
         return self.receiver.error or self.fault
+
+    def is_lost_alone(self, error: IsthmusError) -> bool:
+        """Whether an error of it concerns no other session."""
+        return self.receiver.client.error is None and isinstance(error, _OF_ONE_SESSION)
+
+    def update(self, unsettled: int) -> None:
+        """Notes what turns are decided by."""
+        if self.held is not None:
+            self.held.credit, self.held.unsettled = self.receiver.credit, unsettled
 
     def granted(self, now: float) -> None:
         """The session is held from now on."""

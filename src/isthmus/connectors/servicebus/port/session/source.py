@@ -10,8 +10,6 @@ its next link: the owner still has it and does not hand it on twice, and what fo
 
 A session that another receiver holds is not offered; the others go on.
 
-A little over 400 lines: everything here is called from `_work`, in an order that matters.
-
 Invariants:
     I1. The credit of all links together never exceeds what the owner has granted and not been given.
     I2. Messages of one session are given in the session's order; between sessions there is none.
@@ -29,7 +27,7 @@ from typing import Any
 
 from isthmus.amqp.performative import Released
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, Drained, Exhausted, Noted, SourceEvent, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.servicebus.message.sequence import UNREADABLE, sequences_of
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
 from isthmus.connectors.servicebus.port.connection import peer_of
@@ -41,7 +39,7 @@ from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
 from isthmus.connectors.servicebus.port.session.link import SessionLink
-from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, StateCopier
+from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, NoStates, StateCopier, States
 from isthmus.connectors.servicebus.port.session.turn import (
     QUIET_SECONDS,
     SPARE_SESSIONS,
@@ -51,14 +49,7 @@ from isthmus.connectors.servicebus.port.session.turn import (
 )
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.spark.disposition import outcome_of
-from isthmus.errors import (
-    ConnectionLostError,
-    IsthmusError,
-    LockLostError,
-    OperationTimeoutError,
-    ProtocolError,
-    ServerBusyError,
-)
+from isthmus.errors import IsthmusError, OperationTimeoutError, ProtocolError
 from isthmus.transport import Client
 from isthmus.transport.receiver import Deliveries
 
@@ -68,12 +59,8 @@ __all__ = ["SessionSource"]
 RETRY_SECONDS = 0.5
 # How long such requests may fail before the source counts as lost, and is reported so.
 REFUSED_SECONDS = 10.0
-# How long the end of a route that moves what is there waits for states that are not at the target yet.
-STATES_SECONDS = 10.0
 # AMQP sessions beside one for each Service Bus session: those of the management node, and of links that are being ended.
 _SPARE_AMQP_SESSIONS = 2
-# What ends one session, or the request for one, and nothing else.
-_OF_ONE_SESSION = (LockLostError, OperationTimeoutError, ServerBusyError, ConnectionLostError)
 _LAST_POSITION = (1 << 64) - 1
 
 
@@ -102,9 +89,7 @@ class SessionSource(End):
         self._links: dict[int, SessionLink] = {}  # served longest ago first
         self._last_number = 0
         self._refused_since = math.inf  # since when every request for a session was refused
-        self._states = StateCopier(pool, key, self.mark, options) if options.state_entity else None
-        self._states_by = math.inf  # with `only_present`: until when the end waits for states
-        self._noted = ""
+        self._states: States = StateCopier(pool, key, self.mark, options) if options.state_entity else NoStates()
 
     # ---- the port
 
@@ -140,8 +125,7 @@ class SessionSource(End):
             return due
         lock_seconds = self._clock.renewal_seconds
         due = min([due, *(link.deadline(lock_seconds) for link in self._links.values())])
-        due = min(due, self._turns.deadline(self._held(), self._capacity, now), self._states_by)
-        due = min(due, self._states.deadline(now)) if self._states is not None else due
+        due = min(due, self._turns.deadline(self._held(), self._capacity, now), self._states.deadline(now))
         return min(due, self._present.deadline()) if self._present is not None else due
 
     def grant(self, credit: int) -> None:
@@ -173,8 +157,7 @@ class SessionSource(End):
         self.pool.unmark(self.key)
         self.release(0, _LAST_POSITION)
         self._end_links(time.monotonic())
-        if self._states is not None:
-            self._states.close(time.monotonic())
+        self._states.close(time.monotonic())
         self.disconnect(time.monotonic())
 
     @property
@@ -198,8 +181,7 @@ class SessionSource(End):
             if look is not None:
                 return
             self.attached()
-            if self._states is not None:
-                self._states.opened(client)
+            self._states.opened(client)
             events.append(SourceOpened(client.namespace_id))
         for link in list(self._links.values()):
             # First: what a lost link settled last is known by then, should it come again over another.
@@ -208,8 +190,10 @@ class SessionSource(End):
                 self._link_lost(link, link.error, now)
         for link in list(self._links.values()):
             self._serve(link, events, now)
-        if self._states is not None:
-            self._copy_states(self._states, client, events, now)
+        wall_ms = self._clock.wall_ms(now)
+        events += self._states.advance(
+            client, lambda: self._node.management(client), self._account.unsettled_of, wall_ms, now
+        )
         self._check_present(events, now)
         self._give_back(now)
         self._ask(client, now)
@@ -217,13 +201,6 @@ class SessionSource(End):
         for link in self._held_links():
             link.renew(now, lock_seconds, lambda: self._node.management(client))
         self._refill(now)
-
-    def _copy_states(self, states: StateCopier, client: Client, events: list[SourceEvent], now: float) -> None:
-        wall_ms = self._clock.wall_ms(now)
-        states.advance(client, lambda: self._node.management(client), self._account.unsettled_of, wall_ms, now)
-        if states.note != self._noted:
-            self._noted = states.note
-            events.append(Noted(self._noted))
 
     def _serve(self, link: SessionLink, events: list[SourceEvent], now: float) -> None:
         receiver = link.receiver
@@ -235,7 +212,7 @@ class SessionSource(End):
             self._turns.granted()
         for run in receiver.take():
             self._arrived(link, run, events, now)
-        self._update(link)
+        link.update(self._account.unsettled_of(link.number))
 
     def _arrived(self, link: SessionLink, run: Deliveries, events: list[SourceEvent], now: float) -> None:
         held = link.held
@@ -244,8 +221,7 @@ class SessionSource(End):
             sequences = sequences_of(run.payloads)
         except UNREADABLE as error:
             raise ProtocolError(f"'{self.path}': a delivery cannot be read: {error}") from None
-        if self._states is not None:
-            self._states.arrived(link.number, link.session_id)
+        self._states.arrived(link.number, link.session_id)
         self._clock.read(run.payloads, now)
         if not self._has_learned:
             self._has_learned = True
@@ -287,7 +263,7 @@ class SessionSource(End):
         Raises:
             IsthmusError: nothing of the source can be read any more.
         """
-        if link.receiver.client.error is not None or not isinstance(error, _OF_ONE_SESSION):
+        if not link.is_lost_alone(error):
             raise error
         is_request = link.held is None
         is_over = is_request and isinstance(error, OperationTimeoutError)  # there was no free session in time
@@ -301,8 +277,7 @@ class SessionSource(End):
             self._refused_since = math.inf
         del self._links[link.number]
         self._account.link_lost(link.number, now)
-        if self._states is not None:
-            self._states.link_lost(link.number)
+        self._states.link_lost(link.number)
         self._turns.refused(now, 0.0 if is_over else RETRY_SECONDS)
         link.close()
 
@@ -315,15 +290,14 @@ class SessionSource(End):
             if any(each is held for each in leaving):
                 held.is_leaving = True
                 link.receiver.drain()
-            self._update(link)
+            link.update(self._account.unsettled_of(link.number))
             if not held.may_close or link.receiver.arrived:
                 continue
-            if self._states is None or self._states.may_give_back(link.number, now):
+            if self._states.may_give_back(link.number, now):
                 del self._links[link.number]
                 self._account.link_closed(link.number, now)
                 link.close()
-                if self._states is not None:
-                    self._states.given_back(link.number)
+                self._states.given_back(link.number)
 
     def _ask(self, client: Client, now: float) -> None:
         """Asks for sessions."""
@@ -341,19 +315,9 @@ class SessionSource(End):
         if not present.is_over:
             is_idle = not self._account.unsettled and not self._credit.draining and self._credit.left > 0
             self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
-        if present.is_over and self._are_states_copied(now):
-            self._has_told_end, self._states_by = True, math.inf
-            if self._states is not None and self._states.left != self._noted:
-                self._noted = self._states.left
-                events.append(Noted(self._noted))
-            events.append(Exhausted())
-
-    def _are_states_copied(self, now: float) -> bool:
-        """Whether the end need not wait for states: they are at the target, or it has waited."""
-        if self._states is None or (self._states.is_done and not self._account.unsettled):
-            return True
-        self._states_by = min(self._states_by, now + STATES_SECONDS)
-        return now >= self._states_by
+        if present.is_over and self._states.may_end(now, is_settled=not self._account.unsettled):
+            self._has_told_end = True
+            events += (*self._states.last_news(), Exhausted())
 
     # ---- credit
 
@@ -368,12 +332,6 @@ class SessionSource(End):
     def _held(self) -> list[HeldSession]:
         return [link.held for link in self._links.values() if link.held is not None]
 
-    def _update(self, link: SessionLink) -> None:
-        """What turns are decided by."""
-        if link.held is not None:
-            link.held.credit = link.receiver.credit
-            link.held.unsettled = self._account.unsettled_of(link.number)
-
     def _refill(self, now: float) -> None:
         """Shares what the owner has granted and not been given."""
         if self.step is not Step.ATTACHED or self.fault is not None or self._credit.draining:
@@ -382,7 +340,7 @@ class SessionSource(End):
             return
         links = self._held_links()
         for link in links:
-            self._update(link)
+            link.update(self._account.unsettled_of(link.number))
         on_the_way = sum(len(run.tags) for link in links for run in link.receiver.arrived)
         held = [link.held for link in links if link.held is not None]
         for link, share in zip(links, shares(held, self._credit.left - on_the_way, self._turns.most), strict=True):
@@ -424,13 +382,11 @@ class SessionSource(End):
         if self._credit.draining:
             events.append(Drained())
         self._credit = OwnerCredit()
-        self._noted = ""
         events.append(SourceLost(str(error), is_fatal))
 
     def _end_links(self, now: float) -> None:
         self._node.link_lost()
-        if self._states is not None:
-            self._states.source_lost()
+        self._states.source_lost()
         if self._present is not None:
             self._present.link_lost()
         links, self._links = list(self._links.values()), {}

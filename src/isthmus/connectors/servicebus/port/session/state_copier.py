@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from isthmus.amqp.types import Int, Timestamp
+from isthmus.bridge.port import Noted
 from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
@@ -32,7 +33,7 @@ from isthmus.connectors.servicebus.port.session.state_target import StateTarget
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management, Reply
 
-__all__ = ["READS_AT_ONCE", "StateCopier"]
+__all__ = ["READS_AT_ONCE", "NoStates", "StateCopier", "States"]
 
 READS_AT_ONCE = 8
 # How long a session that could be given back is kept for the answer about its state.
@@ -43,6 +44,57 @@ LOOK_SECONDS = 60.0
 OVERLAP_MS = 120_000
 PAGE = 500
 ANSWER_SECONDS = 30.0
+# How long the end of a route that moves what is there waits for states that are not at the target yet.
+END_SECONDS = 10.0
+
+
+class NoStates:
+    """For a source whose states are not copied."""
+
+    def opened(self, client: Client) -> None:
+        """Nothing is asked."""
+
+    def arrived(self, link: int, session_id: str) -> None:
+        """Nothing is noted."""
+
+    def may_give_back(self, link: int, now: float) -> bool:
+        """Nothing is to be asked over a link."""
+        return True
+
+    def given_back(self, link: int) -> None:
+        """Nothing is noted."""
+
+    def link_lost(self, link: int) -> None:
+        """Nothing is noted."""
+
+    def source_lost(self) -> None:
+        """Nothing was under way."""
+
+    def close(self, now: float) -> None:
+        """There is nothing to end."""
+
+    def advance(
+        self,
+        client: Client,
+        management: Callable[[], Management],
+        unsettled_of: Callable[[int], int],
+        wall_ms: int,
+        now: float,
+    ) -> list[Noted]:
+        """There is nothing to do."""
+        return []
+
+    def deadline(self, now: float) -> float:
+        """Never."""
+        return math.inf
+
+    def may_end(self, now: float, *, is_settled: bool) -> bool:
+        """Nothing keeps a route from its end."""
+        return True
+
+    def last_news(self) -> list[Noted]:
+        """There is nothing to tell."""
+        return []
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +131,8 @@ class StateCopier:
         self._look: Reply | None = None
         self._look_skip = self._look_began_ms = 0
         self._look_at, self._look_by = -math.inf, math.inf
-        self._look_text = self._memory_text = ""
+        self._look_text = self._memory_text = self._told = ""
+        self._end_by = math.inf
 
     # ---- what the source tells
 
@@ -127,6 +180,7 @@ class StateCopier:
             self.link_lost(link)
         self._end_reads()
         self._look = None
+        self._told = ""  # the loss takes the place of what was told
 
     def close(self, now: float) -> None:
         """Ends it; what is due stays so in the file."""
@@ -143,8 +197,8 @@ class StateCopier:
         unsettled_of: Callable[[int], int],
         wall_ms: int,
         now: float,
-    ) -> None:
-        """Goes on.
+    ) -> list[Noted]:
+        """Goes on; what an operator should know, where that has changed.
 
         Args:
             client: the connection to the source.
@@ -156,6 +210,17 @@ class StateCopier:
         Raises:
             IsthmusError: the connection to the source is lost.
         """
+        self._advance(client, management, unsettled_of, wall_ms, now)
+        return self._news(self.note)
+
+    def _advance(
+        self,
+        client: Client,
+        management: Callable[[], Management],
+        unsettled_of: Callable[[int], int],
+        wall_ms: int,
+        now: float,
+    ) -> None:
         stands = self._target.poll(now)
         for told, text in self._target.take():
             if text:
@@ -183,7 +248,7 @@ class StateCopier:
 
     def deadline(self, now: float) -> float:
         """When there is something to do though nothing came."""
-        due = self._target.deadline(now)
+        due = min(self._target.deadline(now), self._end_by)
         if not self._target.is_ready:
             return due
         due = min(due, self._copies.deadline(), self._look_at if self._look is None else self._look_by)
@@ -195,6 +260,25 @@ class StateCopier:
         """Whether no session is due, as far as can be known."""
         has_looked = self._look is None and self._look_at > -math.inf
         return self._copies.is_done and (has_looked or bool(self._target.text))
+
+    def may_end(self, now: float, *, is_settled: bool) -> bool:
+        """Whether a route that moves what is there need not wait for states: they are at the target, or it has waited."""
+        if self.is_done and is_settled:
+            self._end_by = math.inf
+            return True
+        self._end_by = min(self._end_by, now + END_SECONDS)
+        return now >= self._end_by
+
+    def last_news(self) -> list[Noted]:
+        """What an operator should know at the end of such a route: what is not copied."""
+        self._end_by = math.inf
+        return self._news(self.left)
+
+    def _news(self, text: str) -> list[Noted]:
+        if text == self._told:
+            return []
+        self._told = text
+        return [Noted(text)]
 
     @property
     def left(self) -> str:
@@ -308,3 +392,7 @@ class StateCopier:
 def _sessions_in(reply: Reply) -> list[str]:
     body = reply.body
     return [str(each) for each in body.get("sessions-ids") or ()] if isinstance(body, dict) else []
+
+
+States = StateCopier | NoStates
+"""What is done about the states of a source's sessions."""
