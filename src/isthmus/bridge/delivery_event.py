@@ -16,6 +16,7 @@ from typing import NamedTuple
 from isthmus.bridge.refusal import Refusal
 
 __all__ = [
+    "DIVERT",
     "Disposition",
     "Dispose",
     "Effect",
@@ -37,8 +38,14 @@ __all__ = [
 ]
 
 
+DIVERT = "divert"
+"""The disposition of a message that was sent to another entity than the target and acknowledged there: it is completed at its source. In a
+row it is followed by `:` and the name by which the route knows that entity (`RouteSpec.diverts`).
+"""
+
+
 class Disposition(NamedTuple):
-    """What becomes of a message at its source: `complete`, `dead-letter`, `defer` or `abandon`."""
+    """What becomes of a message at its source: `complete`, `dead-letter`, `defer`, `abandon` or `divert`."""
 
     kind: str
     reason: str = ""

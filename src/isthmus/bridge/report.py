@@ -42,6 +42,7 @@ class RouteReport:
         moved: settled because the target acknowledged them.
         dead_lettered: dead-lettered at the source.
         discarded: completed at the source without being sent.
+        diverted: completed at the source because the entity that they were diverted to acknowledged them.
         resent: sent again after a refusal or a lost connection.
         outstanding: delivered and not settled now.
         head: the first position of those, or the content's number of that message where a system keeps no positions; 0 where there is none.
@@ -64,6 +65,7 @@ class RouteReport:
     moved: int = 0
     dead_lettered: int = 0
     discarded: int = 0
+    diverted: int = 0
     resent: int = 0
     outstanding: int = 0
     head: int = 0

@@ -51,6 +51,8 @@ class RouteSpec:
         target_seconds: how long the target may take nothing before the route gives everything back and begins again.
         rate: how many messages it may move in a time, as `isthmus.topology.rate` writes it; empty: no limit.
         steps: what its rows go through, each as JSON with one key, the step's kind.
+        diverts: entities for messages that steps do not pass on, by the name that a row's disposition has for them.
+        diverted_from: what copies there name as the place that they come from.
     """
 
     name: str
@@ -69,6 +71,8 @@ class RouteSpec:
     target_seconds: float = 30.0
     rate: str = ""
     steps: tuple[str, ...] = ()
+    diverts: Mapping[str, End] = field(default_factory=dict)
+    diverted_from: str = ""
 
     @property
     def is_spread(self) -> bool:
@@ -94,6 +98,7 @@ class RouteSpec:
         values = dict(told)
         values["source"], values["target"] = End(**values["source"]), End(**values["target"])
         values["steps"] = tuple(values.get("steps", ()))
+        values["diverts"] = {name: End(**end) for name, end in values.get("diverts", {}).items()}
         return cls(**values)
 
 

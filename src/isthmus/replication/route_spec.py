@@ -10,14 +10,17 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.option import numbering_of
+from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import HOP_BUDGET
 from isthmus.replication.reach import namespace_options
-from isthmus.topology.model import TABLE, Federation, Route
+from isthmus.topology.model import TABLE, Endpoint, Federation, LogOptions, PlainOptions, Route
 from isthmus.topology.pattern.ordering import SESSIONS_AT_ONCE
+from isthmus.topology.step.divert import DivertTo
 
 __all__ = ["SESSION_STATES", "claim_key", "route_spec"]
 
@@ -64,7 +67,25 @@ def route_spec(
         envelope_messages=DEFLATED_MESSAGES if options.compression == "deflate" else 0,
         rate=options.rate,
         steps=options.steps,
+        diverts={each.name: _divert(route, each, federation) for each in options.diverts},
+        diverted_from=f"{route.source.alias}/{route.source.entity}" if options.diverts else "",
     )
+
+
+def _divert(route: Route, divert: DivertTo, federation: Federation) -> End:
+    """An entity that steps divert to. It gets messages as they were received: neither the mark nor the policy of the route changes them; one
+    that has been there before, so that its provenance would stop it, is dead-lettered at its source.
+    """
+    options = replace(
+        route.options,
+        mark="",
+        policy=CopyPolicy(dead_letters_returning=True),
+        log=LogOptions(partitioning=route.options.log.partitioning),
+        plain=PlainOptions(writes_topic=divert.is_topic),
+        steps=(),
+        table=None,
+    )
+    return _end(replace(route, targets=(Endpoint(divert.alias, divert.entity),), options=options), federation)
 
 
 def _end(route: Route, federation: Federation) -> End:

@@ -24,7 +24,7 @@ _STYLES = {
 }
 
 # Shown where any route has some.
-_FURTHER = ("dead_lettered", "discarded", "dropped")
+_FURTHER = ("dead_lettered", "diverted", "discarded", "dropped")
 
 # A failure that the route has recovered from is shown for so long.
 RECENT_SECONDS = 600

@@ -28,7 +28,7 @@ from typing import Any
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.start import ArchiveStarter, check_archives
-from isthmus.replication.ledger.ledger import LedgerWatch, check_ledgers, noted
+from isthmus.replication.ledger.ledger import LedgerWatch, check_ledgers, noted, noted_diverts
 from isthmus.replication.query.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
@@ -242,7 +242,7 @@ def _carriers(route: Route, federation: Federation, options: RunOptions) -> tupl
     """What carries a route. A ledger notes what the route's target has, not what went into a spool before it."""
     spec = route_spec(route, federation, only_present=options.settings.available_now, state_folder=options.folder)
     *into, last = route_specs(route, spec, spool_folder(route, options.folder))
-    return (*into, noted(route, last))
+    return (*(noted_diverts(route, each) for each in into), noted(route, last))
 
 
 def checkpoint_folder(uri: str, options: RunOptions) -> str:
@@ -327,7 +327,7 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
     """Makes texts about a route's connections readable for an operator. Each is reported twice a second while a target is away, and the
     namespace's address may be in a vault.
     """
-    ends = (route.source.alias, *(target.alias for target in route.targets if not target.is_table))
+    ends = (route.source.alias, *(target.alias for target in route.sent_to if not target.is_table))
     return lru_cache(16)(lambda text: name_places(text, federation, ends))
 
 

@@ -62,6 +62,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "moved": condition.moved,
         "dead_lettered": condition.counts.dead_lettered,
         "discarded": condition.counts.discarded,
+        "diverted": condition.counts.diverted,
         "resent": condition.counts.resent,
         "rate_per_second": round(condition.rate_per_second(now), 1),
         "limit": condition.limit,

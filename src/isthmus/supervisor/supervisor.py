@@ -380,13 +380,13 @@ class Supervisor:
 
 def _named(route: Route, text: str) -> str:
     """The alias of the namespace that a text names with its place; empty where it names none."""
-    ends = (route.source.alias, *(target.alias for target in route.targets))
+    ends = (route.source.alias, *(target.alias for target in route.sent_to))
     return next((alias for alias in ends if f"{alias} (" in text), "")
 
 
 def _about(route: Route, text: str) -> tuple[str, str]:
     """The alias of the namespace that a text is about, the target's where it names none, and a text that names it."""
-    ends = (route.source.alias, *(target.alias for target in route.targets))
+    ends = (route.source.alias, *(target.alias for target in route.sent_to))
     for alias in ends:
         if text.startswith((f"{alias} (", f"{alias}:")):
             return alias, text

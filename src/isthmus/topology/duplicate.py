@@ -31,7 +31,7 @@ def duplicate_notes(task: Task, keyless: Sequence[str]) -> Iterator[str]:
 
     Args:
         task: the task.
-        keyless: aliases of its members that keep no duplicate keys.
+        keyless: aliases of its members, and of where its steps divert to, that keep no duplicate keys.
     """
     duplicates = getattr(task, "duplicates", "")
     where = ", ".join(keyless)
@@ -57,7 +57,7 @@ def duplicate_notes(task: Task, keyless: Sequence[str]) -> Iterator[str]:
 def federation_notes(federation: Federation) -> Iterator[str]:
     """The notes on all tasks, as far as the file alone tells where its namespaces are."""
     for task in federation.tasks.values():
-        yield from duplicate_notes(task, [alias for alias in task.members if _is_keyless(federation.namespaces[alias])])
+        yield from duplicate_notes(task, [alias for alias in task.sent_to if _is_keyless(federation.namespaces[alias])])
 
 
 def _is_keyless(namespace: NamespaceRef) -> bool:

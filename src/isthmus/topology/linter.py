@@ -15,6 +15,7 @@ from isthmus.rules import Filter
 from isthmus.rules.analysis.analysis import never_matches
 from isthmus.rules.syntax.tree import And
 from isthmus.topology.canary import check_canaries
+from isthmus.topology.divert import check_diverts
 from isthmus.topology.duplicate import keeps_keys
 from isthmus.topology.file.document import Document
 from isthmus.topology.file.reader import read_model
@@ -75,6 +76,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         folded.setdefault(task.name.lower(), task.name)
         _check_kinds(task, federation, document)
         PATTERNS[task.pattern].check(task, federation, document)
+        check_diverts(task, federation, document)
         check_sessions(task, federation, document)
         check_start(task, document)
     if not document.faults:

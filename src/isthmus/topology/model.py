@@ -26,6 +26,7 @@ from isthmus.topology.ledger import LedgerOptions
 from isthmus.topology.pair.declaration import Pair
 from isthmus.topology.spark import SparkSettings
 from isthmus.topology.step import StepDeclaration, anchored
+from isthmus.topology.step.divert import DivertTo
 
 __all__ = [
     "TABLE",
@@ -136,6 +137,7 @@ class Task:
         pattern: the pattern's name.
         members: aliases of the namespaces that take part, in the file's order.
         steps: what messages go through on each of its routes, in order.
+        diverts: the entities that its steps send messages to on which they fail.
         rate: the most that each of its routes moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often each of its routes gets a heartbeat message; 0: never.
         ledger: the account of what its routes move; None: there is none.
@@ -152,6 +154,7 @@ class Task:
     pattern: str
     members: tuple[str, ...]
     steps: tuple[StepDeclaration, ...] = ()
+    diverts: tuple[DivertTo, ...] = ()
     rate: str = ""
     canary_ms: int = 0
     ledger: LedgerOptions | None = None
@@ -162,6 +165,11 @@ class Task:
     hop_budget: int = HOP_BUDGET
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def sent_to(self) -> tuple[str, ...]:
+        """Aliases of its members, and of the namespaces that its steps divert to."""
+        return tuple(dict.fromkeys((*self.members, *(each.alias for each in self.diverts))))
 
     @property
     def claim_members(self) -> tuple[str, ...]:
@@ -262,6 +270,7 @@ class RouteOptions:
         log: of a route whose source or target is a log.
         plain: of a route whose source or target is neither a log nor Service Bus.
         steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
+        diverts: the entities that the steps send messages to on which they fail.
         rate: the most that it moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often it gets a heartbeat message; 0: never.
         table: of a route whose target is a table; None: it is none.
@@ -285,6 +294,7 @@ class RouteOptions:
     log: LogOptions = LogOptions()
     plain: PlainOptions = PlainOptions()
     steps: tuple[str, ...] = ()
+    diverts: tuple[DivertTo, ...] = ()
     rate: str = ""
     canary_ms: int = 0
     table: TableOptions | None = None
@@ -331,6 +341,11 @@ class Route:
         return (self.options.feed or self.source.entity).partition("/Subscriptions/")[0]
 
     @property
+    def sent_to(self) -> tuple[Endpoint, ...]:
+        """Its targets, and where its steps divert messages to."""
+        return (*self.targets, *(Endpoint(each.alias, each.entity) for each in self.options.diverts))
+
+    @property
     def target(self) -> Endpoint:
         """The only target of a route that has one."""
         (target,) = self.targets
@@ -359,6 +374,7 @@ class Flow:
         origin_is_recorded: whether the witness records what passes a topic that keeps and numbers nothing itself.
         target_is_recorded: the same of the target.
         goes_alone: whether a message that goes this way goes no other way of the task.
+        diverts: where steps send messages instead on which they fail.
     """
 
     origin: Endpoint
@@ -377,6 +393,7 @@ class Flow:
     origin_is_recorded: bool = False
     target_is_recorded: bool = False
     goes_alone: bool = False
+    diverts: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 from isthmus.topology.canary import canary_subscription
 from isthmus.topology.claim import CLAIM_TOPIC, claim_endpoint
+from isthmus.topology.divert import wanted_by
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Federation
-from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.planning.wanted import wanted_of
 from isthmus.topology.route import routes
 
@@ -69,15 +69,10 @@ def rights(federation: Federation) -> list[Rights]:
             if route.target.alias == alias
         ]
         listen += [claim_endpoint(route.task, alias).entity for route in claims]
-        send = [target.entity for route in moved for target in route.targets if target.alias == alias]
+        send = [target.entity for route in moved for target in route.sent_to if target.alias == alias]
         send += [route.entered for route in canaries if route.source.alias == alias]
         send += [CLAIM_TOPIC] if claims else []
-        wanted = [
-            entity.name
-            for task in federation.tasks.values()
-            for at, entity in PATTERNS[task.pattern].wanted(task)
-            if at == alias
-        ]
+        wanted = [entity.name for task in federation.tasks.values() for at, entity in wanted_by(task) if at == alias]
         # Mailboxes are no pattern's.
         wanted += [entity.name for task in federation.tasks.values() for at, entity in wanted_of(task) if at == alias]
         wanted = [name for name in wanted if name != CLAIM_TOPIC]

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.mailbox import rerouted
-from isthmus.topology.model import Federation, Flow, Route, Task
+from isthmus.topology.model import Endpoint, Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.part.mixed_member import unmarked_only
 from isthmus.topology.start import start_of
 from isthmus.topology.step import StepDeclaration, changes, may_drop
+from isthmus.topology.step.divert import DivertTo, divert_of
 
 __all__ = ["flows", "routes"]
 
@@ -31,7 +33,14 @@ def routes(federation: Federation, task: str | None = None) -> list[Route]:
 def flows(task: Task) -> list[Flow]:
     """What verification of a task compares."""
     found = PATTERNS[task.pattern].audit(task)
-    return [_stepped(flow, task.steps) for flow in found] if task.steps else list(found)
+    diverts = tuple(Endpoint(each.alias, each.entity) for each in task.diverts if _is_read(each))
+    return [replace(_stepped(flow, task.steps), diverts=diverts) for flow in found] if task.steps else list(found)
+
+
+def _is_read(divert: DivertTo) -> bool:
+    """Whether what was diverted there can be looked at without being taken: a topic keeps nothing."""
+    kind = KINDS[divert.kind or SERVICE_BUS.name]
+    return kind.is_log or (not divert.is_topic and (not kind.is_plain or kind.browses))
 
 
 def _stepped(flow: Flow, steps: Sequence[StepDeclaration]) -> Flow:
@@ -42,7 +51,8 @@ def _stepped(flow: Flow, steps: Sequence[StepDeclaration]) -> Flow:
         flow,
         filter=" AND ".join(f"({each})" for each in every) if conditions else flow.filter,
         changes=flow.changes or any(changes(step) for step in steps),
-        drops=flow.drops or any(may_drop(step) for step in others),
+        # What was diverted may have been taken from there.
+        drops=flow.drops or any(may_drop(step) or divert_of(step.settings) for step in others),
     )
 
 
@@ -66,6 +76,7 @@ def _routes(task: Task) -> Iterator[Route]:
         options = replace(
             route.options,
             steps=unmarked_only(route, steps),
+            diverts=task.diverts,
             rate=task.rate,
             canary_ms=task.canary_ms,
             ledger=task.ledger,

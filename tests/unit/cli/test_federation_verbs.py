@@ -184,7 +184,7 @@ def test_status_of_a_living_run_tells_by_its_code_whether_all_routes_are_well(
 def test_run_and_status_tell_what_was_set_aside(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aside = ROUTE | {"phase": "done", "state": "done", "dead_lettered": 2, "discarded": 3, "dropped": 4}
+    aside = ROUTE | {"phase": "done", "state": "done", "dead_lettered": 2, "diverted": 6, "discarded": 3, "dropped": 4}
 
     def run(_: Federation, __: RunOptions, ___: threading.Event, **callbacks: Any) -> bool:
         callbacks["on_status"]({"state": "ended", "routes": [aside]})
@@ -192,7 +192,7 @@ def test_run_and_status_tell_what_was_set_aside(
 
     monkeypatch.setattr(run_module, "run_federation", run)
     assert code_of("run", file) == 0
-    assert "ended: 5 moved, 2 dead-lettered, 3 discarded, 4 dropped" in capsys.readouterr().out
+    assert "ended: 5 moved, 2 dead-lettered, 6 diverted, 3 discarded, 4 dropped" in capsys.readouterr().out
     assert code_of("run", file, "--json") == 0
     assert last_line(capsys) == last_line_of(aside)
     monkeypatch.setenv("COLUMNS", "200")
@@ -204,10 +204,19 @@ def test_run_and_status_tell_what_was_set_aside(
     shown = capsys.readouterr().out
     assert "no run is alive; the last one, process 7, started at 10:00: ended, last status 90 s ago" in shown
     assert "dead-lettered" in shown
+    assert "diverted" in shown
 
 
 def last_line_of(route: dict[str, Any]) -> dict[str, Any]:
-    return {"state": "ended", "moved": 5, "dead_lettered": 2, "discarded": 3, "dropped": 4, "routes": [route]}
+    return {
+        "state": "ended",
+        "moved": 5,
+        "dead_lettered": 2,
+        "diverted": 6,
+        "discarded": 3,
+        "dropped": 4,
+        "routes": [route],
+    }
 
 
 def proved(arrived: list[int]) -> Callable[..., Iterator[Reconciliation]]:

@@ -135,3 +135,45 @@ def test_an_order_is_passed_on_as_it_is_kept(
     spec = route_spec(routes(federation)[0], federation)
     assert (spec.ordered, spec.is_strict, spec.source.options.get("sessions")) == (ordered, is_strict, sessions)
     assert RouteSpec.from_json(spec.to_json()) == spec
+
+
+DIVERTS = """
+  flights:
+    pattern: all-active
+    topic: flights
+    members: [ewr, jfk]
+    duplicates: origin
+    refused: block
+    steps:
+      - validate: {schema: s.json, on_failure: divert, divert_to: {to: jfk, queue: bad}}
+      - validate: {schema: s.json, on_failure: divert, divert_to: {to: hub, topic: bad}}
+      - validate: {schema: s.json, on_failure: divert, divert_to: {to: old, topic: bad}}
+"""
+OTHERS = "  hub: {kind: kafka, bootstrap: 'k:9092'}\n  old: {kind: amqp, url: 'amqp://127.0.0.1'}\ntasks:"
+
+
+def test_a_divert_target_gets_messages_as_they_were_received() -> None:
+    federation = read(TEXT.partition("tasks:")[0] + OTHERS + DIVERTS)
+    spec = route_spec(routes(federation)[0], federation)
+    assert spec.diverted_from == "ewr/flights/Subscriptions/isthmus.flights.jfk"
+    assert list(spec.diverts) == ["jfk/bad", "hub/bad", "old/bad"]
+    bus, log, plain = spec.diverts.values()
+    assert (bus.kind, bus.alias) == ("servicebus", "jfk")
+    assert bus.options == {
+        "host": "contoso-jfk.servicebus.windows.net",
+        "identity": "default",
+        "ca_file": "/etc/ca.pem",
+        "entity": "bad",
+        "origin": "ewr/flights",
+        "target": "jfk",
+        "mark": "",
+        "mark_value": "message-id",
+        "duplicates": "origin",
+        "trusts_provenance": "false",
+        "policy": '{"dead_letters_returning": true}',
+    }
+    assert (log.kind, log.options["topic"], log.options["mark"]) == ("kafka", "bad", "")
+    assert (plain.kind, plain.options["entity"], plain.options["entity_type"]) == ("amqp", "bad", "topic")
+    assert spec.target.options["mark"]
+    assert spec.block_refused
+    assert RouteSpec.from_json(spec.to_json()) == spec

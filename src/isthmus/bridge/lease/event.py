@@ -63,6 +63,10 @@ class Completed(NamedTuple):
 
     runs: Sequence[tuple[int, int]]
 
+    @property
+    def disposition(self) -> None:
+        """None: they are completed."""
+
 
 class Disposed(NamedTuple):
     """The positions from `first` to `last` get another disposition at their source."""
@@ -70,6 +74,11 @@ class Disposed(NamedTuple):
     first: int
     last: int
     disposition: Disposition
+
+    @property
+    def runs(self) -> Sequence[tuple[int, int]]:
+        """The positions, as `Completed` has them."""
+        return [(self.first, self.last)]
 
 
 class TargetPaused(NamedTuple):

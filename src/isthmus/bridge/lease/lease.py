@@ -95,8 +95,8 @@ class RouteLease:
             Exhausted: self._on_exhausted,
             SourceLost: self._on_source_lost,
             e.TargetReady: self._on_target_ready,
-            e.Completed: self._on_completed,
-            e.Disposed: self._on_disposed,
+            e.Completed: self._on_settled,
+            e.Disposed: self._on_settled,
             e.TargetPaused: self._on_target_paused,
             e.TargetResumed: self._on_target_resumed,
             e.TargetFailed: self._on_failed,
@@ -242,16 +242,11 @@ class RouteLease:
         if self.handle:
             self._fail(event.text, event.is_fatal, now, effects)
 
-    def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
-        if count := self.messages.settle(event.runs, None, now, effects):
-            self._trouble.moved()
-            self._settled(count, now, effects)
-
-    def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
-        if count := self.messages.settle([(event.first, event.last)], event.disposition, now, effects):
-            self._settled(count, now, effects)
-
-    def _settled(self, count: int, now: float, effects: list[Effect]) -> None:
+    def _on_settled(self, event: e.Completed | e.Disposed, now: float, effects: list[Effect]) -> None:
+        count = self.messages.settle(event.runs, event.disposition, now, effects)
+        if not count:
+            return
+        self._trouble.settled(event.disposition)
         self._end.progress_at = now
         if self._flow.window.settled(count):
             self._window_changed(effects)

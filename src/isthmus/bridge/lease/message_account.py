@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.delivery_event import DIVERT, Disposition
 from isthmus.bridge.lease.content_name import content_name
 from isthmus.bridge.lease.crash_search import SET_ASIDE_REASON, Plan
 from isthmus.bridge.lease.event import Effect, Release, Report, Settle
@@ -154,10 +154,11 @@ class MessageAccount:
     def settle(self, runs: Sequence[Run], disposition: Disposition | None, now: float, effects: list[Effect]) -> int:
         """Settles what is outstanding of some positions; how many."""
         before = self.unsettled.settled
+        is_diverted = disposition is not None and disposition.kind == DIVERT
         for first, last in runs:
             for low, high in self.unsettled.settle(first, last):
-                effects.append(Settle(low, high, disposition))
-                if disposition is None:
+                effects.append(Settle(low, high, None if is_diverted else disposition))
+                if disposition is None or is_diverted:  # an entity has acknowledged it
                     self.memory.completed(low, high, now)
                 else:
                     self.memory.disposed(low, high)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from isthmus.bridge.delivery_event import DIVERT
 from isthmus.bridge.flow.rate_limit import RateLimit
 from isthmus.bridge.lease.message_account import MessageAccount
 from isthmus.bridge.lease.state import EndState, Phase, SourceState, Trouble
@@ -60,6 +61,7 @@ def report_of(
         moved=counts.moved,
         dead_lettered=counts.disposed["dead-letter"],
         discarded=counts.disposed["complete"],
+        diverted=counts.disposed[DIVERT],
         resent=counts.resent,
         outstanding=unsettled.outstanding,
         head=messages.head,

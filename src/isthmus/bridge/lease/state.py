@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from isthmus.bridge.backoff import Backoff
+from isthmus.bridge.delivery_event import DIVERT, Disposition
 
 __all__ = [
     "CLOSING_SECONDS",
@@ -90,6 +91,11 @@ class Trouble:
     retry_at: float = math.inf
     failed: Backoff = field(default_factory=lambda: Backoff(RETRY_SECONDS, RETRY_LIMIT_SECONDS))
     fatal: Backoff = field(default_factory=lambda: Backoff(FATAL_SECONDS, FATAL_LIMIT_SECONDS))
+
+    def settled(self, what: Disposition | None) -> None:
+        """Messages were settled; completed, or diverted, they have reached an entity."""
+        if what is None or what.kind == DIVERT:
+            self.moved()
 
     def failed_now(self, text: str, is_fatal: bool, now: float) -> None:
         """An opening failed."""

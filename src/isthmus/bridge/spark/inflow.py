@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.delivery_event import DIVERT, Disposition
 from isthmus.bridge.spark.block import runs_of
 from isthmus.bridge.spark.row import BLOCK_ROUTE, FEW_ROWS, FILLER_ROUTE, FLUSH_ROUTE, NO_FLUSH
 from isthmus.errors import InvalidArgumentError
@@ -25,6 +25,7 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["DISPOSITIONS", "Inflow", "RowSink"]
 
 DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
+_DIVERTS = f"{DIVERT}:"
 
 
 class RowSink(Protocol):
@@ -37,10 +38,12 @@ class RowSink(Protocol):
         data: bytes,
         offsets: list[int],
         disposed: Sequence[tuple[int, Disposition]] = (),
+        diverted: Sequence[tuple[int, Disposition, bytes]] = (),
         *,
         is_last: bool = True,
     ) -> None:
-        """Messages of one handle; `disposed` are positions that get a disposition at their source instead.
+        """Messages of one handle; `disposed` are positions that get a disposition at their source instead, `diverted` those whose messages are
+        sent to another entity.
 
         `is_last`: nothing more comes at once.
         """
@@ -88,6 +91,9 @@ class Inflow:
             self._sink.flush(flush)
 
 
+_Cut = tuple[Sequence[int], bytes, list[int], list[tuple[int, Disposition]], list[tuple[int, Disposition, bytes]]]
+
+
 class _Rows:
     """The columns of a batch."""
 
@@ -126,17 +132,16 @@ class _Rows:
         stops = [*starts[1:], count]
         return [(start, stop, int(routes[start])) for start, stop in zip(starts, stops, strict=True)]
 
-    def cut(self, start: int, stop: int) -> tuple[Sequence[int], bytes, list[int], list[tuple[int, Disposition]]]:
+    def cut(self, start: int, stop: int) -> _Cut:
         """The rows of one run: positions, bytes, offsets of those that are sent, and the others with their disposition."""
         positions = _joined(self.positions[start:stop])
-        disposed: list[tuple[int, Disposition]] = []
         if self._has_dispositions:
-            stays, disposed = self._disposed(start, stop)
-            if disposed:
-                return self._picked(start, stays, disposed)
+            stays, disposed, diverted = self._disposed(start, stop)
+            if disposed or diverted:
+                return self._picked(stays, disposed, diverted)
         self._check_messages(start, stop)
         offsets = self._offsets[start : stop + 1]
-        return positions, self._bytes(offsets), (offsets - offsets[0]).tolist(), disposed
+        return positions, self._bytes(offsets), (offsets - offsets[0]).tolist(), [], []
 
     def cell(self, row: int) -> pa.Buffer:
         """The message of one row, where it stands."""
@@ -154,10 +159,13 @@ class _Rows:
                 "column 'message' holds null; a step has to give such rows a disposition instead"
             )
 
-    def _disposed(self, start: int, stop: int) -> tuple[list[int], list[tuple[int, Disposition]]]:
+    def _disposed(
+        self, start: int, stop: int
+    ) -> tuple[list[int], list[tuple[int, Disposition]], list[tuple[int, Disposition, bytes]]]:
         """The rows that are sent, and the others."""
         stays: list[int] = []
         disposed: list[tuple[int, Disposition]] = []
+        diverted: list[tuple[int, Disposition, bytes]] = []
         columns = [self._cells(name, start, stop) for name in ("disposition", "reason", "description")]
         for row, (kind, reason, description) in enumerate(zip(*columns, strict=True), start):
             if kind is None:
@@ -165,11 +173,15 @@ class _Rows:
             elif kind in DISPOSITIONS:
                 disposition = Disposition(kind, str(reason or ""), str(description or ""))
                 disposed.append((int(self.positions[row]), disposition))
+            elif kind.startswith(_DIVERTS):
+                self._check_messages(row, row + 1)
+                disposition = Disposition(kind, str(reason or ""), str(description or ""))
+                diverted.append((int(self.positions[row]), disposition, self._bytes(self._offsets[row : row + 2])))
             else:
                 raise InvalidArgumentError(
                     f"column 'disposition' holds '{kind}'; write {', '.join(DISPOSITIONS)} or null"
                 )
-        return stays, disposed
+        return stays, disposed, diverted
 
     def _cells(self, name: str, start: int, stop: int) -> list[Any]:
         if name not in self._batch.schema.names:
@@ -178,15 +190,18 @@ class _Rows:
         return cells
 
     def _picked(
-        self, start: int, stays: list[int], disposed: list[tuple[int, Disposition]]
-    ) -> tuple[Sequence[int], bytes, list[int], list[tuple[int, Disposition]]]:
+        self,
+        stays: list[int],
+        disposed: list[tuple[int, Disposition]],
+        diverted: list[tuple[int, Disposition, bytes]],
+    ) -> _Cut:
         pieces: list[bytes] = []
         offsets = [0]
         for row in stays:
             self._check_messages(row, row + 1)
             pieces.append(self._bytes(self._offsets[row : row + 2]))
             offsets.append(offsets[-1] + len(pieces[-1]))
-        return self.positions[stays].tolist() if stays else [], b"".join(pieces), offsets, disposed
+        return self.positions[stays].tolist() if stays else [], b"".join(pieces), offsets, disposed, diverted
 
 
 def _joined(positions: np.ndarray[Any, Any]) -> Sequence[int]:

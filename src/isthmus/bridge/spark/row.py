@@ -8,7 +8,8 @@ Columns, as a step of the query sees them:
     route       int: the handle of its route, positive; a step passes it on as it is
     position    bigint: the message's position at its source, unique within the route; a step passes it on as it is
 A step may add these, null where a row goes on to its target:
-    disposition string: `complete`, `dead-letter`, `defer` or `abandon`: what becomes of the message at its source instead
+    disposition string: `complete`, `dead-letter`, `defer` or `abandon`: what becomes of the message at its source instead; or `divert:`
+                and the name of an entity of its route (`RouteSpec.diverts`) that it is sent to
     reason, description string: why
 
 A flush row carries no message: its `route` is -1, its `position` the number of the flush, and its `message` zeros, enough to

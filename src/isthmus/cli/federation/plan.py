@@ -94,7 +94,8 @@ def print_plan(made: Plan, console: Console) -> None:
         console.print("Nothing to change: everything is as the file declares.")
     table = FittingTable("route", "from", "to", "order", title=f"{len(made.routes)} routes", names=1)
     for route in made.routes:
-        targets = ", ".join(str(target) for target in route.targets)
+        diverted = (f"diverted: {each.name}" for each in route.options.diverts)
+        targets = ", ".join((*map(str, route.targets), *diverted))
         table.add_row(route.name, str(route.source), targets, route.options.ordering)
     console.print(table)
     for note in made.notes:

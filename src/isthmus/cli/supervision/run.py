@@ -25,7 +25,7 @@ from isthmus.topology.spark import parse_master
 
 __all__ = ["register"]
 
-_COUNTS = ("moved", "dead_lettered", "discarded", "dropped")
+_COUNTS = ("moved", "dead_lettered", "diverted", "discarded", "dropped")
 
 
 def register(app: typer.Typer) -> None:

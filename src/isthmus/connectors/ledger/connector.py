@@ -12,7 +12,7 @@ from isthmus.bridge.port import Capabilities, SourcePool, Target, TargetPool
 from isthmus.bridge.refusal import Refusal
 from isthmus.bridge.route_spec import End
 from isthmus.connectors.ledger.file import LedgerFile
-from isthmus.connectors.ledger.target import LedgerTarget
+from isthmus.connectors.ledger.target import MOVED, LedgerTarget
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["CONNECTOR", "KIND", "LedgerConnector", "LedgerTargets", "with_ledger"]
@@ -20,16 +20,18 @@ __all__ = ["CONNECTOR", "KIND", "LedgerConnector", "LedgerTargets", "with_ledger
 KIND = "ledger"
 
 
-def with_ledger(target: End, route: str, path: Path) -> End:
+def with_ledger(target: End, route: str, path: Path, taken: str = MOVED) -> End:
     """The target of a route with an account of what it takes.
 
     Args:
         target: the target.
         route: the name of the route.
         path: the ledger's folder.
+        taken: the outcome of a message that it takes.
     """
     inner = {"kind": target.kind, "options": dict(target.options)}
-    return End(KIND, target.alias, {"path": str(path), "route": route, "target": json.dumps(inner)})
+    told = {"path": str(path), "route": route, "target": json.dumps(inner)}
+    return End(KIND, target.alias, told | ({"taken": taken} if taken != MOVED else {}))
 
 
 class LedgerTargets:
@@ -49,7 +51,8 @@ class LedgerTargets:
         if kind not in self._pools:
             self._pools[kind] = registry.connector(kind).targets()
         target = self._pools[kind].target(key, inner["options"], origin_identity=origin_identity)
-        return LedgerTarget(target, options["route"], LedgerFile(Path(options["path"])))
+        file = LedgerFile(Path(options["path"]))
+        return LedgerTarget(target, options["route"], file, options.get("taken", MOVED))
 
     def descriptors(self) -> Sequence[tuple[int, int]]:
         """What to poll."""

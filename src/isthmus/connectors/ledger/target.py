@@ -20,7 +20,10 @@ from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.ledger.file import LedgerFile
 from isthmus.connectors.spool.block import Record
 
-__all__ = ["LedgerTarget"]
+__all__ = ["MOVED", "LedgerTarget"]
+
+MOVED = "moved"
+"""The outcome of a message that a route's target has acknowledged."""
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +38,11 @@ class LedgerTarget:
         inner: what takes the messages.
         route: the name of the route.
         file: takes the account.
+        taken: the outcome of a message that the target has acknowledged.
     """
 
-    def __init__(self, inner: Target, route: str, file: LedgerFile) -> None:
+    def __init__(self, inner: Target, route: str, file: LedgerFile, taken: str = MOVED) -> None:
+        self._taken = taken
         self._inner = inner
         self._route = route
         self._file = file
@@ -115,7 +120,7 @@ class LedgerTarget:
                 self._first += 1
             payloads = self._early.pop(ordinal, ())
             if outcome.refusal is None:
-                found += (self._record("moved", payload) for payload in payloads)
+                found += (self._record(self._taken, payload) for payload in payloads)
             elif outcome.refusal.kind is RefusalKind.MESSAGE:
                 found += (self._record(f"refused: {outcome.refusal.reason}", payload) for payload in payloads)
         return found

@@ -20,7 +20,7 @@ from isthmus.connectors.ledger.file import OPEN
 from isthmus.errors import ConfigError, Fault
 from isthmus.topology.model import Route
 
-__all__ = ["LedgerWatch", "check_ledgers", "noted"]
+__all__ = ["LedgerWatch", "check_ledgers", "noted", "noted_diverts"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,17 @@ def noted(route: Route, spec: RouteSpec) -> RouteSpec:
     ledger = route.options.ledger
     if ledger is None:
         return spec
-    return replace(spec, target=with_ledger(spec.target, route.name, Path(ledger.path)))
+    return replace(noted_diverts(route, spec), target=with_ledger(spec.target, route.name, Path(ledger.path)))
+
+
+def noted_diverts(route: Route, spec: RouteSpec) -> RouteSpec:
+    """What carries a route, with the account of what its steps divert."""
+    ledger = route.options.ledger
+    if ledger is None:
+        return spec
+    path = Path(ledger.path)
+    diverts = {name: with_ledger(end, route.name, path, taken="divert") for name, end in spec.diverts.items()}
+    return replace(spec, diverts=diverts)
 
 
 def check_ledgers(routes: Iterable[Route]) -> None:

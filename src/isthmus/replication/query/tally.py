@@ -22,6 +22,7 @@ class Counts(NamedTuple):
         moved: settled because the target has acknowledged them.
         dead_lettered: set aside in the source's dead-letter queue, with a reason.
         discarded: completed at the source without being sent, e.g. because they have been at the target.
+        diverted: settled because the entity that a step diverted them to has acknowledged them.
         resent: sent again, after a refusal or a lost connection.
     """
 
@@ -29,6 +30,7 @@ class Counts(NamedTuple):
     moved: int = 0
     dead_lettered: int = 0
     discarded: int = 0
+    diverted: int = 0
     resent: int = 0
 
     def plus(self, other: Counts) -> Counts:

@@ -83,6 +83,7 @@ class SpooledRoute:
             settled=came.counts.settled,
             moved=went.counts.moved,
             dead_lettered=came.counts.dead_lettered + went.counts.dead_lettered,
+            diverted=came.counts.diverted + went.counts.diverted,
             discarded=came.counts.discarded + went.counts.discarded + view.suppressed - self._suppressed,
             resent=came.counts.resent + went.counts.resent,
         )

@@ -24,6 +24,7 @@ from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, che
 from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.topology.model import Route
 from isthmus.topology.step import StepDeclaration
+from isthmus.topology.step.divert import diverts_of
 from isthmus.topology.step.order import legs
 
 if TYPE_CHECKING:
@@ -78,12 +79,18 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
         spec,
         target=End("spool", route.target.alias, filled),
         steps=parts.before,
+        diverts=_diverts(spec, parts.before),
         ordered=True,  # one process writes a spool
         competing=False,
     )
     target = spec.target
-    if is_aggregate and "origin" in target.options:
-        target = replace(target, options={**target.options, "origin": _origin(route)})
+    # Steps before the spool have changed what comes out of it, and its provenance counts all the same.
+    diverts = {
+        name: _with_option(end, "trusts_provenance", "true") for name, end in _diverts(spec, parts.behind).items()
+    }
+    if is_aggregate:
+        target = _with_option(target, "origin", _origin(route))
+        diverts = {name: _with_option(end, "origin", _origin(route)) for name, end in diverts.items()}
     last = folder / ("out" if parts.shuffle else "in")
     follows = {"follows": str(folder / "in")} if parts.shuffle and not is_aggregate else {}
     sending = replace(
@@ -92,11 +99,23 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
         source=End("spool", route.source.alias, {"path": str(last)} | follows),
         target=target,
         steps=parts.behind,
+        diverts=diverts,
         ordered=True,
         competing=False,
         only_present=False,
     )
     return filling, sending
+
+
+def _with_option(end: End, name: str, value: str) -> End:
+    """The end with another value of an option that it has."""
+    return replace(end, options={**end.options, name: value}) if name in end.options else end
+
+
+def _diverts(spec: RouteSpec, steps: Iterable[str]) -> dict[str, End]:
+    """The entities that some steps divert to: no connection is held to the others."""
+    used = diverts_of(map(StepDeclaration.from_text, steps))
+    return {each.name: spec.diverts[each.name] for each in used}
 
 
 def _origin(route: Route) -> str:

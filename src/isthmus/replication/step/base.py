@@ -12,10 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.delivery_event import DIVERT, Disposition
 from isthmus.replication.step.message.message import StepMessage
+from isthmus.topology.step.divert import divert_of
 
-__all__ = ["STEP_FAILED", "MessageStep", "NamedStep", "Settings", "StepRefusalError", "disposition_of", "guarded"]
+__all__ = [
+    "STEP_FAILED",
+    "MessageStep",
+    "NamedStep",
+    "Settings",
+    "StepRefusalError",
+    "disposition_of",
+    "failure_of",
+    "guarded",
+]
 
 STEP_FAILED = "StepFailed"
 # Service Bus takes 4,096 characters of reason and description each; what is of use is at the beginning.
@@ -46,7 +56,7 @@ class NamedStep(NamedTuple):
     Attributes:
         name: for errors.
         apply: the step.
-        on_failure: `dead-letter` or `drop`.
+        on_failure: `dead-letter`, `drop`, or `divert:` with where to.
     """
 
     name: str
@@ -56,7 +66,13 @@ class NamedStep(NamedTuple):
 
 def disposition_of(kind: str, reason: str, description: str) -> Disposition:
     """What `on_failure` says becomes of a message."""
-    return Disposition("complete" if kind == "drop" else "dead-letter", _text(reason), _text(description))
+    return Disposition("complete" if kind == "drop" else kind, _text(reason), _text(description))
+
+
+def failure_of(settings: Settings) -> str:
+    """What `on_failure` of a step says, as `disposition_of` takes it."""
+    divert = divert_of(settings)
+    return str(settings.get("on_failure", "dead-letter")) if divert is None else f"{DIVERT}:{divert.name}"
 
 
 def _text(text: str) -> str:

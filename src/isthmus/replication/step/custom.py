@@ -15,11 +15,12 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.delivery_event import DIVERT, Disposition
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.step.base import MessageStep, Settings, disposition_of
+from isthmus.replication.step.base import MessageStep, Settings, disposition_of, failure_of
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step.custom import COLUMNS
+from isthmus.topology.step.divert import divert_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,17 +55,18 @@ def find_function(name: str) -> Callable[..., Any]:
 def open_function(settings: Settings) -> MessageStep:
     """The step `python` with `takes: message`; see `isthmus.topology.step.custom.PythonStep`."""
     function = find_function(settings["function"])
+    failure = failure_of(settings)
+    known = {"complete": "drop", "dead-letter": "dead-letter"}
+    known |= {DIVERT: failure} if divert_of(settings) is not None else {}
 
     def step(message: StepMessage) -> Disposition | None:
         told = function(message)
         if told is None:
             return None
         kind, reason = told
-        if kind not in ("complete", "dead-letter"):
-            raise ValueError(f"it returned the disposition {kind!r}; known are complete and dead-letter")
-        return disposition_of(
-            "drop" if kind == "complete" else kind, str(reason), f"step python {settings['function']}"
-        )
+        if kind not in known:
+            raise ValueError(f"it returned the disposition {kind!r}; known are {' and '.join(known)}")
+        return disposition_of(known[kind], str(reason), f"step python {settings['function']}")
 
     return step
 

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Sequence
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.replication.step.base import MessageStep, NamedStep
+from isthmus.replication.step.base import MessageStep, NamedStep, failure_of
 from isthmus.topology.step import StepDeclaration
 
 __all__ = ["open_message_step", "open_message_steps"]
@@ -42,7 +42,7 @@ def open_message_step(step: StepDeclaration) -> NamedStep:
         apply: MessageStep = opener(step.settings)
     except (IsthmusError, OSError, ValueError) as error:
         raise InvalidArgumentError(f"step {step}: {error}") from None
-    return NamedStep(str(step), apply, step.settings.get("on_failure", "dead-letter"))
+    return NamedStep(str(step), apply, failure_of(step.settings))
 
 
 def open_message_steps(texts: Sequence[str]) -> list[NamedStep]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings, disposition_of
+from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings, disposition_of, failure_of
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.rules import parse_action, parse_filter
 
@@ -23,7 +23,7 @@ FILTERED = "Filtered"
 def open_filter(settings: Settings) -> MessageStep:
     """See `isthmus.topology.step.rule.FilterStep`."""
     matches = parse_filter(settings["where"]).matches
-    filtered = disposition_of(settings["on_failure"], FILTERED, f"the filter does not select it: {settings['where']}")
+    filtered = disposition_of(failure_of(settings), FILTERED, f"the filter does not select it: {settings['where']}")
 
     def step(message: StepMessage) -> Disposition | None:
         return None if matches(message) is True else filtered
@@ -50,7 +50,7 @@ def frame_filter(rows: DataFrame, settings: Settings) -> DataFrame:
     from isthmus.replication.rule_column import filter_column
 
     verdict, failed = filter_column(parse_filter(settings["where"]), RuleColumns.of(rows))
-    kind = "complete" if settings["on_failure"] == "drop" else "dead-letter"
+    kind = disposition_of(failure_of(settings), FILTERED, "").kind
     stays = F.coalesce(verdict, F.lit(False)) | (F.col("route") <= 0) | F.col("disposition").isNotNull()
     text = F.concat(F.lit("the filter does not select it: "), F.lit(settings["where"]))
     return rows.withColumns(

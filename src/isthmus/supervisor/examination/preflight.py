@@ -62,7 +62,7 @@ def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[
         routes: those that are to run.
         reach: opens the namespaces; called once for each, since connections belong to one thread.
     """
-    ends = [each for route in routes for each in (route.source, *route.targets) if not each.is_table]
+    ends = [each for route in routes for each in (route.source, *route.sent_to) if not each.is_table]
     aliases = list(dict.fromkeys(each.alias for each in ends))
     if not aliases:
         return Preflight()
@@ -122,7 +122,7 @@ def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) ->
     """To browse what routes read, and to attach where they send."""
     alias = namespace.alias
     sources = [route.source for route in routes if route.source.alias == alias]
-    targets = [target for route in routes for target in route.targets if target.alias == alias]
+    targets = [target for route in routes for target in route.sent_to if target.alias == alias]
     if not namespace.is_service_bus:
         yield from (partial(reach.check, each, reads=True) for each in dict.fromkeys(sources))
         yield from (partial(reach.check, each, reads=False) for each in dict.fromkeys(targets))

@@ -124,7 +124,7 @@ def topics_of(routes: Iterable[Route]) -> dict[str, list[str]]:
     """By alias, the topics and queues that routes read from and send to."""
     found: dict[str, dict[str, None]] = {}
     for route in routes:
-        for each in (route.source, *(target for target in route.targets if not target.is_table)):
+        for each in (route.source, *(target for target in route.sent_to if not target.is_table)):
             found.setdefault(each.alias, {})[entity_of(each.entity)] = None
         if route.options.feed:
             found[route.source.alias][route.entered] = None

@@ -23,7 +23,7 @@ from isthmus.topology.route import routes
 __all__ = ["survey"]
 
 # What stays true of a run that has ended.
-_KEPT = ("moved", "dead_lettered", "discarded", "dropped", "resent", "restarts", "last_error")
+_KEPT = ("moved", "dead_lettered", "discarded", "diverted", "dropped", "resent", "restarts", "last_error")
 
 
 def survey(federation: Federation, folder: Path) -> dict[str, Any]:

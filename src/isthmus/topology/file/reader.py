@@ -22,6 +22,7 @@ from isthmus.topology.pair.declaration import read_pairs
 from isthmus.topology.pattern import AS_STEPS, PATTERNS, by_step
 from isthmus.topology.rate import read_rate
 from isthmus.topology.spark import read_spark
+from isthmus.topology.step.divert import diverts_of
 from isthmus.topology.step.reader import read_steps
 
 __all__ = ["FILE_SPEC", "KIND_SETTING", "NAMESPACE_SPEC", "PATTERN_SETTING", "read_model"]
@@ -243,7 +244,8 @@ def _tasks(node: Any, namespaces: dict[str, NamespaceRef], declared: set[str], d
             continue
         task = _task(name, document.place(key), value, declared, document)
         if task is not None:
-            found[name] = PATTERNS[task.pattern].named(task, namespaces)
+            diverts = diverts_of(task.steps, {alias: each.kind for alias, each in namespaces.items()})
+            found[name] = replace(PATTERNS[task.pattern].named(task, namespaces), diverts=diverts)
     if document.is_bare(node):
         document.fault(document.place(node), "no task is declared", f"write {FILE_SPEC.settings[2].example}")
     return found

@@ -18,6 +18,7 @@ from isthmus.topology.pattern import AS_STEPS, PATTERNS
 from isthmus.topology.pattern.part.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
 from isthmus.topology.step import STEPS
+from isthmus.topology.step.divert import DIVERT_SPEC
 
 __all__ = ["reference_page"]
 
@@ -85,6 +86,7 @@ def reference_page() -> str:
         _section("#### subscriptions", SUBSCRIPTION_SPEC),
         _STEPS,
         *(_section(f"### step: {kind.spec.name}", kind.spec) for kind in STEPS.values()),
+        _section("### divert_to", DIVERT_SPEC),
         _section("## spark", SPARK_SPEC),
         "Refused in `settings`:\n\n" + "\n".join(f"- `{name}`: {reason}." for name, reason in REFUSED.items()) + "\n",
         _section("### control", CONTROL_SPEC),

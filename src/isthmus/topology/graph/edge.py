@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from isthmus.errors import Fault
+from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_SOURCE
 from isthmus.rules import Filter, RuleSyntaxError, parse_action
 from isthmus.rules.analysis.analysis import never_matches
 from isthmus.rules.syntax.tree import And, Comparison, Constant, Predicate, Property, Set
@@ -63,7 +64,8 @@ def edges(federation: Federation) -> list[Edge]:
             elif isinstance(entity, QueueState):
                 found += _forwards(task, alias, entity.name, entity, f"queue {entity.name}")
         is_changed = any(changes(step) for step in task.steps)
-        found += (_edge(route, fed, is_changed=is_changed) for route in routes(federation, task.name))
+        for route in routes(federation, task.name):
+            found += (_edge(route, fed, is_changed=is_changed), *_diverted(route, fed))
     return list(dict.fromkeys(found))
 
 
@@ -74,11 +76,32 @@ def _forwards(task: Task, alias: str, entity: str, state: QueueState | Subscript
             yield _ruled(edge, state) if isinstance(state, SubscriptionState) else edge
 
 
-def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
+def _read_from(route: Route) -> tuple[str, str]:
+    """The entity that a route reads, and the subscription; empty: it reads none."""
     path = (route.options.feed or route.source.entity).lower()
     for suffix in _DEAD_LETTERS:
         path = path.partition(suffix)[0]
     entity, _, subscription = path.partition(_SUBSCRIPTIONS)
+    return entity, subscription
+
+
+def _diverted(route: Route, fed: Fed) -> Iterator[Edge]:
+    """The edges to where steps divert messages, as they were received: with no mark, and the reason added."""
+    entity, subscription = _read_from(route)
+    state = fed.get((route.source.alias, entity, subscription))
+    for divert in route.options.diverts:
+        edge = Edge(
+            source=_node(route.source.alias, entity),
+            target=_node(divert.alias, divert.entity),
+            task=route.task,
+            text=f"a step of route {route.name} diverts",
+            changed=frozenset((WHY_REASON, WHY_DESCRIPTION, WHY_SOURCE)),
+        )
+        yield _ruled(edge, state) if state is not None else edge
+
+
+def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
+    entity, subscription = _read_from(route)
     policy = route.options.policy
     edge = Edge(
         source=_node(route.source.alias, entity),

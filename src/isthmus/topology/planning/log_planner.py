@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from isthmus.errors import Fault
-from isthmus.topology.model import Federation
+from isthmus.topology.divert import wanted_by
+from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.planning.change import Change
 from isthmus.topology.state import LogState, NamespaceState
@@ -36,7 +37,7 @@ def wanted_logs(federation: Federation) -> dict[str, tuple[LogState, ...]]:
     """What must be at each namespace that is a log and that a task uses."""
     logs: dict[str, dict[str, LogState]] = {}
     for task in federation.tasks.values():
-        for alias, log in PATTERNS[task.pattern].wanted(task):
+        for alias, log in wanted_by(task):
             if isinstance(log, LogState):
                 at = logs.setdefault(alias, {})
                 stands = at.get(log.name)
@@ -56,7 +57,8 @@ def log_changes(federation: Federation, observed: Mapping[str, NamespaceState]) 
         for log in logs:
             _compare(alias, replace(log, initial_partitions=_partitions(log, observed)), observed, found)
     for task in federation.tasks.values():
-        for target in dict.fromkeys(route.target for route in PATTERNS[task.pattern].routes(task)):
+        diverts = [Endpoint(each.alias, each.entity) for each in task.diverts]
+        for target in dict.fromkeys((*(route.target for route in PATTERNS[task.pattern].routes(task)), *diverts)):
             if not target.is_table and federation.namespaces[target.alias].is_log:
                 found.notes.append(
                     f"task {task.name}: a message that is sent again after a crash appears twice in {target}: a log drops none"

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from isthmus.errors import Fault
+from isthmus.topology.divert import wanted_by
 from isthmus.topology.model import Federation
-from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.planning.change import Change
 from isthmus.topology.state import NamespaceState, PlainState
 
@@ -37,7 +37,7 @@ def wanted_plain(federation: Federation) -> dict[str, tuple[PlainState, ...]]:
     """What must be at each namespace of such a kind that a task uses."""
     found: dict[str, dict[tuple[str, bool], PlainState]] = {}
     for task in federation.tasks.values():
-        for alias, entity in PATTERNS[task.pattern].wanted(task):
+        for alias, entity in wanted_by(task):
             if isinstance(entity, PlainState):
                 at, key = found.setdefault(alias, {}), (entity.name, entity.is_topic)
                 stands = at.get(key, entity)

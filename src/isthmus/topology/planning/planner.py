@@ -74,7 +74,7 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
     for task in federation.tasks.values():
         keyless = [
             alias
-            for alias in task.members
+            for alias in task.sent_to
             if federation.namespaces[alias].is_plain or not keeps_keys(observed[alias].endpoint)
         ]
         findings.notes += duplicate_notes(task, keyless)

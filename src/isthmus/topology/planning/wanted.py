@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from isthmus.errors import Fault
 from isthmus.topology.canary import with_canary
 from isthmus.topology.claim import claims
+from isthmus.topology.divert import wanted_diverts
 from isthmus.topology.mailbox import with_mailboxes
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
@@ -51,6 +52,9 @@ def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
         if not isinstance(entity, LogState | PlainState):
             for each in with_mailboxes(task, alias, with_canary(task, alias, entity)):
                 yield alias, each
+    for alias, entity in wanted_diverts(task):
+        if not isinstance(entity, LogState | PlainState):
+            yield alias, entity
     if next(pattern.routes(task), None) is not None:
         yield from claims(task)
 

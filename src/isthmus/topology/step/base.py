@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
+from isthmus.topology.step.divert import DIVERT, DIVERT_TO
 
 __all__ = ["StepKind", "check_field", "on_failure"]
 
@@ -41,23 +42,23 @@ class StepKind:
         """Fault what is wrong with the settings together, without looking at any file."""
 
 
-def on_failure(default: str, what: str) -> Setting:
-    """What becomes of a message that a step does not pass on.
+def on_failure(default: str, what: str) -> tuple[Setting, Setting]:
+    """What becomes of a message that a step does not pass on, and where it goes.
 
     Args:
         default: `dead-letter` or `drop`.
         what: which messages are meant, for the description.
     """
-    return Setting(
+    choice = Setting(
         name="on_failure",
         kind=Kind.CHOICE,
-        choices=("dead-letter", "drop"),
-        planned=("divert",),
+        choices=("dead-letter", "drop", DIVERT),
         default=default,
         description=f"What becomes, at its source, of {what}. `dead-letter`: it is dead-lettered with the reason; `drop`: it is "
-        "completed.",
+        "completed; `divert`: it is sent to `divert_to` as it was received, with the reason, and completed when that has acknowledged it.",
         example=default,
     )
+    return choice, DIVERT_TO
 
 
 def check_field(field: str, values: Values, name: str, document: Document) -> None:

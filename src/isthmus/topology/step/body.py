@@ -34,7 +34,7 @@ class MapStep(StepKind):
                 description="Whether the fields of the old body stay beside the new ones.",
                 example="true",
             ),
-            on_failure("dead-letter", "a message whose body is no JSON object (reason `StepFailed`)"),
+            *on_failure("dead-letter", "a message whose body is no JSON object (reason `StepFailed`)"),
         ),
     )
 
@@ -64,7 +64,7 @@ class ReduceStep(StepKind):
                 description="The fields that go, on the way to them also those of each element of a list; `property:NAME` is an application property.",
                 example="[passenger.name, property:debug]",
             ),
-            on_failure("dead-letter", "a message whose body is no JSON object (reason `StepFailed`)"),
+            *on_failure("dead-letter", "a message whose body is no JSON object (reason `StepFailed`)"),
         ),
     )
 
@@ -122,7 +122,7 @@ class NormaliseStep(StepKind):
                 description="With `to: xml`: the document's element.",
                 example="order",
             ),
-            on_failure("dead-letter", "a message whose body is not what `from` says (reason `StepFailed`)"),
+            *on_failure("dead-letter", "a message whose body is not what `from` says (reason `StepFailed`)"),
         ),
     )
     paths = ("schema",)

@@ -54,7 +54,7 @@ class EncryptStep(StepKind):
                 example=ALGORITHMS[0],
             ),
             _FORMAT,
-            on_failure("dead-letter", "a message that cannot be encrypted (reason `StepFailed`)"),
+            *on_failure("dead-letter", "a message that cannot be encrypted (reason `StepFailed`)"),
         ),
     )
     references = ("key",)
@@ -77,7 +77,7 @@ class DecryptStep(StepKind):
                 example="{order-2025: file:/etc/isthmus/2025.key, order-2026: file:/etc/isthmus/2026.key}",
             ),
             _FORMAT,
-            on_failure("dead-letter", "a message that cannot be decrypted (reason `DecryptionFailed`)"),
+            *on_failure("dead-letter", "a message that cannot be decrypted (reason `DecryptionFailed`)"),
         ),
     )
     references = ("key", "keys")

@@ -7,6 +7,7 @@ import re
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.step.base import StepKind, on_failure
+from isthmus.topology.step.divert import DIVERT
 
 __all__ = ["COLUMNS", "COLUMN_TYPES", "PythonStep", "SqlStep"]
 
@@ -64,7 +65,8 @@ class PythonStep(StepKind):
                 default="rows",
                 description="`rows`: the function takes a DataFrame and returns one, by columns of Spark's own functions: without a shuffle, without "
                 "removing rows, without Python UDFs. `message`: it takes one message as an object with `body`, `json`, `properties` and `application_properties`, "
-                "changes it, and returns nothing, or a pair of disposition and reason; an error that it raises sets that "
+                "changes it, and returns nothing, or a pair of disposition (`complete`, `dead-letter`, with "
+                "`divert_to` also `divert`) and reason; an error that it raises sets that "
                 "message aside.",
                 example="message",
             ),
@@ -75,7 +77,7 @@ class PythonStep(StepKind):
                 "`body`. What it changes in them is written into the message.",
                 example="[body, subject, application_properties]",
             ),
-            on_failure("dead-letter", "a message on which the function fails (reason `StepFailed`)"),
+            *on_failure("dead-letter", "a message on which the function fails (reason `StepFailed`)"),
         ),
     )
     short = "function"
@@ -84,6 +86,12 @@ class PythonStep(StepKind):
         if values["function"] and not _FUNCTION.fullmatch(values["function"]):
             document.fault(
                 values.at("function"), "function has not the form package.module:function", "write orders.steps:mask"
+            )
+        if values["on_failure"] == DIVERT and values["takes"] != "message":
+            document.fault(
+                values.at("on_failure"),
+                "on_failure: divert goes with takes: message: a function of rows decides for itself",
+                "write takes: message, or a step filter or validate behind it that diverts",
             )
         for name in values["columns"] or ():
             if name not in COLUMNS:

@@ -86,7 +86,7 @@ class EnrichStep(StepKind):
                 "`on_failure` says (reason `NoReferenceData`).",
                 example="fail",
             ),
-            on_failure("dead-letter", "a message that cannot be enriched"),
+            *on_failure("dead-letter", "a message that cannot be enriched"),
         ),
     )
     paths = ("from",)

@@ -6,6 +6,7 @@ without DataFrame steps is split where both Python workers of its query have abo
 
 Invariants:
     I1. The three parts, joined, are the chain.
+    I2. What a step diverts is the message as it was received: no step that changes messages is in an earlier part than it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isthmus.topology.step.declaration import StepDeclaration
+from isthmus.topology.step import StepDeclaration, changes
+from isthmus.topology.step.divert import divert_of
 
-__all__ = ["SHUFFLING", "Legs", "in_between", "is_frame_step", "legs", "split"]
+__all__ = ["SHUFFLING", "Legs", "changed_before_divert", "in_between", "is_frame_step", "legs", "split"]
 
 SHUFFLING = ("deduplicate", "aggregate")
 """Steps that look at several messages together."""
@@ -58,7 +60,30 @@ def _balance(steps: Sequence[StepDeclaration]) -> int:
     def busier(place: int) -> int:
         return max(_READER_COST + sum(costs[:place]), _SINK_COST + sum(costs[place:]))
 
-    return min(range(most + 1), key=busier)
+    return min((place for place in range(most + 1) if not _loses_original(steps[:place], steps[place:])), key=busier)
+
+
+def _loses_original(before: Sequence[StepDeclaration], behind: Sequence[StepDeclaration]) -> bool:
+    """Whether a step would divert what another process has changed."""
+    return any(map(changes, before)) and any(divert_of(step.settings) for step in behind)
+
+
+def changed_before_divert(steps: Sequence[StepDeclaration]) -> StepDeclaration | None:
+    """A step that diverts messages which were changed before DataFrame steps; None where none does. Behind a step that looks at several
+    messages a message is received anew, from the spool.
+    """
+    parted = next((at for at, step in enumerate(steps) if step.kind in SHUFFLING), None)
+    if parted is None:
+        return _late(steps)
+    # What a window needs of a message is looked at before the spool.
+    return _late(steps[: parted + 1]) or _late(steps[parted + 1 :])
+
+
+def _late(steps: Sequence[StepDeclaration]) -> StepDeclaration | None:
+    before, frames, behind = split(steps)
+    if not frames or not any(map(changes, before)):
+        return None
+    return next((step for step in (*frames, *behind) if divert_of(step.settings)), None)
 
 
 class Legs(NamedTuple):

@@ -13,7 +13,8 @@ import yaml
 from isthmus.topology.file.document import Document, Values, suggest
 from isthmus.topology.file.setting import Setting, SettingError
 from isthmus.topology.step import STEPS, StepDeclaration, StepKind, shuffles
-from isthmus.topology.step.order import in_between
+from isthmus.topology.step.divert import DIVERT_TO, read_divert
+from isthmus.topology.step.order import changed_before_divert, in_between
 
 __all__ = ["read_steps"]
 
@@ -42,6 +43,13 @@ def read_steps(node: Any, document: Document) -> tuple[StepDeclaration, ...]:
             f"the step {wrong} is between two steps that work on DataFrames (python, sql), where only filter is allowed",
             "put it before or behind both, or write takes: message",
         )
+    late = changed_before_divert(found)
+    if late is not None:
+        document.fault(
+            late.at("on_failure"),
+            f"the step {late} cannot divert messages as they were received: a step before python or sql has changed them by then",
+            "put it before that step, or the steps that change messages behind python and sql",
+        )
     return found
 
 
@@ -57,6 +65,8 @@ def _step(node: Any, document: Document) -> StepDeclaration | None:
         return None
     before = len(document.faults)
     values = _values(kind, value, document)
+    if kind.spec.get(DIVERT_TO.name) is not None:
+        values.values[DIVERT_TO.name] = read_divert(values, document)
     if len(document.faults) == before:
         kind.check(values, document)
     if len(document.faults) > before:

@@ -24,7 +24,7 @@ class FilterStep(StepKind):
                 description="The SQL filter ([the rules language](rules.md)). `filter: \"carrier = 'UA'\"` is short for this setting.",
                 example="\"carrier = 'UA'\"",
             ),
-            on_failure("drop", "a message that the filter does not select (reason `Filtered`)"),
+            *on_failure("drop", "a message that the filter does not select (reason `Filtered`)"),
         ),
     )
     short = "where"
@@ -50,7 +50,7 @@ class SetStep(StepKind):
                 "`set: \"SET priority = 'high'\"` is short for this setting.",
                 example="\"SET priority = 'high'\"",
             ),
-            on_failure("dead-letter", "a message on which the action fails (reason `StepFailed`)"),
+            *on_failure("dead-letter", "a message on which the action fails (reason `StepFailed`)"),
         ),
     )
     short = "action"

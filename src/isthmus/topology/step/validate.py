@@ -32,7 +32,7 @@ class ValidateStep(StepKind):
                 "only.",
                 example="json",
             ),
-            on_failure("dead-letter", "a message that does not fit (reason `ValidationFailed`)"),
+            *on_failure("dead-letter", "a message that does not fit (reason `ValidationFailed`)"),
         ),
     )
     short = "schema"

@@ -118,7 +118,7 @@ class AggregateStep(StepKind):
                 "oldest window that is open. A window's result is sent so long after its end, or later.",
                 example="1m",
             ),
-            on_failure(
+            *on_failure(
                 "dead-letter",
                 "a message without a field of `by`, or with one in `fields` that is no number (reason `StepFailed`)",
             ),

@@ -186,6 +186,15 @@ def test_dispositions_are_passed_on_and_counted_apart() -> None:
     assert (report.settled, report.moved, report.dead_lettered, report.discarded) == (3, 1, 1, 1)
 
 
+def test_a_diverted_message_is_completed_and_counted_apart() -> None:
+    route = running()
+    route.arrive(1, 2)
+    assert of(Settle, route.on(Disposed(1, 1, Disposition("divert", "ValidationFailed", "text")))) == [Settle(1, 1)]
+    route.on(Completed([(2, 2)]))
+    report = route.report
+    assert (report.settled, report.moved, report.diverted, report.discarded) == (2, 1, 1, 0)
+
+
 def test_credit_grows_with_what_is_known_of_the_sizes_and_with_the_window() -> None:
     route = running()
     granted = of(Grant, route.arrive(1, size=1000))
@@ -812,6 +821,17 @@ def test_what_was_completed_just_before_a_loss_is_completed_again_and_not_sent_a
     assert not handed_on(effects)
     assert route.report.settled == route.report.moved == 1
     assert route.report.outstanding == 0
+
+
+def test_what_was_diverted_just_before_a_loss_is_completed_again_and_not_diverted_again() -> None:
+    route = running()
+    come(route, 1)
+    route.on(Disposed(1, 1, Disposition("divert")))
+    back(route)
+    effects = come(route, 1)
+    assert Settle(1, 1) in effects
+    assert not handed_on(effects)
+    assert (route.report.settled, route.report.diverted, route.report.outstanding) == (1, 1, 0)
 
 
 def test_what_was_completed_over_a_connection_that_was_silent_already_is_completed_again() -> None:

@@ -30,6 +30,7 @@ class Sink:
         data: bytes,
         offsets: list[int],
         disposed: Sequence[tuple[int, Disposition]] = (),
+        diverted: Sequence[tuple[int, Disposition, bytes]] = (),
         *,
         is_last: bool = True,
     ) -> None:
@@ -38,7 +39,7 @@ class Sink:
         messages = [data[first:last] for first, last in pairwise(offsets)]
         assert offsets[0] == 0
         assert offsets[-1] == len(data)
-        self.calls.append((handle, positions, messages, *disposed))
+        self.calls.append((handle, positions, messages, *disposed, *diverted))
 
     def flush(self, number: int) -> None:
         self.calls.append(("flush", number))
@@ -141,6 +142,19 @@ def test_rows_with_a_disposition_are_not_sent() -> None:
     ]
 
 
+def test_diverted_rows_come_with_their_message_and_the_reason() -> None:
+    batch = table(
+        [1, 1, 1],
+        [1, 2, 3],
+        [b"a", b"b", b"c"],
+        disposition=[None, "divert:jfk/bad", "dead-letter"],
+        reason=[None, "ValidationFailed", None],
+        description=[None, "step validate: no", None],
+    )
+    why = Disposition("divert:jfk/bad", "ValidationFailed", "step validate: no")
+    assert taken(batch) == [(1, [1], [b"a"], (3, Disposition("dead-letter")), (2, why, b"b"))]
+
+
 def test_rows_whose_disposition_is_null_are_sent_together() -> None:
     batch = table([1, 1, 2], [1, 2, 1], disposition=[None, None, "defer"])
     assert taken(batch)[0] == (1, range(1, 3), [b"m1", b"m2"])
@@ -155,6 +169,8 @@ def test_rows_whose_disposition_is_null_are_sent_together() -> None:
         (table([1, 1], [1, None]), "column 'position' holds null"),
         (table([1, -3], [1, 2]), "column 'route' holds -3, which is no route's handle"),
         (table([1], [1], disposition=["drop"]), "column 'disposition' holds 'drop'; write complete, "),
+        (table([1], [1], disposition=["divert"]), "column 'disposition' holds 'divert'; write complete, "),
+        (table([1], [1], [None], disposition=["divert:a/b"]), "column 'message' holds null"),
     ],
 )
 def test_rows_that_nothing_can_be_done_with_fail_the_query_i2(batch: pa.RecordBatch, text: str) -> None:

@@ -63,7 +63,15 @@ class Host:
         self.calls.append("start")
 
     def hand_over(
-        self, handle: int, positions: Any, data: bytes, offsets: Any, disposed: Any = (), *, is_last: bool = True
+        self,
+        handle: int,
+        positions: Any,
+        data: bytes,
+        offsets: Any,
+        disposed: Any = (),
+        diverted: Any = (),
+        *,
+        is_last: bool = True,
     ) -> None:
         self.calls.append((handle, list(positions)))
 

@@ -222,6 +222,18 @@ def test_i3_a_torn_end_is_left_out_and_a_message_that_nobody_can_read_is_not(tmp
     assert pq.read_schema(next(tmp_path.glob("date=*/*.parquet"))).names == LEDGER_SCHEMA.names
 
 
+def test_what_a_divert_target_takes_has_an_outcome_of_its_own(tmp_path: Path) -> None:
+    inner = Inner()
+    target = LedgerTarget(inner, "r", LedgerFile(tmp_path), "divert")
+    target.open()
+    target.send(Send([message(1)]))
+    inner.events.append(Outcome(0, 0))
+    assert Outcome(0, 0) in target.poll(0.0)
+    target.close()
+    collect(tmp_path, bodies=False)
+    assert [row["outcome"] for row in rows(tmp_path)] == ["divert"]
+
+
 def test_a_route_keeps_its_target_behind_the_ledger(tmp_path: Path) -> None:
     inner = End("spool", "table:", {"path": str(tmp_path / "spool"), "source": "ewr/q"})
     end = with_ledger(inner, "r", tmp_path / "ledger")

@@ -133,3 +133,33 @@ def test_a_ledger_notes_what_the_target_has_and_results_are_no_messages_of_the_s
     assert filling.target.kind == "spool"
     assert sending.target.kind == "ledger"
     assert "ewr/a/t" in str(sending.target.options)
+
+
+def test_each_route_of_a_spool_diverts_what_its_own_steps_fail_on(tmp_path: Path) -> None:
+    to = "on_failure: divert, divert_to: {to: jfk, queue: %s}"
+    steps = f"[{{filter: {{where: a = 1, {to % 'before'}}}}}, %s, {{filter: {{where: b = 1, {to % 'behind'}}}}}]"
+    window = f"{{aggregate: {{window: 5m, fields: {{n: count}}, {to % 'odd'}}}}}"
+    for shuffle, into in (("{deduplicate: 10m}", ["jfk/before"]), (window, ["jfk/before", "jfk/odd"])):
+        federation = read(
+            HEAD + f"  t: {{pattern: move, source: ewr, target: jfk, queue: a, steps: {steps % shuffle}}}\n"
+        )
+        (route,) = routes(federation)
+        filling, sending = route_specs(route, route_spec(route, federation), tmp_path)
+        assert (list(filling.diverts), list(sending.diverts)) == (into, ["jfk/behind"])
+        assert {each.options["trusts_provenance"] for each in filling.diverts.values()} == {"false"}
+        (end,) = sending.diverts.values()
+        # Steps before the spool may have changed what comes out of it.
+        assert end.options["trusts_provenance"] == "true"
+        assert end.options["origin"] == sending.target.options["origin"]
+        assert filling.diverted_from == sending.diverted_from == "ewr/a"
+
+
+def test_a_ledger_notes_what_every_part_of_a_route_diverts(tmp_path: Path) -> None:
+    to = "on_failure: divert, divert_to: {to: jfk, queue: %s}"
+    steps = f"[{{filter: {{where: a = 1, {to % 'before'}}}}}, {{deduplicate: 10m}}, {{filter: {{where: b = 1, {to % 'behind'}}}}}]"
+    text = f"  t: {{pattern: move, source: ewr, target: jfk, queue: a, ledger: {{path: /l}}, steps: {steps}}}\n"
+    federation = read(HEAD + text)
+    (route,) = routes(federation)
+    for each in _carriers(route, federation, RunOptions(folder=tmp_path)):
+        (end,) = each.diverts.values()
+        assert (end.kind, end.options["taken"], end.options["route"]) == ("ledger", "divert", "t.ewr.jfk")

@@ -158,3 +158,46 @@ def test_a_zero_of_another_sign_is_written() -> None:
     read = StepMessage(message)
     column.write(read, "application_properties", [("x", {"double": -0.0, "type": "double"})])
     assert str(StepMessage(read.encoded()).application_properties["x"]) == "-0.0"
+
+
+TO = {"on_failure": "divert", "divert_to": {"to": "ops", "queue": "bad"}}
+
+
+def test_a_diverted_row_holds_the_message_as_it_came_and_names_where_it_goes() -> None:
+    stage = RowStage(
+        [
+            step("set", action="SET number = number + 1"),
+            step("filter", where="number <> 3", **TO),
+            step("set", action="SET n = 1"),
+        ]
+    )
+    first, second = rows(stage.take(batch_of([(4, (1, 2), [raw(1), raw(2)])])))
+    assert (first["disposition"], first["message"] != raw(1)) == (None, True)
+    assert (second["disposition"], second["reason"]) == ("divert:ops/bad", "Filtered")
+    assert second["message"] == raw(2)
+
+
+def test_a_diverted_row_of_columns_holds_the_message_as_it_came() -> None:
+    framed = RowStage([], added=("subject",)).take(batch_of([(1, (1,), [raw(1)])]))
+    assert framed is not None
+    changed = pa.RecordBatch.from_pylist([framed.to_pylist()[0] | {"subject": "new"}], schema=framed.schema)
+    (found,) = rows(RowStage([step("filter", where="number = 2", **TO)], written=("subject",)).take(changed))
+    assert (found["disposition"], found["message"]) == ("divert:ops/bad", raw(1))
+
+
+def diverts(message: StepMessage) -> tuple[str, str]:
+    """Says itself that its message is to be diverted."""
+    return "divert", "Odd"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (TO, ("divert:ops/bad", "Odd")),
+        ({}, ("dead-letter", "StepFailed")),
+    ],
+)
+def test_a_function_diverts_where_its_step_says_where_to(settings: dict[str, Any], told: tuple[str, str]) -> None:
+    stage = RowStage([step("python", function=f"{__name__}:diverts", takes="message", **settings)])
+    (found,) = rows(stage.take(batch_of([(1, (1,), [raw(1)])])))
+    assert (found["disposition"], found["reason"]) == told

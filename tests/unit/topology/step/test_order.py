@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from isthmus.topology.step import StepDeclaration
-from isthmus.topology.step.order import split
+from isthmus.topology.step.order import changed_before_divert, split
 
 
 def steps(*kinds: str) -> list[StepDeclaration]:
@@ -42,3 +42,40 @@ def test_i1_the_parts_joined_are_the_chain(length: int) -> None:
         before, frames, behind = split(steps(*chain))
         assert kinds(before) + kinds(frames) + kinds(behind) == list(chain)
         assert all(step.kind == "sql" for step in [*frames[:1], *frames[-1:]])
+
+
+def diverting(kind: str, **settings: str) -> StepDeclaration:
+    return StepDeclaration(kind, {"on_failure": "divert", "divert_to": {"to": "ops", "queue": "bad"}, **settings})
+
+
+def test_i2_no_step_that_changes_messages_is_in_the_reader_where_one_in_the_sink_diverts() -> None:
+    chain = [*steps("validate", "enrich", "encrypt"), diverting("validate")]
+    before, _, behind = split(chain)
+    assert (kinds(before), kinds(behind)) == (["validate", "enrich", "encrypt", "validate"], [])
+    before, _, behind = split([*chain, *steps("normalise")])
+    assert (kinds(before), kinds(behind)) == (["validate", "enrich", "encrypt", "validate"], ["normalise"])
+    before, _, behind = split([*steps("set", "python"), diverting("validate")])
+    assert (kinds(before), kinds(behind)) == ([], ["set", "python", "validate"])
+    first = [diverting("validate"), *steps("enrich", "encrypt")]
+    before, _, behind = split(first)
+    assert (kinds(before), kinds(behind)) == (["validate", "enrich"], ["encrypt"])
+
+
+@pytest.mark.parametrize(
+    ("chain", "late"),
+    [
+        ([*steps("set", "sql"), diverting("validate")], "validate"),
+        ([*steps("set", "sql"), diverting("filter"), *steps("sql")], "filter"),
+        ([*steps("validate", "sql"), diverting("validate")], None),
+        ([diverting("validate"), *steps("set", "sql")], None),
+        ([*steps("set", "sql", "deduplicate"), diverting("validate")], None),
+        ([*steps("deduplicate", "set", "sql"), diverting("validate")], "validate"),
+        ([*steps("set", "sql"), diverting("aggregate")], "aggregate"),
+        ([*steps("set"), diverting("validate")], None),
+    ],
+)
+def test_i2_a_message_that_was_changed_before_dataframes_cannot_be_diverted(
+    chain: list[StepDeclaration], late: str | None
+) -> None:
+    found = changed_before_divert(chain)
+    assert (found.kind if found else None) == late

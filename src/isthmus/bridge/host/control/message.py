@@ -20,7 +20,7 @@ from isthmus.bridge.report import RouteReport
 
 __all__ = ["COUNTS", "Died", "Ended", "Lease", "Look", "Message", "Report", "message_of"]
 
-COUNTS = ("settled", "moved", "dead_lettered", "discarded", "resent", "received_bytes")
+COUNTS = ("settled", "moved", "dead_lettered", "discarded", "diverted", "resent", "received_bytes")
 """The fields of a report that are totals."""
 _DEFAULTS = {each.name: each.default for each in fields(RouteReport)}
 

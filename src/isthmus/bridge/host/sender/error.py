@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from isthmus.errors import IsthmusError, OutcomeUnknownError
 
-__all__ = ["ClaimUnconfirmedError", "RowRefusedError", "SenderFaultError", "SourceGoneError", "TargetUnavailableError"]
+__all__ = [
+    "ClaimUnconfirmedError",
+    "DivertUnknownError",
+    "RowRefusedError",
+    "SenderFaultError",
+    "SourceGoneError",
+    "TargetUnavailableError",
+]
 
 
 class SourceGoneError(IsthmusError):
@@ -45,6 +52,22 @@ class ClaimUnconfirmedError(IsthmusError):
         return (
             f"'{a.get('route')}': the driver has not confirmed in time that it holds the claim '{a.get('claim')}'; it is frozen, "
             "gone, or cannot reach the namespace of the claim. Nothing is sent until it does"
+        )
+
+
+class DivertUnknownError(IsthmusError):
+    """A row is diverted to an entity that its route does not have."""
+
+    code = "divert-unknown"
+
+    def __init__(self, route: str = "", name: str = "") -> None:
+        super().__init__("", route=route, name=name)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('route')}': a row has the disposition 'divert:{a.get('name')}', and no step of the route diverts there; write "
+            "'complete', 'dead-letter' or null in the column, or divert_to in a step"
         )
 
 

@@ -92,6 +92,7 @@ class TargetHandle:
         target: its target, not open yet.
         reports: whom to tell.
         now: monotonic seconds.
+        where: what errors call the target; empty: as the route does.
 
     Attributes:
         clock_offset_ms: the wall time of the source's system minus monotonic time; None while the reader has not told it.
@@ -100,9 +101,12 @@ class TargetHandle:
         machine: what is sent, and its counts.
     """
 
-    def __init__(self, number: int, spec: RouteSpec, target: Target, reports: Reports, now: float) -> None:
+    def __init__(
+        self, number: int, spec: RouteSpec, target: Target, reports: Reports, now: float, where: str = ""
+    ) -> None:
         self.number = number
         self.spec = spec
+        self._where = where or spec.target.alias or f"'{spec.name}'"
         self.clock_offset_ms: int | None = None
         self.has_failed = False
         self.due = math.inf
@@ -292,8 +296,3 @@ class TargetHandle:
         after = f"took nothing for {seconds:g} s: " if seconds else ""
         is_fatal = not seconds and refusal.kind is RefusalKind.FATAL
         self.fail(TargetUnavailableError(f"{self._where}: {after}{refusal}"), is_fatal)
-
-    @property
-    def _where(self) -> str:
-        """The end that fails, in the words of the federation; who is told knows the route."""
-        return self.spec.target.alias or f"'{self.spec.name}'"

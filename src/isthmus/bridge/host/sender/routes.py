@@ -1,25 +1,31 @@
 """The routes that a sink carries.
 
-What it is: the handles that are open, their pools of targets, their deadlines, and their claims; which of them has something to do.
+What it is: the handles that are open, their pools of targets, their deadlines, and their claims; which of them has something to do. A
+route whose steps divert messages has a handle for its target, with the route's number, and one for each entity that messages are diverted
+to, with a negative number that the reader never sees (`diverting`).
 What it is not: threads, the connection to the reader, or the end of the lease (`sender`).
 
 Invariants:
     I1. Work grows with the handles that have something to do, not with those that are open.
     I2. A route that fails, or whose target cannot be made, changes nothing for the others.
     I3. Rows of a handle that is not open are dropped and counted: the reader gave them back.
+    I4. The handles of one route are opened, closed and given up together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from isthmus.bridge.deadlines import Deadlines
-from isthmus.bridge.host.sender.error import ClaimUnconfirmedError, TargetUnavailableError
+from isthmus.bridge.host.sender.diverting import Diverted, DivertingRoute, name_of
+from isthmus.bridge.host.sender.error import ClaimUnconfirmedError, DivertUnknownError, TargetUnavailableError
 from isthmus.bridge.host.sender.handle import Reports, TargetHandle
 from isthmus.bridge.host.sender.rows import Part
 from isthmus.bridge.host.sender.target_pools import TargetPools
-from isthmus.bridge.port import Connector
+from isthmus.bridge.port import Connector, Target
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import IsthmusError
 
@@ -49,55 +55,111 @@ class SenderRoutes:
         self._changed: set[int] = set()
         self._awaiting: set[int] = set()
         self._told: dict[int, dict[str, Any]] = {}
+        self._diverting: dict[int, DivertingRoute] = {}  # by handle
+        self._last_key = 0
 
     # ---- routes
 
     def open(self, number: int, spec: RouteSpec, origin_identity: str, now: float) -> None:
         """Opens a route; the reports tell when it is ready or has failed."""
+        specs = {number: spec}
+        names: dict[int, str] = {}
+        for name, end in spec.diverts.items():
+            self._last_key -= 1
+            specs[self._last_key] = replace(spec, target=end, diverts={})
+            names[self._last_key] = name
+        targets: dict[int, Target] = {}
         try:
-            target = self.pools.target(number, spec, origin_identity)
+            for key, each in specs.items():
+                targets[key] = self.pools.target(key, each, origin_identity)
         except IsthmusError as error:
+            self._give_up(targets)
             self._reports.failed(number, error, not error.retryable)
             return
         except Exception as error:  # noqa: BLE001 - a connector's fault; the other routes go on
+            self._give_up(targets)
             text = f"'{spec.name}': {type(error).__name__}: {error}"
             self._reports.failed(number, TargetUnavailableError(text), True)
             return
-        handle = self._handles[number] = TargetHandle(number, spec, target, self._reports, now)
-        if spec.claim:
-            self._claims.setdefault(spec.claim, set()).add(number)
-        self._ready[number] = True
-        self._awaiting.add(number)
-        handle.open()
+        route = DivertingRoute(number, spec.diverted_from, names, self._reports) if names else None
+        for key, each in specs.items():
+            where = f"{each.target.alias}: divert target {names[key]}" if key in names else ""
+            self._handles[key] = TargetHandle(key, each, targets[key], route or self._reports, now, where)
+            if route is not None:
+                self._diverting[key] = route
+            if spec.claim:
+                self._claims.setdefault(spec.claim, set()).add(key)
+            self._ready[key] = True
+            self._awaiting.add(key)
+        for key in specs:
+            self._handles[key].open()
+
+    @staticmethod
+    def _give_up(targets: Mapping[int, Target]) -> None:
+        for target in targets.values():
+            with suppress(Exception):  # it was never open
+                target.close()
 
     def close(self, number: int) -> None:
         """The reader is done with a handle."""
-        handle = self._handles.get(number)
-        if handle is not None:
-            self._forget(handle)
-            handle.close()
+        if number in self._handles:
+            self._close_route(number)
+
+    def _close_route(self, number: int) -> None:
+        """Closes the handles of a route; those that have failed are closed already."""
+        route = self._diverting.get(number)
+        for key in (number,) if route is None else route.handles:
+            handle = self._handles.get(key)
+            if handle is not None:
+                self._forget(handle)
+                handle.close()
 
     def set_clock(self, number: int, offset_ms: int) -> None:
         """The wall time of the source's system minus monotonic time."""
-        handle = self._handles.get(number)
-        if handle is not None:
-            handle.clock_offset_ms = offset_ms
+        route = self._diverting.get(number)
+        for key in (number,) if route is None else route.handles:
+            handle = self._handles.get(key)
+            if handle is not None:
+                handle.clock_offset_ms = offset_ms
 
     def add(self, number: int, part: Part) -> None:
         """Rows came."""
         handle = self._handles.get(number)
         if handle is None:
-            self.dropped += part.messages + len(part.disposed)
+            self.dropped += part.rows
             return
+        if part.diverted:
+            diverted, part = part.diverted, part._replace(diverted=())
+            if not self._divert(handle, diverted, part.clock_offset_ms) or not part.rows:
+                return
         handle.add(part)
         self._ready.setdefault(number, False)
+
+    def _divert(self, handle: TargetHandle, rows: Sequence[Diverted], clock_offset_ms: int | None) -> bool:
+        """Hands rows to the entities that they are diverted to; whether the route goes on."""
+        route = self._diverting.get(handle.number)
+        found: dict[int, list[Diverted]] = {}
+        for row in rows:
+            key = route.keys.get(name_of(row[1])) if route is not None else None
+            if key is None:
+                handle.fail(DivertUnknownError(handle.spec.name, name_of(row[1])), is_fatal=True)
+                self._close_route(handle.number)
+                return False
+            found.setdefault(key, []).append(row)
+        for key, some in found.items():
+            assert route is not None
+            self._handles[key].add(route.part(some, clock_offset_ms))
+            self._ready.setdefault(key, False)
+        return True
 
     def fail_claim(self, claim: str) -> None:
         """A claim may be another run's: its routes fail."""
         for number in tuple(self._claims.get(claim, ())):
-            handle = self._handles[number]
-            self._forget(handle)
+            handle = self._handles.get(number)
+            if handle is None:
+                continue  # another handle of its route has failed
             handle.fail(ClaimUnconfirmedError(handle.spec.name, claim))
+            self._close_route(number)
 
     def _forget(self, handle: TargetHandle) -> None:
         number, claim = handle.number, handle.spec.claim
@@ -111,6 +173,7 @@ class SenderRoutes:
         self._changed.discard(number)
         self._awaiting.discard(number)
         self._told.pop(number, None)
+        self._diverting.pop(number, None)
 
     # ---- the loop
 
@@ -156,7 +219,7 @@ class SenderRoutes:
                 continue
             handle.step(now, has_events)
             if handle.has_failed:
-                self._forget(handle)
+                self._close_route(number)
             else:
                 self._deadlines.set(number, handle.due)
                 self._changed.add(number)
@@ -180,12 +243,30 @@ class SenderRoutes:
     def changes(self) -> dict[str, dict[str, Any]]:
         """The counts that changed since this was asked last, by handle."""
         changes = {}
-        for number in self._changed:
-            machine = self._handles[number].machine
-            counts: dict[str, Any] = machine.counts.as_dict()
-            counts["blocked_by"], counts["last_set_aside"] = machine.blocked_by, machine.last_set_aside
+        for number in {self._number(key) for key in self._changed}:
+            counts = self._counts(number)
             if counts != self._told.get(number):
                 self._told[number] = counts
                 changes[str(number)] = counts
         self._changed.clear()
         return changes
+
+    def _number(self, key: int) -> int:
+        """The handle by which the reader knows the route of a handle."""
+        route = self._diverting.get(key)
+        return key if route is None else route.number
+
+    def _counts(self, number: int) -> dict[str, Any]:
+        """The counts of a route's handles together; what a divert target has taken is diverted."""
+        machine = self._handles[number].machine
+        counts: dict[str, Any] = machine.counts.as_dict() | {"diverted": 0}
+        counts["blocked_by"], counts["last_set_aside"] = machine.blocked_by, machine.last_set_aside
+        route = self._diverting.get(number)
+        for key in () if route is None else route.handles[1:]:
+            assert route is not None
+            other = self._handles[key].machine
+            for name, count in other.counts.as_dict().items():
+                counts["diverted" if name == "completed" else name] += count
+            counts["blocked_by"] = counts["blocked_by"] or route.named(key, other.blocked_by)
+            counts["last_set_aside"] = counts["last_set_aside"] or other.last_set_aside
+        return counts

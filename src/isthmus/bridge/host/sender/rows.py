@@ -31,11 +31,17 @@ class Part(NamedTuple):
     offsets: Sequence[int]
     disposed: Sequence[tuple[int, Disposition]] = ()
     clock_offset_ms: int | None = None
+    diverted: Sequence[tuple[int, Disposition, bytes]] = ()
 
     @property
     def messages(self) -> int:
         """Rows that are to be sent."""
         return max(0, len(self.offsets) - 1)
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.messages + len(self.disposed) + len(self.diverted)
 
 
 class WaitingRows:

@@ -101,6 +101,7 @@ class SenderHost:
         data: bytes,
         offsets: Sequence[int],
         disposed: Sequence[tuple[int, Disposition]] = (),
+        diverted: Sequence[tuple[int, Disposition, bytes]] = (),
         *,
         clock_offset_ms: int | None = None,
         is_last: bool = True,
@@ -113,6 +114,7 @@ class SenderHost:
             data: encoded messages, one behind the other.
             offsets: where each starts, and where the last ends; empty where there is none.
             disposed: rows that are not sent but get another disposition: (position, what).
+            diverted: rows that are sent to another entity of the route: (position, where and why, encoded message).
             clock_offset_ms: the wall time of the source's system minus monotonic time, where no reader tells it.
             is_last: whether no more comes at once; the loop need not be woken before.
 
@@ -123,7 +125,7 @@ class SenderHost:
             self._room.add(len(data))
         self._ends.check()
         wakes = is_last or self._room is not None
-        self._input.add((handle, Part(positions, data, offsets, disposed, clock_offset_ms)), wake=wakes)
+        self._input.add((handle, Part(positions, data, offsets, disposed, clock_offset_ms, diverted)), wake=wakes)
 
     def flush(self, number: int) -> None:
         """Flush row `number` came.
@@ -244,7 +246,7 @@ class SenderHost:
                 self._link.account.flush(number)
             return
         if self._link is not None:
-            self._link.account.came(number, part.messages + len(part.disposed))
+            self._link.account.came(number, part.rows)
         self._came_bytes += len(part.data)
         self._routes.add(number, part)
 
