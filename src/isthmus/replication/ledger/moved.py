@@ -4,7 +4,7 @@ What it is: the numbers of messages that a route has moved, by their origin, fro
 it is not: a proof that they are still there: where nobody consumes, verification looks for the message itself.
 
 Invariants:
-    I1. Only outcomes `moved` count: the target has acknowledged the message.
+    I1. Only outcomes `moved` count, or, where they are asked for, `divert`: an entity has acknowledged the message.
     I2. A number is told with the time at which it was moved last: an entity that was made again gives its numbers again, and what was moved
         before a message entered was another one.
     I3. The time at which a message was enqueued is told only where that was at its origin: where it came from there without another hop.
@@ -24,7 +24,7 @@ from isthmus.connectors.ledger.file import OPEN
 from isthmus.errors import IsthmusError
 from isthmus.replication.ledger.table import rows_of
 
-__all__ = ["LedgerUnreadableError", "enqueued", "moved"]
+__all__ = ["DIVERTED", "MOVED", "LedgerUnreadableError", "enqueued", "moved"]
 
 _COLUMNS = [
     "route",
@@ -36,7 +36,7 @@ _COLUMNS = [
     "origin",
     "origin_sequence_number",
 ]
-_MOVED = "moved"
+MOVED, DIVERTED = "moved", "divert"
 
 
 class LedgerUnreadableError(IsthmusError):
@@ -45,26 +45,27 @@ class LedgerUnreadableError(IsthmusError):
     code = "ledger-unreadable"
 
 
-def moved(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
+def moved(ledger: Path, route: str, origins: Collection[str], outcome: str = MOVED) -> dict[int, int]:
     """Messages that a route has moved: sequence numbers at their origin, and when each was moved last, as wall time in ms.
 
     Args:
         ledger: its folder.
         route: the route's name.
         origins: alias and entity of the origin, as provenance has it.
+        outcome: which are meant: `moved`, or `divert` for those that its steps have diverted.
 
     Raises:
         LedgerUnreadableError: a file of it cannot be read.
     """
     found: dict[int, int] = {}
-    for number, row in _moved(ledger, route, origins):
+    for number, row in _moved(ledger, route, origins, (outcome,)):
         found[number] = max(round(row["moved_time"].timestamp() * 1000), found.get(number, 0))
     return found
 
 
 def enqueued(ledger: Path, route: str, origins: Collection[str]) -> dict[int, int]:
-    """Messages that a route has moved: sequence numbers at their origin, and when each was enqueued there, as wall time in ms, where that is
-    told.
+    """Messages that a route has moved or diverted: sequence numbers at their origin, and when each was enqueued there, as wall time in ms,
+    where that is told.
 
     Args:
         ledger: its folder.
@@ -75,7 +76,7 @@ def enqueued(ledger: Path, route: str, origins: Collection[str]) -> dict[int, in
         LedgerUnreadableError: a file of it cannot be read.
     """
     found: dict[int, int] = {}
-    for number, row in _moved(ledger, route, origins):
+    for number, row in _moved(ledger, route, origins, (MOVED, DIVERTED)):
         origin, source = row.get("origin"), row.get("source")
         if origin is None or (source is not None and origin.lower() == source.lower()):
             at_ms = _ms(row.get("enqueued_time"))
@@ -92,11 +93,13 @@ def _ms(text: str | None) -> int:
         return 0
 
 
-def _moved(ledger: Path, route: str, origins: Collection[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _moved(
+    ledger: Path, route: str, origins: Collection[str], outcomes: Collection[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """What a route has moved of these origins: the number there, and the row."""
     folded = {each.lower() for each in origins}
     for row in _rows(ledger):
-        if row["route"] != route or row["outcome"] != _MOVED:
+        if row["route"] != route or row["outcome"] not in outcomes:
             continue
         origin, number = row.get("origin"), row.get("origin_sequence_number")
         if origin is None:  # it carries no provenance: its source is where it entered

@@ -9,7 +9,7 @@ The order of reading, and why it is sound while routes run:
     1. every member's audited subscription to its end: what entered by then is what must be accounted for;
     2. every route's source, and behind it the spools that the route reads through: what waits there;
     3. every member's audited subscription again, from where the first reading ended: what moved between 1 and 2;
-    4. every route's dead-letter queue: what was set aside between 2 and 4 has left the source before.
+    4. every route's dead-letter queue, and where steps divert to: what was set aside or diverted between 2 and 4 has left the source before.
     5. for what is missing then, where the target detects duplicates: the subscriptions once more, for the equal that
        the copy was dropped for, which came before it.
 A message that entered is at each step either before a route, behind it, or set aside, and it only ever goes forward; so
@@ -86,6 +86,7 @@ def audit(
     log_reader: LogReader | None = None,
     spools: SpoolsReader | None = None,
     delivered: Callable[[Passage], Mapping[int, int]] | None = None,
+    diverted: Callable[[Passage], Mapping[int, int]] | None = None,
     unsettled: Callable[[Route], int] | None = None,
     pause: Callable[[float], None] = time.sleep,
     by_hour: bool = False,
@@ -115,6 +116,7 @@ def audit(
         log_reader: reads what is before routes whose source is a log.
         spools: tells what is in the spools of routes.
         delivered: what ledgers tell of messages that went a way: sequence numbers at their origin, and when each was moved last.
+        diverted: the same of messages that steps have diverted.
         unsettled: how many messages wait before a route whose queue nobody can look into, or are with its consumer.
         pause: waits for seconds, where such a count is too old.
         by_hour: whether to count also by the hour in which messages were enqueued at their origin.
@@ -157,9 +159,9 @@ def audit(
     ends = {alias: _read_on(each, peeks[alias], read, {}, seen) for alias, each in audited.items()}
     on_time = None if hours is None else hours.tell
     sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see, on_time)
-    sources.read_waiting(began_ms)
-    rest = sources.found
-    met = {pair: set(each.waiting) for pair, each in rest.items()}
+    since = partial(entered_since, audited=audited)
+    sources.read_waiting(began_ms, since)
+    rest, met = sources.found, {pair: each.waiting | each.diverted for pair, each in sources.found.items()}
     for alias, each in audited.items():
         each.first_pass = False
         ends[alias] = _read_on(each, peeks[alias], read, ends[alias], seen)
@@ -167,6 +169,7 @@ def audit(
         if each.is_log and isinstance(asked, TellsBegins):
             each.begins = asked.begins()
     sources.read_set_aside()
+    sources.read_diverted(since)
     for label in {each.origin for each in followed if not each.is_witnessed}:
         for each in audited.values():
             if label in each.arrivals:
@@ -224,17 +227,19 @@ def audit(
             rest[pair].dropped |= numbers
             missing[pair] -= numbers
         doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest, siblings.wanted)
-        for passage in followed:
-            if passage.is_witnessed:
-                at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
-                _doubt(*at, began_ms - DRIFT_MS, passage)
+        for passage in (each for each in followed if each.is_witnessed):
+            at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
+            _doubt(*at, began_ms - DRIFT_MS, passage)
         if delivered is not None:
             for passage in followed:
                 if doubtful := rest[passage.pair].consumed:
-                    entered_ms = entered_since(passage, audited)
+                    entered_ms = since(passage)
                     rest[passage.pair].delivered |= confirmed(doubtful, delivered(passage), entered_ms)
+                    if passage.diverts and diverted is not None:
+                        rest[passage.pair].diverted |= confirmed(doubtful, diverted(passage), entered_ms)
                     if hours is not None and enqueued is not None and not passage.is_witnessed:
-                        hours.tell_all(passage.origin, rest[passage.pair].delivered, enqueued(passage))
+                        told = rest[passage.pair].delivered | rest[passage.pair].diverted
+                        hours.tell_all(passage.origin, told, enqueued(passage))
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task,
@@ -276,7 +281,7 @@ def _met(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, s
     found: set[int] = set()
     for pair, each in rest.items():
         if pair[0] == origin:
-            found |= each.waiting | each.expired | each.dead_lettered
+            found |= each.waiting | each.expired | each.dead_lettered | each.diverted
     for at in audited.values():
         if origin in at.arrivals:
             found.update(at.arrivals[origin].numbers)
@@ -356,6 +361,7 @@ def _missing(
         - undelivered.waiting
         - undelivered.expired
         - undelivered.dead_lettered
+        - undelivered.diverted
         - undelivered.elsewhere
         for pair, undelivered in rest.items()
     }

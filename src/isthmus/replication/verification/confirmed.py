@@ -36,9 +36,14 @@ def entered_since(passage: Passage, audited: Mapping[str, Audited]) -> Callable[
     """When a message of this way has entered its origin, at the earliest; 0 where nothing tells."""
     if passage.is_witnessed:
         origin = audited[passage.origin]
-        return _unknown if origin.is_log else origin.originals.enqueued_ms
+        return _unknown if origin.is_log else _kept(origin)
     arrivals = audited[passage.member].arrivals.get(passage.origin)
     return _unknown if arrivals is None else _behind(arrivals)
+
+
+def _kept(origin: Audited) -> Callable[[int], int]:
+    originals = origin.originals
+    return lambda number: originals.enqueued_ms(number) if number in originals else 0
 
 
 def _unknown(number: int) -> int:

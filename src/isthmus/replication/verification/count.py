@@ -67,9 +67,14 @@ COUNTS = (
         "the task's ledger says that the target acknowledged them; an application may have consumed them since",
     ),
     Count(
+        "diverted",
+        Verdict.CLEAN,
+        "a step sent them to the entity of its `divert_to`, where they are or the ledger says so",
+    ),
+    Count(
         "consumed",
         Verdict.UNCLEAR,
-        "the copy may have been taken out of the subscription that was read, or have expired without a trace, or a step completed the message, or it was lost",
+        "the copy may have been taken out of the subscription that was read, or have expired without a trace, or a step completed or diverted the message, or it was lost",
     ),
     Count("ended", Verdict.UNCLEAR, "found nowhere, and their time to live was over before the reading began"),
     Count(

@@ -115,6 +115,7 @@ class Passage:
         by_content: whether the origin's record tells messages by what they hold (`Recorded`).
         keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
         forwards: the queue that forwards to what the first route reads; None: that is where messages enter.
+        diverts: where steps of the routes send messages instead.
     """
 
     origin: str
@@ -130,6 +131,7 @@ class Passage:
     by_content: bool = False
     keeps_numbers: bool = False
     forwards: Endpoint | None = None
+    diverts: tuple[Endpoint, ...] = ()
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -139,6 +141,10 @@ class Passage:
     def takes(self, depth: int, identity: Identity) -> bool:
         """Whether a message that is before its route of this depth entered at its origin."""
         return identity.origin == ("" if depth == 0 else self.origin)
+
+
+EnteredSince = Callable[[Passage], Callable[[int], int]]
+"""Tells of a way when the message of a number has entered its origin, at the earliest."""
 
 
 class SourceReader:
@@ -188,13 +194,19 @@ class SourceReader:
                     stage[route.source, route.options.log.group].append(each)
             self._stages.append(stage)
 
-    def read_waiting(self, began_ms: int) -> None:
-        """Note what waits before the routes; `began_ms`: wall time at which the audit began.
+    def read_waiting(self, began_ms: int, entered_since: EnteredSince | None = None) -> None:
+        """Note what waits before the routes, and what steps had diverted by then of origins that nobody keeps: it has entered.
+
+        Args:
+            began_ms: wall time at which the audit began.
+            entered_since: as for `read_diverted`; None: nothing is diverted.
 
         Raises:
             EntityNotFoundError: a route's source does not exist.
             IsthmusError: a namespace cannot be read.
         """
+        if entered_since is not None and not all(each.is_witnessed for each in self._passages):
+            self.read_diverted(entered_since)
         for depth, stage in enumerate(self._stages):
             for (source, group), passages in stage.items():
                 if passages[0].by_content:
@@ -254,6 +266,30 @@ class SourceReader:
         if self._on_time is not None and message:
             at_ms = identity.entered_ms if identity.origin else broker_times_of(message)[0]
             self._on_time(origin, identity.number, at_ms)
+
+    def read_diverted(self, entered_since: EnteredSince) -> None:
+        """Note what steps have diverted.
+
+        Args:
+            entered_since: tells of a way when the message of a number has entered, at the earliest: what was diverted before was another one.
+
+        Raises:
+            IsthmusError: a namespace cannot be read.
+        """
+        for end in dict.fromkeys(end for each in self._passages for end in each.diverts):
+            passages = [(each, entered_since(each)) for each in self._passages if end in each.diverts]
+            try:
+                for message, identity in messages(self._open(end), 0, self._read):
+                    for each, earliest in passages:
+                        if identity.origin != each.origin:
+                            continue
+                        if identity.entered_ms >= earliest(identity.number) - DRIFT_MS:
+                            self.found[each.pair].diverted.add(identity.number)
+                            self._tell_time(each.origin, message, identity)
+            except (EntityNotFoundError, NotAllowedError) as error:
+                why = "there is no such entity" if isinstance(error, EntityNotFoundError) else "it may not be read"
+                text = f"what steps divert to {end} is not known: {why}"
+                self.untold += [text] if text not in self.untold else []
 
     def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
         """What the subscription before a mailbox has not forwarded."""

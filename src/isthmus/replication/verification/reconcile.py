@@ -6,7 +6,7 @@ namespaces (`isthmus.replication.verification.audit`); and it never looks at a r
 
 Invariants:
     I1. Every identity that entered a member and is there is, for each other member, exactly one of: arrived, waiting,
-        expired, dead-lettered, dropped, copy expired, resent, delivered, consumed, ended, lost.
+        expired, dead-lettered, diverted, dropped, copy expired, resent, delivered, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin is
         before it. Partitions have no order among each other, neither those of the origin nor those of the member.
@@ -69,6 +69,7 @@ class Undelivered:
         waiting: still in the route's source.
         expired: their life ended in the route's source; they are there, or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
+        diverted: sent to the entity of a step's `divert_to`.
         dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
         resent: dead letters that were sent again, and entered again.
         copy_expired: the time for which the task lets a copy live is over.
@@ -81,6 +82,7 @@ class Undelivered:
     waiting: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     dead_lettered: set[int] = field(default_factory=set)
+    diverted: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
     copy_expired: set[int] = field(default_factory=set)
     resent: set[int] = field(default_factory=set)
@@ -299,7 +301,7 @@ def compare(
     # What was set aside counts although its original may have gone meanwhile.
     found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}
     missing = expected - seen - found["expired"] - found["dead_lettered"]
-    for kind in ("waiting", "dropped", "copy_expired", "resent", "delivered", "consumed", "ended"):
+    for kind in ("waiting", "diverted", "dropped", "copy_expired", "resent", "delivered", "consumed", "ended"):
         found[kind] = missing & getattr(rest, kind)
         missing -= found[kind]
     found["lost"] = missing

@@ -53,7 +53,7 @@ def entered_unkept(
                 continue
             undelivered = rest[each.pair]
             until |= met[each.pair]
-            known |= undelivered.waiting | undelivered.expired | undelivered.dead_lettered
+            known |= undelivered.waiting | undelivered.expired | undelivered.dead_lettered | undelivered.diverted
             arrivals = audited[each.member].arrivals.get(origin)
             if arrivals is not None:
                 until.update(arrivals.numbers[: arrivals.first_pass])

@@ -248,7 +248,8 @@ def _audit(
         },
         log_reader=logs,
         spools=spools,
-        delivered=lambda passage: _delivered(passage, ground),
+        delivered=lambda passage: _delivered(passage, ground, passage.routes[-1:], "moved"),
+        diverted=lambda passage: _delivered(passage, ground, passage.routes, "divert"),
         unsettled=lambda route: reach.unsettled(route.source, route.options.plain.subscription),
         by_hour=by_hour,
         enqueued=lambda passage: _enqueued(passage, ground),
@@ -284,20 +285,19 @@ def _came_back(ground: Ground, reach: Reach) -> Callable[[Provenance], bool]:
     return lambda provenance: any((hop.namespace, hop.entity.lower()) in ends() for hop in provenance.hops)
 
 
-def _delivered(passage: Passage, ground: Ground) -> dict[int, int]:
-    """What the ledger of a way's last route tells; nothing where the task keeps none."""
-    path = _ledger(passage)
-    if path is None:
+def _delivered(passage: Passage, ground: Ground, passed: Sequence[Route], outcome: str) -> dict[int, int]:
+    """What the ledger of a way's routes tells; nothing where the task keeps none."""
+    if (path := _ledger(passage)) is None:
         return {}
     from isthmus.replication.ledger.moved import moved
 
-    return moved(path, passage.routes[-1].name, _entities(passage, ground))
+    told = [moved(path, route.name, _entities(passage, ground), outcome) for route in passed]
+    return {number: at_ms for each in told for number, at_ms in each.items()}
 
 
 def _enqueued(passage: Passage, ground: Ground) -> dict[int, int]:
     """When that was enqueued at its origin, as far as the ledger tells."""
-    path = _ledger(passage)
-    if path is None:
+    if (path := _ledger(passage)) is None:
         return {}
     from isthmus.replication.ledger.moved import enqueued
 
@@ -355,6 +355,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 by_content=flow.origin_is_recorded,
                 keeps_numbers=flow.target.is_table,
                 forwards=flow.origin if passed and flow.origin.entity != passed[0].entered else None,
+                diverts=flow.diverts,
             )
         )
         for source in (flow.origin, *(route.source for route in passed[:1])):

@@ -35,6 +35,20 @@ def test_moved_messages_of_a_route_and_origin_count_from_table_and_open_files(tm
     assert moved(tmp_path, "t.ewr.jfk", ["ewr/orders"]) == {1: at_ms, 5: at_ms, 6: 1}
 
 
+def test_what_steps_have_diverted_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / OPEN).mkdir(parents=True)
+    told = {"moved": 1, "divert": 2}
+    records = [
+        Record(
+            f"r\n{outcome}", 0, 0, section.encode_message(b"x", annotations={"x-opt-sequence-number": types.Long(n)})
+        )
+        for outcome, n in told.items()
+    ]
+    (tmp_path / OPEN / "b.log").write_bytes(encode(records, 0, 1))
+    for outcome, number in told.items():
+        assert list(moved(tmp_path, "r", ["ewr/orders"], outcome)) == [number]
+
+
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "date=2026-11-23"
     folder.mkdir()

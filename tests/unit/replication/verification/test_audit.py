@@ -545,3 +545,101 @@ def test_what_a_namespace_forwards_by_filters_is_missed_at_each_that_selects_it(
         ("jfk", 0),
         ("lga", 1),
     }
+
+
+DIVERTED = passage.Passage(
+    origin="ewr",
+    member="jfk",
+    routes=(ROUTES[0],),
+    drops=True,
+    diverts=(Endpoint("jfk", "bad"), Endpoint("jfk", "worse")),
+)
+
+
+def diverted(entities: Entities, **more: object) -> Reconciliation:
+    return audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[DIVERTED], **more)  # type: ignore[arg-type]
+
+
+def test_what_steps_have_diverted_is_counted_apart_and_no_fault() -> None:
+    entities = Entities()
+    for number in range(1, 5):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+    for number in (1, 2):
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr")
+    entities.put("jfk/bad", 3, origin="ewr")
+    entities.put("jfk/bad", 9, origin="lga")
+    entities.put("jfk/worse", 4, origin="ewr")
+    result = diverted(entities)
+    assert [result.total(kind) for kind in ("arrived", "diverted", "lost", "consumed")] == [2, 2, 0, 0]
+    assert result.verdict is Verdict.CLEAN
+
+
+def test_what_is_neither_at_the_target_nor_where_it_was_diverted_to_cannot_be_told() -> None:
+    entities = Entities()
+    for number in range(1, 4):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+    entities.put("jfk/bad", 2, origin="ewr")
+    entities.held["jfk/worse"] = []
+    result = diverted(entities)
+    assert [result.total(kind) for kind in ("diverted", "lost", "consumed")] == [1, 0, 1]
+    assert result.verdict is Verdict.UNCLEAR
+    told = diverted(entities, diverted=lambda _: {3: 1}, delivered=lambda _: {})
+    assert [told.total(kind) for kind in ("diverted", "lost", "consumed")] == [2, 0, 0]
+    assert told.verdict is Verdict.CLEAN
+
+
+def test_an_entity_that_is_gone_is_told() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+    entities.held["jfk/bad"] = []
+    result = diverted(entities)
+    assert result.doubts == ("what steps divert to jfk/worse is not known: there is no such entity",)
+
+
+def test_what_was_diverted_of_an_entity_that_was_made_again_since_counts_not() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, at_ms=1_800_000_000_000)
+    entities.put("jfk/bad", 1, origin="ewr")  # its provenance tells 2026-01-01
+    entities.held["jfk/worse"] = []
+    result = diverted(entities)
+    assert [result.total(kind) for kind in ("diverted", "consumed")] == [0, 1]
+
+
+def test_what_entered_and_was_diverted_during_the_reading_is_ignored() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    for number in (1, 2):
+        entities.put("jfk/bad", number, origin="ewr")
+    entities.held["jfk/worse"] = []
+    result = diverted(entities)
+    assert (result.total("diverted"), result.total("entered"), result.verdict) == (1, 1, Verdict.CLEAN)
+
+
+def test_of_an_origin_that_nobody_keeps_what_was_diverted_has_entered() -> None:
+    entities = Entities()
+    entities.put("jfk/flights/Subscriptions/audit", 2, origin="ewr")
+    for number in (1, 4):
+        entities.put("jfk/bad", number, origin="ewr")
+    way = replace(DIVERTED, is_witnessed=False, diverts=DIVERTED.diverts)
+    result = audit("flights", ROUTES[:1], {"jfk": AUDIT["jfk"]}, entities.peek, passages=[way], by_hour=True)
+    assert [result.total(kind) for kind in ("entered", "arrived", "diverted", "consumed")] == [4, 1, 2, 1]
+    assert [(each.name, each.counts["entered"]) for each in result.hours] == [("2026-01-01T00:00:00Z", 4)]
+    assert result.unread == ("what steps divert to jfk/worse is not known: there is no such entity",)
+
+
+def test_a_message_that_is_diverted_during_the_reading_is_not_missing() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.held |= {"jfk/bad": [], "jfk/worse": []}
+    opener = entities.peek
+
+    def moving(endpoint: Endpoint):
+        if str(endpoint).endswith("$DeadLetterQueue"):
+            entities.held["jfk/bad"] = []
+            entities.put("jfk/bad", 1, origin="ewr")
+        return opener(endpoint)
+
+    result = audit("flights", ROUTES[:1], AUDIT, moving, passages=[DIVERTED])
+    assert (result.total("diverted"), result.verdict) == (1, Verdict.CLEAN)
