@@ -26,7 +26,7 @@ from isthmus.transport import Receiver, Sender
 
 pytestmark = pytest.mark.spark
 
-QUEUES = ("checked", "framed", "quick", "refused", "sealed")
+QUEUES = ("checked", "framed", "quick", "refused", "sealed", "parted", "bad")
 LEASE_SECONDS = 300.0
 # Nothing is measured by it: whoever waits so long waits for nothing.
 LONG_SECONDS = 240.0
@@ -88,6 +88,8 @@ def start(
         name=f"route/{queue}",
         source=End("servicebus", "a", source),
         target=End("servicebus", "b", target),
+        diverts={"b/bad": End("servicebus", "b", {**target, "entity": "bad", "trusts_provenance": "false"})},
+        diverted_from=f"a/{queue}",
         steps=tuple(steps),
         only_present=only_present,
     )
@@ -206,6 +208,36 @@ def test_what_dataframe_steps_change_in_columns_is_written_into_messages(
     assert {message.properties["subject"] for message in found} == {"FLIGHT"}
     assert {message.application_properties["done"] for message in found} == {1}
     assert receive(a, "framed", 1, 1.0) == []
+
+
+def test_columns_and_functions_divert_messages_as_they_were_received(
+    spark: SparkSession, ends: tuple[NamespaceProcess, NamespaceProcess], tmp_path: Path
+) -> None:
+    a, b = ends
+    to = {"on_failure": "divert", "divert_to": {"to": "b", "queue": "bad"}}
+    steps = [
+        step("sql", select="SELECT *, upper(subject) AS subject FROM rows"),
+        step("filter", where="number <> 2", **to),
+        step("sql", select="SELECT *, concat(subject, '!') AS subject FROM rows"),
+        step("set", action="SET done = 1"),
+        step("filter", where="number <> 4", **to),
+    ]
+    sent = [flight(n) for n in range(6)]
+    send(a, "parted", sent)
+    carry(spark, ends, tmp_path, "parted", steps)
+    found = receive(b, "parted", 4)
+    assert [message.json["flight"] for message in found] == [0, 1, 3, 5]
+    assert {message.properties["subject"] for message in found} == {"FLIGHT!"}
+    bad = receive(b, "bad", 2)
+    assert sorted(message.json["flight"] for message in bad) == [2, 4]
+    for message in bad:
+        own = StepMessage(sent[message.json["flight"]])
+        assert (message.body, message.properties["subject"]) == (own.body, "flight")
+        told = message.application_properties
+        assert "done" not in told
+        assert (told["repl-dead-letter-reason"], told["repl-dead-letter-source"]) == ("Filtered", "a/parted")
+    assert not receive(a, "parted/$DeadLetterQueue", 1, 1.0)
+    assert not receive(a, "parted", 1, 1.0)
 
 
 def test_a_message_that_comes_alone_passes_steps_without_waiting_for_others(
