@@ -20,13 +20,14 @@ Invariants:
     I9. Where a start finds no folder that has every body, it removes none: together they may have all.
     I10. A folder that serves again and lacks bodies is told as lacking in the marks: a start takes it for stale, as long as
         another one may have them.
+    I11. A folder whose files have gone is nothing that others are made like, though it serves or was marked since; where it is
+        the last one, one of the others takes its place, as at a start.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,6 +46,7 @@ __all__ = ["ZonedBlobs"]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
+_GONE = "its files have gone, or cannot be read"
 
 
 class ZonedBlobs:
@@ -100,6 +102,7 @@ class ZonedBlobs:
         self._version += 1
         for folder in self._serving:
             try:
+                folder.identify()
                 folder.write_mark(self._version, [each.index for each in self._folders if each.reason])
             except (OSError, StoreError) as error:
                 folder.reason = str(error)
@@ -184,20 +187,43 @@ class ZonedBlobs:
             self._woken.wait(_LOOK_SECONDS)
             self._woken.clear()
             try:
-                for folder in self._folders:
-                    if not folder.reason and folder.read_mark() is None:
-                        self._drop(folder, "its files have gone, or cannot be read")
-                    if folder.reason and self._serving:
-                        self._try_back(folder)
-                    elif not folder.reason and folder.lacks:
-                        self._try_filling(folder)
+                self._look()
             except Exception:  # noqa: BLE001 - whatever it is, the next look comes
                 _log.exception("a fault in the look at bodies of large messages")
+
+    def _look(self) -> None:
+        for folder in self._folders:
+            if not folder.reason and folder.read_mark() is None:
+                self._drop(folder, _GONE)
+                self._replace_gone(folder)
+            if folder.reason and self._serving:
+                self._try_back(folder)
+            elif not folder.reason and folder.lacks:
+                self._try_filling(folder)
+
+    def _replace_gone(self, last: BodyFolder) -> None:
+        """Serve from another folder where the files of the last one have gone (I11): nothing was acknowledged since it is alone."""
+        with self._lock:
+            if self._serving != [last]:
+                return
+            marks = {
+                each: mark for each in self._folders if each is not last and (mark := each.read_mark()) is not None
+            }
+            if len(marks) < MAJORITY:
+                return
+            newest = max(marks.values())
+            whole = [each for each, mark in marks.items() if mark == newest and each.index not in mark.stale]
+            if not whole or not newest.has_whole:
+                return
+            _log.error("zone %d is read instead: the bodies of zone %d have gone", whole[0].index + 1, last.index + 1)
+            last.reason, whole[0].reason = _GONE, ""
+            whole[0].lacks |= self._writing  # as of one that was away between two parts
+            self._write_marks()
 
     def _try_back(self, folder: BodyFolder) -> None:
         try:
             folder.check_set()  # I8
-            make_private(folder.path)
+            folder.identify()
             with self._lock:
                 self._begun = set(self._writing)
             self._fill(folder, set())
@@ -207,9 +233,7 @@ class ZonedBlobs:
                 folder.lacks = under_way
                 if not self._write_marks(folder):
                     return
-            # What had begun without this folder is copied when it is whole; until then two others have it.
-            while under_way & self._writing and not self._closed.is_set():
-                time.sleep(0.05)
+            # What had begun without this folder is copied when it has ended, by a later look: none waits for a sender.
             self._fill_lacks(folder)
         except (StoreError, OSError) as error:
             if folder.reason:
@@ -247,23 +271,32 @@ class ZonedBlobs:
 
     def _fill(self, folder: BodyFolder, only: set[int]) -> None:
         """Copy what a folder lacks, and remove what the others do not have."""
-        wanted = {number for each in self._serving if each is not folder for number in each.bodies.numbers()}
+        others = [each for each in self._serving if each is not folder]
+        wanted = {number for each in others for number in each.bodies.numbers()}
+        self._see_there(others)
         for number in sorted(wanted - self._writing):
             if only and number not in only:
                 continue
             sums = self._sums(number, folder)
-            if sums is not None and folder.sums(number) == sums and self._is_whole(folder, number, sums):
+            if sums is None:  # it never ended, or has no checksums that can be read: what is here may be the better one
+                continue
+            if folder.sums(number) == sums and self._is_whole(folder, number, sums):
                 continue
             self._copy(number, folder)
         if not only and self._may_remove:
             gone = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
             gone -= {number for each in self._serving for number in each.lacks}
-            for each in self._serving if gone else ():
-                if each.read_mark() is None:  # a disk that has gone lists nothing (I5)
-                    self._drop(each, "its files have gone, or cannot be read")
-                    raise StoreError("another zone has failed meanwhile")
+            if gone:
+                self._see_there(self._serving)
             for number in gone:
                 folder.forget(number)
+
+    def _see_there(self, folders: Sequence[BodyFolder]) -> None:
+        """See that what folders list is what they hold (I5, I11): a disk that has gone lists nothing."""
+        for each in folders:
+            if each.read_mark() is None:
+                self._drop(each, _GONE)
+                raise StoreError("another zone has failed meanwhile")
 
     @staticmethod
     def _is_whole(folder: BodyFolder, number: int, sums: Sums) -> bool:
@@ -294,12 +327,10 @@ class ZonedBlobs:
         reader = BodyReader(self, number, others)
         writer = folder.bodies.create(number)
         try:
-            sums = reader.sums or Sums(reader.size_bytes, ())
-            for start in range(0, sums.size_bytes, BLOCK_BYTES):
-                writer.write([reader.read(start, min(BLOCK_BYTES, sums.size_bytes - start))])
+            for start in range(0, reader.size_bytes, BLOCK_BYTES):
+                writer.write([reader.read(start, min(BLOCK_BYTES, reader.size_bytes - start))])
             writer.sync()
-            if reader.sums is not None:
-                write_file(folder.sums_path(number), sums.pack())
+            write_file(folder.sums_path(number), reader.sums.pack())
         finally:
             writer.close()
 
@@ -379,6 +410,8 @@ class ZonedBlobs:
         target = BlobFolder(folder)
         make_private(folder)
         for number in numbers:
+            if not any(each.sums_path(number).exists() for each in self._serving):
+                continue  # it never ended
             try:
                 # One that is removed now has gone from some.
                 reader = BodyReader(self, number, [each for each in self._serving if each.has(number)])

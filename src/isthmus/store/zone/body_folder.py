@@ -4,11 +4,14 @@ What it is: files. What it is not: the decision which folder is read or written 
 
 Invariants:
     I1. A block is given as it was written, or not at all.
+    I2. A folder whose files were removed or written over has no mark that can be read, also where a mark was written since:
+        a mark names the folder's identity, a file of its own that is written only when the folder becomes whole.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import struct
 import zlib
 from collections.abc import Sequence
@@ -28,6 +31,7 @@ BLOCK_BYTES = 256 << 10
 _SIZE = struct.Struct(">Q")
 _SUM = struct.Struct(">I")
 _MARK = "zone"
+_IDENTITY = "zone.id"
 
 
 class Sums(NamedTuple):
@@ -75,6 +79,7 @@ class BodyFolder:
     Attributes:
         reason: why it is out of service; empty while it is in it.
         lacks: numbers of bodies that began while it was out of service, and have not been copied here yet.
+        identity: what the file of the identity holds, as far as this process knows.
     """
 
     def __init__(self, index: int, path: Path, set_name: str = "") -> None:
@@ -84,12 +89,13 @@ class BodyFolder:
         self.bodies = BlobFolder(path)
         self.reason = ""
         self.lacks: set[int] = set()
+        self.identity = ""
 
     def read_mark(self) -> Mark | None:
-        """What is told of the folders; None if it cannot be read, or is of another set."""
+        """What is told of the folders; None if it cannot be read, is of another set, or of files that have gone (I2)."""
         try:
             told = self._told()
-            if self._is_foreign(told):
+            if self._is_foreign(told) or self._read_identity() != told.get("identity", ""):
                 return None
             stale = {int(each) for each in told["stale"]}
             lacking = {int(each) for each in told.get("lacking", ())}
@@ -118,9 +124,34 @@ class BodyFolder:
     def _is_foreign(self, told: dict[str, Any]) -> bool:
         return "set" in told and told["set"] != self.set_name
 
+    def _read_identity(self) -> str:
+        try:
+            return (self.path / _IDENTITY).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ""
+
+    def identify(self) -> None:
+        """Know the folder by the identity that its mark names, or give it a new one; raises OSError or StoreError.
+
+        A new one only where no mark can be read: a kill before the next mark is written must leave the one that is there.
+        """
+        known = self.read_mark() is not None and self._read_identity()
+        if known:
+            self.identity = known
+            return
+        make_private(self.path)
+        self.identity = secrets.token_hex(16)
+        write_file(self.path / _IDENTITY, self.identity.encode())
+
     def write_mark(self, version: int, stale: Sequence[int], lacking: Sequence[int] = ()) -> None:
         """Note which folders are stale, and which serve and lack bodies; raises OSError or StoreError where the disk refuses."""
-        told = {"set": self.set_name, "version": version, "stale": list(stale), "lacking": list(lacking)}
+        told = {
+            "set": self.set_name,
+            "identity": self.identity,
+            "version": version,
+            "stale": list(stale),
+            "lacking": list(lacking),
+        }
         make_private(self.path)
         write_file(self.path / _MARK, json.dumps(told).encode())
 

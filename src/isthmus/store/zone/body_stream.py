@@ -6,7 +6,6 @@ what becomes of one that fails (`blob`).
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -94,8 +93,10 @@ class BodyWriter:
 class BodyReader:
     """See `isthmus.entities.BlobReader`.
 
+    A body without checksums never ended, or is damaged: it is not given.
+
     Attributes:
-        sums: of the body; None where none were written.
+        sums: of the body.
         size_bytes: of the body.
     """
 
@@ -103,22 +104,22 @@ class BodyReader:
         self._blobs = blobs
         self._number = number
         self._folders = [folder for folder in folders if number not in folder.lacks]
-        self.sums = next((sums for folder in self._folders if (sums := folder.sums(number)) is not None), None)
         errors: list[str] = []
-        self.size_bytes = self.sums.size_bytes if self.sums is not None else -1
         for folder in self._folders:
             try:
                 folder.bodies.open(number).close()
             except StoreError as error:
                 errors.append(str(error))
-                continue
-            if self.size_bytes < 0:
-                self.size_bytes = os.stat(folder.bodies.path_of(number)).st_size
         if len(errors) == len(self._folders):
             raise StoreError(errors[0] if errors else "No zone has the bodies of large messages.")
+        found = next((sums for folder in self._folders if (sums := folder.sums(number)) is not None), None)
+        if found is None:
+            raise StoreError(f"The body {number:016x} has no checksums that can be read.")
+        self.sums: Sums = found
+        self.size_bytes = found.size_bytes
 
     def read(self, offset: int, size: int) -> bytes:
-        if self.sums is None or not size:
+        if not size:
             return self._any(lambda folder: folder.bodies.open(self._number).read(offset, size))
         first, last = offset // BLOCK_BYTES, (offset + size - 1) // BLOCK_BYTES
         if last >= len(self.sums.blocks):
@@ -130,9 +131,7 @@ class BodyReader:
         return data[start : start + size]
 
     def _block(self, block: int) -> bytes:
-        sums = self.sums
-        assert sums is not None
-        return self._any(lambda folder: read_block(folder, self._number, sums, block))
+        return self._any(lambda folder: read_block(folder, self._number, self.sums, block))
 
     def _any(self, read: Callable[[BodyFolder], bytes]) -> bytes:
         failure: StoreError | None = None

@@ -330,6 +330,7 @@ def test_i10_a_folder_is_whole_once_it_has_what_it_lacked(blobs: ZonedBlobs, fol
     writer.sync()
     writer.close()
     back.join(LONG_SECONDS)
+    blobs._look()
     marks = [folder.read_mark() for folder in blobs._folders]
     assert [mark and mark[1] for mark in marks] == [[]] * 3
 
@@ -549,6 +550,114 @@ def test_i3_a_folder_that_refuses_its_mark_stays_stale_in_the_others(
     assert marks[2] is not None
     assert marks[0][0] > marks[2][0]
     assert marks[0][1] == [2]
+
+
+def stopped(blobs: ZonedBlobs) -> None:
+    """What its thread would do comes in the test."""
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    blobs._closed.clear()
+
+
+@pytest.mark.parametrize("damage", ["removed", "overwritten"])
+def test_i11_a_folder_whose_files_went_counts_no_more_though_it_was_marked_since(
+    blobs: ZonedBlobs, folders: list[Path], damage: str
+) -> None:
+    """Another folder fails before the look at the one that lost its files: both others get a new mark."""
+    store(blobs, 1)
+    stopped(blobs)
+    whole = files(folders[1])
+    harm(folders[0], damage)
+    blobs.drop(blobs._folders[1], "it failed")
+    blobs.drop(blobs._folders[2], "it failed")
+    blobs._try_back(blobs._folders[1])
+    assert files(folders[1]) == whole
+    blobs._try_back(blobs._folders[2])
+    assert files(folders[2]) == whole
+    with pytest.raises(StoreError):
+        blobs.open(1).read(0, 600_000)
+    blobs._look()  # no folder that is whole serves: one of the two takes the place of the last
+    blobs._look()
+    assert blobs.reasons() == [""] * 3
+    assert blobs.open(1).read(0, 600_000) == BODY
+    assert files(folders[0]) == files(folders[1]) == files(folders[2]) == whole
+
+
+@pytest.mark.parametrize("damage", ["removed", "overwritten"])
+def test_i11_a_folder_whose_files_went_is_stale_after_a_kill_though_it_was_marked_since(
+    blobs: ZonedBlobs, folders: list[Path], damage: str
+) -> None:
+    store(blobs, 1)
+    stopped(blobs)
+    whole = files(folders[1])
+    harm(folders[0], damage)
+    blobs.drop(blobs._folders[1], "it failed")
+    again = ZonedBlobs(folders)
+    until(lambda: not any(again.reasons()))
+    again.close()
+    assert files(folders[0]) == files(folders[1]) == files(folders[2]) == whole
+
+
+def test_i11_what_a_folder_was_marked_with_is_read_after_a_kill_on_its_way_back(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start needs two marks: the way back of the one must not take its own away while a third is not there."""
+    store(blobs, 1)
+    stopped(blobs)
+    blobs.drop(blobs._folders[0], "it failed")
+    with monkeypatch.context() as killed:
+        killed.setattr(BodyFolder, "write_mark", _refusing)
+        blobs._try_back(blobs._folders[0])
+    shutil.rmtree(folders[2])
+    again = ZonedBlobs(folders)
+    assert again.open(1).read(0, 600_000) == BODY
+    again.close()
+
+
+def harm(folder: Path, damage: str) -> None:
+    if damage == "removed":
+        shutil.rmtree(folder)
+        return
+    for path in folder.iterdir():
+        path.write_bytes(os.urandom(path.stat().st_size))
+
+
+def test_i2_a_body_whose_checksums_cannot_be_read_is_not_given(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    store(blobs, 1)
+    stopped(blobs)
+    for folder in folders:
+        for path in folder.glob("0*"):
+            path.write_bytes(os.urandom(path.stat().st_size))
+    with pytest.raises(StoreError, match="no checksums that can be read"):
+        blobs.open(1)
+
+
+def test_a_back_up_has_no_body_that_never_ended(blobs: ZonedBlobs, tmp_path: Path) -> None:
+    store(blobs, 1)
+    writer = blobs.create(2)
+    writer.write([BODY])
+    writer.close()
+    with blobs.kept():
+        blobs.copy_to(tmp_path / "copy")
+    assert files(tmp_path / "copy") == {"0000000000000001.body": BODY}
+
+
+def test_a_body_that_comes_slowly_holds_up_no_look_at_other_folders(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    store(blobs, 1)
+    stopped(blobs)
+    writer = blobs.create(2)
+    writer.write([BODY[:300_000]])
+    blobs.drop(blobs._folders[1], "it failed")
+    look = threading.Thread(target=blobs._look, daemon=True)
+    look.start()
+    look.join(LONG_SECONDS / 10)
+    assert not look.is_alive()
+    writer.write([BODY[300_000:]])
+    writer.sync()
+    writer.close()
+    blobs._look()
+    assert [folder.lacks for folder in blobs._folders] == [set()] * 3
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
 
 
 def test_one_folder_alone_is_refused(folders: list[Path]) -> None:
