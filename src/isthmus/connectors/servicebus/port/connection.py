@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -27,6 +28,8 @@ from isthmus.transport import Client, IdentityCredential
 
 __all__ = ["SESSIONS", "Peer", "Place", "SharedConnection", "User", "dial", "peer_of"]
 
+
+_log = logging.getLogger(__name__)
 
 # A namespace takes about 5,000 sessions on a connection, and what shares one waits for its neighbours.
 SESSIONS = 1000
@@ -163,7 +166,10 @@ class SharedConnection:
         """It is lost, or could not be made."""
         self.error = self.error or error
         if self.client is not None:
-            self.client.abandon()
+            try:
+                self.client.abandon()
+            except Exception:  # noqa: BLE001 - whatever a link makes of it, the users have to be told
+                _log.exception("a fault at a connection that is lost")
         users = list(self._users)
         self._users.clear()
         for user in users:

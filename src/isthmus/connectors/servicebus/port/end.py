@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.connectors.servicebus.port.connection import Peer, SharedConnection
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
-from isthmus.errors import IsthmusError, OperationTimeoutError
+from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 from isthmus.transport import Client, LinkTerms, Receiver, Reply, Sender
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ class End:
                 reply.when_done(lambda: self._on_authorized(client, reply))
         except IsthmusError as error:
             self.fail(error)
+        except Exception as fault:  # noqa: BLE001 - of a credential, say: the other ends go on (I3)
+            self.fail(_unforeseen(self.path, fault))
 
     def on_disconnected(self, error: IsthmusError) -> None:
         """The connection is lost, or could not be made."""
@@ -147,6 +149,8 @@ class End:
             self._attach(client)
         except IsthmusError as error:
             self.fail(error)
+        except Exception as fault:  # noqa: BLE001 - as above
+            self.fail(_unforeseen(self.path, fault))
 
     def _attach(self, client: Client) -> None:
         self._begin(Step.ATTACHING)
@@ -154,6 +158,10 @@ class End:
 
     def _begin(self, step: Step) -> None:
         self.step, self._step_by = step, time.monotonic() + STEP_SECONDS
+
+
+def _unforeseen(path: str, fault: Exception) -> IsthmusError:
+    return ConnectionLostError(f"'{path}': {type(fault).__name__}: {fault}")
 
 
 class _Marked:

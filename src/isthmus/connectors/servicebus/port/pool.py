@@ -7,15 +7,17 @@ Invariants:
     I1. Ends with the same place share a connection, up to so many AMQP sessions on each as it takes.
     I2. The work of `service` and `flush` grows with what happened and with the number of connections, not with that of ends.
     I3. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
+    I4. A fault that nobody foresaw, met while a connection is served, costs that connection, and no end of another one.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import select
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 from isthmus.connectors.servicebus.port.connection import Peer, SharedConnection, User
@@ -24,6 +26,8 @@ from isthmus.errors import ConnectionLostError
 from isthmus.transport import Client
 
 __all__ = ["ConnectionPool", "Leaving"]
+
+_log = logging.getLogger(__name__)
 
 # A route that is opened again finds its connection, if that is soon.
 IDLE_SECONDS = 10.0
@@ -125,7 +129,7 @@ class ConnectionPool:
             if client is None:
                 continue
             if client.error is None and (client.fileno() in ready or now >= (client.deadline() or math.inf)):
-                client.service()
+                self._guarded(connection, client.service)
             self._check(connection, now)
         self._leave(now)
         marked = list(self._marked)
@@ -136,7 +140,7 @@ class ConnectionPool:
         """Writes what is queued, as far as the sockets take it."""
         for connection in self._all():
             if connection.client is not None:
-                connection.client.flush()
+                self._guarded(connection, connection.client.flush)
 
     def close(self) -> None:
         """Closes everything; waits until the namespaces have taken in what was sent before, for `CLOSE_SECONDS` at most."""
@@ -159,6 +163,15 @@ class ConnectionPool:
 
     def _all(self) -> list[SharedConnection]:
         return [connection for known in self._connections.values() for connection in known]
+
+    @staticmethod
+    def _guarded(connection: SharedConnection, call: Callable[[], None]) -> None:
+        """Serve a connection, which is lost where that meets a fault (I4)."""
+        try:
+            call()
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the other connections go on
+            _log.exception("a fault at a connection, which is given up")
+            connection.lost(ConnectionLostError(f"a fault at the connection: {type(fault).__name__}: {fault}"))
 
     def _adopt(self) -> None:
         for connection, client, error in self._dialer.take():
@@ -194,23 +207,32 @@ class ConnectionPool:
 
     def _leave(self, now: float) -> None:
         marked, self._leaving_marked = self._leaving_marked, {}
-        done = {end for end in marked if end.leave(now)}
+        done = {end for end in marked if _has_left(end, now)}
         while self._leaving and self._leaving[0].leave_by <= now:
             end = self._leaving.popleft()
             if end not in done:
-                end.leave(now)
+                _has_left(end, now)
         if done:
             self._leaving = deque(end for end in self._leaving if end not in done)
 
     def _wait(self, until: float) -> None:
         poll = select.poll()
-        clients = [c.client for c in self._all() if c.client is not None and c.client.error is None]
-        for client in clients:
-            client.flush()
+        used = [(c, c.client) for c in self._all() if c.client is not None and c.client.error is None]
+        for connection, client in used:
+            self._guarded(connection, client.flush)
             if client.error is None:
                 poll.register(client.fileno(), client.interest())
         now = time.monotonic()
-        due = now if self._leaving_marked else min([until, *(client.deadline() or math.inf for client in clients)])
+        due = now if self._leaving_marked else min([until, *(client.deadline() or math.inf for _, client in used)])
         poll.poll(max(0.0, due - now) * 1000)
-        for client in clients:
-            client.service()
+        for connection, client in used:
+            self._guarded(connection, client.service)
+
+
+def _has_left(end: Leaving, now: float) -> bool:
+    """Whether a closed end is done; one that meets a fault is (I4)."""
+    try:
+        return end.leave(now)
+    except Exception:  # noqa: BLE001 - as above
+        _log.exception("a fault at an end that is closed")
+        return True
