@@ -9,6 +9,7 @@ Invariants:
     I2. What a deleted entity had goes after its deletion is durable, also from a store that was down at the time; until
         it has gone everywhere, a row in the catalog's store says so.
     I3. Objects that receivers hold stay the same ones through a reload.
+    I4. What cannot be read of a fragment takes its store down, and nothing else: not the catalog's start or reload.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from isthmus.entities.fragment.place import first_of
 from isthmus.entities.fragment.port import FragmentEngine, FragmentStore, FragmentStores
 from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
+from isthmus.entities.member.listener import call_all
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.session.queue import SessionQueue
@@ -193,14 +195,19 @@ class Partitions:
         return [stores.get(index % shape.stores) for index in range(shape.fragments)]
 
     def _fill(self, shape: _Shape, entity: AnyPartitioned) -> None:
-        """Put fragments in place whose store is open."""
+        """Put fragments in place whose store is up; one that cannot be read for it is down from now on (I4)."""
         for slot in entity.slots:
-            if slot.store.engine is None or (slot.member is not None and not slot.member.is_deleted):
+            engine = slot.store.engine
+            if engine is None or not slot.store.is_up or (slot.member is not None and not slot.member.is_deleted):
                 continue
-            member = self._member(shape, entity.path, slot.index, slot.store.engine)
+            try:
+                member = self._member(shape, entity.path, slot.index, engine)
+            except StoreError as error:
+                engine.refuse(error)
+                continue
             entity.fill(slot, member)  # type: ignore[arg-type]  # of the shape's kind
             if entity.transfer_dead_letters is not None:
-                transfer = slot.store.engine.transfers[member.number]
+                transfer = engine.transfers[member.number]
                 entity.transfer_dead_letters.fill(entity.transfer_dead_letters.slots[slot.index], transfer)
 
     @staticmethod
@@ -262,12 +269,18 @@ class Partitions:
                 store = stores.get(index % shape.stores)
                 if index in gone or store.engine is None or not store.is_up:
                     continue
-                parts = _parts(self._member(shape, "", index, store.engine), store.engine)
-                if any(part.leaving_count for part in parts):
-                    continue  # what is on its way arrives first
-                for part in parts:
-                    store.engine.discard(part)
-                store.engine.promise(partial(self._removed, shape, index), _stays)
+                try:
+                    self._remove(shape, index, store.engine)
+                except StoreError as error:
+                    store.engine.refuse(error)
+
+    def _remove(self, shape: _Shape, index: int, engine: FragmentEngine) -> None:
+        parts = _parts(self._member(shape, "", index, engine), engine)
+        if any(part.leaving_count for part in parts):
+            return  # what is on its way arrives first
+        for part in parts:
+            engine.discard(part)
+        engine.promise(partial(self._removed, shape, index), _stays)
 
     def sweep(self) -> None:
         """Messages of what was deleted may have arrived elsewhere: what waited for that can go."""
@@ -289,8 +302,9 @@ class Partitions:
         if store.is_up:
             for number, entity in self._entities.items():
                 self._fill(self._shapes[number], entity)
-        self._settle()
-        for entity in list(self._entities.values()):
-            entity.notify()
+        try:
+            self._settle()
+        finally:  # whatever that meets, those who wait for messages must look again
+            call_all([entity.notify for entity in self._entities.values()])
         if store.is_up:
             self._sweep()

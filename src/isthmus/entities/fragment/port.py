@@ -14,6 +14,7 @@ from isthmus.entities.queue.queue import Queue
 from isthmus.entities.queue.window import Budget
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.staging import Callback, Failure
+from isthmus.errors import StoreError
 
 __all__ = ["FragmentEngine", "FragmentStore", "FragmentStores"]
 
@@ -41,6 +42,10 @@ class FragmentEngine(Protocol):
 
     def discard(self, member: Intake) -> None:
         """Stage the removal of all that a fragment has."""
+        ...
+
+    def refuse(self, error: StoreError) -> None:
+        """Go down: what a fragment needs cannot be read."""
         ...
 
     def promise(self, on_durable: Callback, on_failed: Failure) -> None:

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TypeVar
@@ -29,6 +30,8 @@ from isthmus.entities.storage.key import COUNTER, state_key
 from isthmus.errors import StoreError
 
 __all__ = ["FragmentEngine", "FragmentStore", "FragmentStores"]
+
+_log = logging.getLogger(__name__)
 
 _M = TypeVar("_M", bound=Intake)
 # Fragments have their numbers from the namespace's counter; what a store numbers by itself (sessions) begins above.
@@ -129,6 +132,13 @@ class FragmentEngine(Engine):
                 member.lose_holds()
         finally:
             self.on_change()
+
+    def refuse(self, error: StoreError) -> None:
+        """Go down: what a fragment needs cannot be read."""
+        try:
+            self._fail(error)
+        except ExceptionGroup:
+            _log.exception("a fault where a store of fragments went down: store=%d", self.outbox.index - 1)
 
     def end_commit(self, commit: Commit) -> None:
         is_current, failures = commit in self._commits, self._failures  # or it failed with an earlier one

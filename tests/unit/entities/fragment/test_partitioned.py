@@ -19,7 +19,7 @@ from isthmus.entities import (
     TopicDescription,
 )
 from isthmus.entities.fragment.place import fragment_of, place
-from isthmus.entities.storage.key import DOOMED, ERAS, after
+from isthmus.entities.storage.key import DOOMED, ERAS, after, state_key
 from isthmus.entities.transaction.transaction import Ending
 from isthmus.errors import (
     EntityNotFoundError,
@@ -30,6 +30,7 @@ from isthmus.errors import (
     ServerBusyError,
     StoreError,
 )
+from isthmus.store import MemoryJournal
 from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 
 QUEUE = QueueDescription(enable_partitioning=True)
@@ -751,3 +752,99 @@ def test_what_was_deleted_leaves_nothing_in_memory(held: Stores) -> None:
         held.commit()
         held.commit()
     assert [(len(engine._numbers), len(engine.transfers), len(engine._first_numbers)) for engine in engines] == before
+
+
+class TestABadBlock:
+    """I4 of `partitions`: the disk of one store does not give the row of a fragment."""
+
+    @staticmethod
+    def _spoil(held: Stores, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+        get = MemoryJournal.get
+
+        def spoiled(self: MemoryJournal, key: bytes) -> bytes | None:
+            if self is held.journals[1] and key == state_key(number):
+                raise StoreError("a block cannot be read")
+            return get(self, key)
+
+        monkeypatch.setattr(MemoryJournal, "get", spoiled)
+
+    @staticmethod
+    def _number(held: Stores, path: str, index: int) -> int:
+        return held.engine.receiver(path).number + 3 * index  # type: ignore[attr-defined, no-any-return]
+
+    def test_the_namespace_starts_all_the_same(self, held: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+        held.engine.create_queue("plain")
+        held.commit()
+        keys = {place(key, FRAGMENTS): key for key in map(str, range(100))}
+        assert send(held, "q", *(message(f"m{index}", key=keys[index]) for index in range(FRAGMENTS))) == ["ok"] * 7
+        self._spoil(held, monkeypatch, self._number(held, "q", 1))
+        held.crash()
+        assert [store.is_up for store in held.stores] == [True, False, True]
+        assert send(held, "plain", message("a")) == ["ok"]
+        assert send(held, "q", message("b")) == ["ok"]
+        with pytest.raises(ServerBusyError):
+            held.engine.sender("q").accept([message("c", key=keys[1])])
+        for _ in range(3):
+            held.stores.retry()
+            held.commit()
+        assert not held.stores.get(1).is_up
+        monkeypatch.undo()
+        for _ in range(3):
+            held.stores.retry()
+            held.commit()
+        assert queue_of(held).is_whole
+        assert sorted(map(body_of, queue_of(held).peek(0, 20))) == ["b", *(f"m{index}" for index in range(FRAGMENTS))]  # type: ignore[arg-type]
+
+    def test_the_catalog_is_read_again_all_the_same(self, held: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And what is staged in its store for others is committed."""
+        held.engine.create_queue("plain")
+        held.commit()
+        self._spoil(held, monkeypatch, self._number(held, "q", FRAGMENTS + 2))  # of `r`: `plain` has three numbers
+        answers: list[str] = []
+        held.engine.sender("plain").accept([message("a")], lambda: answers.append("ok"), lambda _: answers.append("no"))
+        held.engine.create_queue("r", QUEUE)
+        held.commit()
+        assert answers == ["ok"]
+        assert held.engine.get_queue("r") is not None
+        assert [store.is_up for store in held.stores] == [True, False, True]
+        monkeypatch.undo()
+        for _ in range(3):
+            held.stores.retry()
+            held.commit()
+        assert queue_of(held, "r").is_whole
+        assert send(held, "r", *(message(str(number)) for number in range(FRAGMENTS))) == ["ok"] * FRAGMENTS
+
+    def test_what_a_deleted_entity_has_goes_once_it_can_be_read(
+        self, held: Stores, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert send(held, "q", *(message(str(number)) for number in range(FRAGMENTS))) == ["ok"] * FRAGMENTS
+        number = self._number(held, "q", 1)
+        held.journals[1].fail_syncs = OSError("broken")
+        send(held, "q", *(message(str(number)) for number in range(FRAGMENTS)))
+        held.engine.delete_queue("q")
+        held.commit()
+        held.journals[1].fail_syncs = None
+        self._spoil(held, monkeypatch, number)
+        held.crash()
+        assert held.engine.get_queue("q") is None
+        monkeypatch.undo()
+        for _ in range(3):
+            held.stores.retry()
+            held.commit()
+        assert not list(held.main.scan(DOOMED, after(DOOMED)))
+
+
+def test_those_who_wait_look_again_when_a_store_is_back_whatever_settings_meet(
+    held: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    queue_of(held).add_listener(lambda: told.append("listener"))
+    store = held.stores.get(1)
+
+    def refused() -> None:
+        raise StoreError("the catalog's store is away")
+
+    monkeypatch.setattr(held.engine._partitions, "_settle", refused)
+    with pytest.raises(StoreError):
+        held.engine._partitions._on_store(store)
+    assert told == ["listener"]
