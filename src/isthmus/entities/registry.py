@@ -255,14 +255,14 @@ class Registry:
             StoreError: it could not be read. All entities stay as they were, for those who look for them until the next time:
                 what forwards must not take its target for deleted, and their scans have to be let go of.
         """
-        queues, topics, forwarding = self._queues, self._topics, self._forwarding
+        queues, topics, forwarding, key_names = self._queues, self._topics, self._forwarding, self.key_names
         self._is_loaded = True
         self.catalog_version += 1
         self._kept = self._numbers
         self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, {}
         try:
             self._staging.begin_load()
-            self.key_names.clear()
+            self.key_names = KeyNames()
             self._context.calendar.reload()
             self._context.blobs.load()
             self._load()
@@ -271,13 +271,16 @@ class Registry:
         except BaseException:
             self._is_loaded = False
             self._numbers = self._kept | self._numbers
-            self._queues, self._topics, self._forwarding = queues, topics, forwarding
+            self._queues, self._topics, self._forwarding, self.key_names = queues, topics, forwarding, key_names
             raise
         gone, self._kept = self._kept, {}
         for member in gone.values():
             member.is_deleted = True
         for member in (*gone.values(), *self._numbers.values()):
-            member.notify()
+            try:
+                member.notify()
+            except Exception:  # noqa: BLE001 - a listener's fault must not leave the others waiting, nor the store away
+                _log.exception("a fault in a listener: entity=%r", member.path)
 
     # ---- lookup
 

@@ -26,6 +26,7 @@ from isthmus.entities import (
     TopicDescription,
 )
 from isthmus.entities.catalog.description import DateTime, Duration, dump, load
+from isthmus.entities.hub import EventHubDescription
 from isthmus.entities.storage.key import ERAS, FORMAT, state_key
 from isthmus.errors import (
     EntityExistsError,
@@ -1047,3 +1048,86 @@ def test_a_store_whose_rows_could_not_be_read_is_opened_again(
     commit()
     assert engine.runtime("q").active_message_count >= 501
     journal.close()
+
+
+@pytest.mark.parametrize("reads", range(12))
+def test_keys_and_hubs_are_there_while_the_store_could_not_be_read_again(
+    namespace: Any, message: Make, monkeypatch: Any, reads: int
+) -> None:
+    """Whoever comes with a key, or for an event hub, must be told to come again, not that there is none."""
+    rules = [AuthorizationRule("k", "p", "s", ["Send"])]
+    namespace.engine.create_queue("q", QueueDescription(authorization_rules=rules))
+    namespace.engine.create_queue("r", QueueDescription(authorization_rules=rules))
+    for name in ("hub", "other"):
+        namespace.engine.hubs.create(name, EventHubDescription(partition_count=2, authorization_rules=rules))
+    namespace.commit()
+    hub = namespace.engine.hubs.find("hub")
+    left = reads
+
+    def look() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoreError("a block cannot be read")
+
+    get, scan = namespace.journal.get, namespace.journal.scan
+
+    def getting(key: bytes) -> bytes | None:
+        look()
+        return get(key)  # type: ignore[no-any-return]
+
+    def scanning(first: bytes, end: bytes, **more: Any) -> Any:
+        for pair in scan(first, end, **more):
+            look()
+            yield pair
+        look()
+
+    namespace.sender("q").accept([message("a")], None, lambda _: None)
+    commit = namespace.engine.begin_commit()
+    monkeypatch.setattr(namespace.journal, "get", getting)
+    monkeypatch.setattr(namespace.journal, "scan", scanning)
+    with suppress(StoreError):
+        namespace.engine.fail_commit(commit, StoreError("no space"))
+    monkeypatch.undo()
+    for _ in range(2):
+        assert namespace.engine.key_names.having("k") == ["q", "r"]
+        assert namespace.engine.hubs.key_names.having("k") == ["hub", "other"]
+        assert namespace.engine.hubs.names() == ["hub", "other"]
+        assert namespace.engine.hubs.find("hub") is hub
+        assert not hub.is_deleted
+        namespace.engine.probe()
+        namespace.commit()
+    hub.accept_batch(b"", [message("e")], hub.partitions[0])
+    namespace.commit()
+    assert hub.partitions[0].committed.next == 1
+
+
+def test_a_fault_in_a_listener_leaves_neither_others_waiting_nor_the_store_away(namespace: Any, message: Make) -> None:
+    told: list[str] = []
+
+    def odd(name: str) -> Callable[[], None]:
+        def listener() -> None:
+            told.append(name)
+            raise ValueError(name)
+
+        return listener
+
+    for name in ("q", "r"):
+        namespace.engine.create_queue(name)
+    namespace.commit()
+    for name in ("q", "r"):
+        namespace.queue(name).add_listener(odd(f"{name}1"))
+        namespace.queue(name).add_listener(odd(f"{name}2"))
+    namespace.sender("q").accept([message("a")])
+    with pytest.raises(ExceptionGroup):
+        namespace.commit()
+    assert told == ["q1", "q2"]
+    told.clear()
+    namespace.sender("q").accept([message("b")], None, lambda _: None)
+    commit = namespace.engine.begin_commit()
+    namespace.engine.fail_commit(commit, StoreError("no space"))
+    assert sorted(told) == ["q1", "q2", "r1", "r2"]
+    namespace.sender("r").accept([message("c")], lambda: told.append("durable"))
+    with pytest.raises(ExceptionGroup):
+        namespace.commit()
+    assert "durable" in told

@@ -21,6 +21,7 @@ from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.entity import Partitioned, Slot
 from isthmus.entities.fragment.place import fragment_of_token, place
 from isthmus.entities.fragment.port import FragmentStore
+from isthmus.entities.member.listener import call_all
 from isthmus.entities.port import MessageSource, Sessions
 from isthmus.entities.queue.lock import Acquired
 from isthmus.entities.queue.queue import Queue
@@ -311,8 +312,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
 
     def notify(self) -> None:
         """Call the listeners."""
-        for listener in tuple(self._listeners):
-            listener()
+        call_all(tuple(self._listeners))
 
     @property
     def locked_count(self) -> int:
@@ -401,9 +401,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
 
     def notify(self) -> None:
         """Let those who wait look again."""
-        super().notify()
-        for once in list(self._waiters.values()):
-            once()
+        call_all([super().notify, *self._waiters.values()])
 
     def held_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
         """As `SessionQueue.held_session`."""

@@ -26,6 +26,7 @@ from isthmus.entities.hub.block import Block, BlockCache
 from isthmus.entities.hub.event import Event, write_events
 from isthmus.entities.hub.key import block_key, blocks_before, blocks_from, every_block, state_key
 from isthmus.entities.hub.selector import Position, Selector
+from isthmus.entities.member.listener import call_all
 from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.staging import Staging
 from isthmus.errors import InvalidArgumentError
@@ -157,8 +158,7 @@ class Partition:
     def publish(self, sealed: PartitionState) -> None:
         """See `staging.Member`."""
         self.committed = sealed
-        for listener in list(self._listeners):
-            listener()
+        call_all(tuple(self._listeners))
 
     def _write(self, batch: Batch) -> None:
         state = self._state

@@ -73,14 +73,22 @@ class EventHubs:
             self._apply(row)
 
     def reload(self) -> None:
-        """Go back to what the store holds, after a failed commit."""
-        # Some are kept already if the last time ended midway.
-        gone, known = self._kept_hubs | self._hubs, self._kept_partitions | self._partitions
+        """Go back to what the store holds, after a failed commit.
+
+        Raises:
+            StoreError: it could not be read. All hubs stay as they were, for those who look for them until the next time.
+        """
+        rows, gone, known, key_names = self._rows, self._hubs, self._partitions, self.key_names
         self._cache.clear()
         self._rows, self._hubs, self._partitions = {}, {}, {}
-        self.key_names.clear()
+        self.key_names = KeyNames()
         self._kept_hubs, self._kept_partitions = gone, known
-        self._load()
+        try:
+            self._load()
+        except BaseException:
+            self._rows, self._hubs, self._partitions, self.key_names = rows, gone, known, key_names
+            self._kept_hubs, self._kept_partitions = {}, {}
+            raise
         for name, hub in gone.items():
             hub.is_deleted = self._hubs.get(name) is not hub
         for number, partition in known.items():

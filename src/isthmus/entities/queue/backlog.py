@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isthmus.entities.member.context import Context
+from isthmus.entities.member.listener import call_all
 from isthmus.entities.queue.calendar import BUCKET_MS
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.run import RunSet, runs_of
@@ -287,9 +288,12 @@ class Backlog(Intake):
             self.accessed_at_ms = self._context.clock.wall_ms()
 
     def notify(self) -> None:
-        """Call the listeners."""
-        for listener in tuple(self._listeners):
-            listener()
+        """Call the listeners, each whatever another one raises.
+
+        Raises:
+            Exception: what a listener raised, once all of them have been called; several in an ExceptionGroup.
+        """
+        call_all(tuple(self._listeners))
 
     def _tables(self) -> list[tuple[int, int]]:
         tables = [(MESSAGE, 0)]

@@ -10,8 +10,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from isthmus.entities.member.listener import call_all
 from isthmus.entities.session.session import Session
 
 __all__ = ["FreeSessions"]
@@ -80,8 +81,7 @@ class FreeSessions:
     def wake_all(self) -> None:
         """Let all who wait look again."""
         waiters, self._waiters = list(self._waiters), {}
-        for on_free in waiters:
-            on_free()
+        call_all(waiters)
 
     def _serve(self) -> None:
         """Let receivers that wait choose, as long as there are sessions to choose.
@@ -92,9 +92,12 @@ class FreeSessions:
             return
         self._is_serving = True
         try:
-            while self._waiters and self._sessions:
-                on_free = next(iter(self._waiters))
-                del self._waiters[on_free]
-                on_free()
+            call_all(self._next_waiters())
         finally:
             self._is_serving = False
+
+    def _next_waiters(self) -> Iterator[Callable[[], None]]:
+        while self._waiters and self._sessions:
+            on_free = next(iter(self._waiters))
+            del self._waiters[on_free]
+            yield on_free

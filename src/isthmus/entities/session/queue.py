@@ -22,6 +22,7 @@ from typing import Any
 from isthmus.clock import monotonic_ms
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
 from isthmus.entities.member.context import Context
+from isthmus.entities.member.listener import call_all
 from isthmus.entities.member.look import LOOK_BYTES, Seen
 from isthmus.entities.port import Sessions
 from isthmus.entities.queue.lock import Acquired
@@ -336,8 +337,7 @@ class SessionQueue(Queue):
 
     def notify(self) -> None:
         """Let those who wait look again: at what came back after a failure, at a new status, at the end of the entity."""
-        super().notify()
-        self._free.wake_all()
+        call_all([super().notify, self._free.wake_all])
 
     # ---- state
 

@@ -398,7 +398,7 @@ class Topic(Intake):
         super().publish(last)
         self._copied = max(self._copied, copied)
         while self._untold and self._untold[0][0] < self._copied:
-            self._untold.popleft()[1]()
+            _told(self._untold.popleft()[1])
 
     # Below that number all is copied, and the copies are durable.
     _copied = 0
@@ -414,7 +414,7 @@ class Topic(Intake):
         """Tell all senders: what they sent is durable, and will be copied, or has gone with the topic."""
         untold, self._untold = self._untold, deque()
         for _, tell in untold:
-            tell()
+            _told(tell)
 
     # ---- the choice of copies
 
@@ -436,6 +436,14 @@ class Topic(Intake):
                 queue.dead_letters.store_dead([stored], queue.path, _FILTER_FAILED, str(failed))
         if chosen:
             queue.store(chosen, views[0].enqueued_ms, origins, fed=True, hops=hops)
+
+
+def _told(tell: Callback) -> None:
+    """Tell a sender; what that raises keeps no other one from being told."""
+    try:
+        tell()
+    except Exception:  # noqa: BLE001 - a fault of whoever sent
+        _log.exception("a fault where a sender was told")
 
 
 def _readable(pairs: Sequence[Pair]) -> list[Stored]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from isthmus.entities.session.free import FreeSessions
 
 
@@ -64,3 +66,24 @@ def test_who_waits_no_longer_is_not_called() -> None:
     assert not free.cancel(tell)
     free.add(Free())
     assert told == []
+
+
+def test_a_receiver_that_raises_keeps_no_other_one_from_being_called() -> None:
+    free: Any = FreeSessions(())
+    told: list[str] = []
+
+    def odd() -> None:
+        told.append("odd")
+        raise ValueError("odd")
+
+    free.wait(odd)
+    free.wait(lambda: told.append("even") or free.discard(free.next()))  # type: ignore[func-returns-value]
+    with pytest.raises(ValueError, match="odd"):
+        free.add(Free())
+    assert told == ["odd", "even"]
+    told.clear()
+    free.wait(odd)
+    free.wait(lambda: told.append("even"))
+    with pytest.raises(ValueError, match="odd"):
+        free.wake_all()
+    assert told == ["odd", "even"]

@@ -474,3 +474,30 @@ def test_a_topic_that_the_disk_does_not_give_holds_up_no_other_and_fails_nothing
     namespace.advance(120_000)
     rest(namespace)
     assert held(namespace, read, "e") == ["m1", "m2", "m3"]
+
+
+@pytest.mark.parametrize("way", ["copied", "deleted", "failed"])
+def test_a_sender_that_raises_where_it_is_told_keeps_no_other_from_being_told(
+    namespace: Any, message: Make, budget: Callable[[int, int], None], way: str
+) -> None:
+    topic = make_topic(namespace, *NAMES)
+    budget(1, 1)
+    told: list[str] = []
+
+    def odd() -> None:
+        told.append("odd")
+        raise ValueError("odd")
+
+    topic.accept([message("a")], odd)
+    topic.accept([message("b")], lambda: told.append("even"))
+    namespace.commit()
+    assert not told
+    if way == "copied":
+        rest(namespace)
+    elif way == "deleted":
+        namespace.engine.delete_topic("t")
+    else:
+        namespace.sender("t").accept([message("c")], None, lambda _: None)
+        commit = namespace.engine.begin_commit()
+        namespace.engine.fail_commit(commit, StoreError("no space"))
+    assert told == ["odd", "even"]
