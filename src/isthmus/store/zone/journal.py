@@ -34,7 +34,7 @@ from isthmus.store.zone.election import Candidate, elect, next_epoch
 from isthmus.store.zone.member import Member
 from isthmus.store.zone.note import Note
 from isthmus.store.zone.repair import Repair
-from isthmus.store.zone.resilver import checkpoint_to
+from isthmus.store.zone.resilver import checkpoint_to, position_of
 from isthmus.store.zone.scan import ZonedScan
 from isthmus.store.zone.status import COPIES, MAJORITY, ZoneState, ZoneStatus
 
@@ -472,10 +472,29 @@ class ZonedJournal:
                 raise StoreError("The store is closed.")
             if self.serving_count == 0:
                 self._revive()
+            elif self.serving_count < MAJORITY:
+                self._reopen_last()
             if self.serving_count >= MAJORITY:
                 self._failed = ""
             else:
                 self._repair.wake()
+
+    def _reopen_last(self) -> None:
+        """Open the last copy again if it takes no sync since one has failed: nothing is written to it while it is alone, which
+        would tell, and no whole copy of it could be made for the others.
+
+        Raises:
+            StoreError: not even reads continue.
+        """
+        last = self._read_member()
+        journal = last.opened()
+        if last.state is not ZoneState.SERVING or not journal.failure or last.busy_since is not None:
+            return
+        if last.synced < last.applied:
+            return  # it would lose that; its own thread meets the failure, and all begin again
+        journal.reopen()
+        if position_of(journal).sequence != last.applied:
+            self.drop(last, "it lost what was on its disk", is_damaged=True)
 
     def _revive(self) -> None:
         """All copies have failed: begin again with what they hold, as at a start; what cannot be opened is left for reads.

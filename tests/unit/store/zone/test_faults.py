@@ -186,6 +186,22 @@ def test_all_copies_refuse_writes_at_once_and_come_back(opened: ZonedJournal) ->
     all_serve(opened)
 
 
+def test_the_others_are_made_from_the_last_copy_though_a_sync_of_it_has_failed(
+    opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk was full when a whole copy of it was begun: nobody writes to it until there is another one."""
+    put_everywhere(opened, "a")
+    with monkeypatch.context() as away:
+        away.setattr(Member, "check_room", _refusing)
+        for member in opened.members:
+            if member is not opened.leader:
+                opened.drop(member, "it failed", is_damaged=True)
+        opened.leader.opened()._failed = "no space left on device"
+    until(lambda: takes_writes(opened, "b"))
+    all_serve(opened)
+    assert keys(opened) == ["a", "b"]
+
+
 def test_all_syncs_fail_at_once_and_the_copies_come_back(opened: ZonedJournal) -> None:
     put(opened, "a")
     epoch = opened.epoch
