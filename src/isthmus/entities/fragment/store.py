@@ -142,11 +142,13 @@ class FragmentEngine(Engine):
 
     def end_commit(self, commit: Commit) -> None:
         is_current, failures = commit in self._commits, self._failures  # or it failed with an earlier one
-        super().end_commit(commit)
-        if is_current and not self.is_up and self._failures == failures:
-            self.is_up = True
-            self.reason = ""
-            self.on_change()
+        try:
+            super().end_commit(commit)
+        finally:  # what a callback or a listener raises is no fault of the disk
+            if is_current and not self.is_up and self._failures == failures:
+                self.is_up = True
+                self.reason = ""
+                self.on_change()
 
     @property
     def _may_fan_out(self) -> bool:

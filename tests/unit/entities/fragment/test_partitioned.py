@@ -848,3 +848,25 @@ def test_those_who_wait_look_again_when_a_store_is_back_whatever_settings_meet(
     with pytest.raises(StoreError):
         held.engine._partitions._on_store(store)
     assert told == ["listener"]
+
+
+def test_a_store_is_up_when_its_commit_has_ended_whatever_a_callback_raises(held: Stores) -> None:
+    store = held.stores.get(1)
+    assert store.engine is not None
+    held.journals[1].fail_syncs = OSError("broken")
+    send(held, "q", *(message(str(number)) for number in range(FRAGMENTS)))
+    held.journals[1].fail_syncs = None
+    assert not store.is_up
+
+    def odd() -> None:
+        raise ValueError("odd")
+
+    store.engine._staging.confirm(odd)
+    store.engine.retry()
+    commit = store.engine.begin_commit()
+    assert commit is not None
+    held.journals[1].sync()
+    with pytest.raises(ExceptionGroup):
+        store.engine.end_commit(commit)
+    assert store.is_up
+    assert held.told[-1] == (1, True)
