@@ -64,7 +64,9 @@ class ZonedBlobs:
         self._folders = [BodyFolder(index, path, set_name) for index, path in enumerate(folders)]
         self._lock = threading.RLock()
         self._writing: set[int] = set()
-        self._begun: set[int] = set()  # since the folder that is brought back was looked at first
+        # Since the folder that is brought back was looked at first.
+        self._begun: set[int] = set()
+        self._removed: set[int] = set()
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._version = 0
@@ -225,7 +227,7 @@ class ZonedBlobs:
             folder.check_set()  # I8
             folder.identify()
             with self._lock:
-                self._begun = set(self._writing)
+                self._begun, self._removed = set(self._writing), set()
             self._fill(folder, set())
             with self._lock:
                 under_way = set(self._begun)
@@ -233,6 +235,9 @@ class ZonedBlobs:
                 folder.lacks = under_way
                 if not self._write_marks(folder):
                     return
+                removed = set(self._removed)
+            for number in removed:  # from the others alone
+                folder.forget(number)
             # What had begun without this folder is copied when it has ended, by a later look: none waits for a sender.
             self._fill_lacks(folder)
         except (StoreError, OSError) as error:
@@ -251,10 +256,14 @@ class ZonedBlobs:
 
     def _fill_lacks(self, folder: BodyFolder) -> None:
         """Copy the bodies that had begun without a folder that serves, and have ended; from one that has them all (I10)."""
-        wanted = folder.lacks - self._writing
+        with self._lock:
+            wanted = folder.lacks - self._writing
+            self._removed = set()
         if not wanted:
             return
         self._fill(folder, wanted)
+        for number in self._removed & wanted:  # while they were copied
+            folder.forget(number)
         with self._lock:
             if any(each is not folder and not each.lacks & wanted for each in self._serving):
                 folder.lacks = folder.lacks - wanted
@@ -387,7 +396,10 @@ class ZonedBlobs:
 
     def remove(self, number: int) -> None:
         """Remove a body; no error if it is not there."""
-        for folder in self._serving:
+        with self._lock:
+            self._removed.add(number)
+            serving = self._serving
+        for folder in serving:
             folder.forget(number)
 
     @contextmanager

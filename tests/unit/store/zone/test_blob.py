@@ -642,6 +642,29 @@ def test_a_back_up_has_no_body_that_never_ended(blobs: ZonedBlobs, tmp_path: Pat
     assert files(tmp_path / "copy") == {"0000000000000001.body": BODY}
 
 
+@pytest.mark.parametrize("at", ["_sums", "_fill"], ids=["it is listed", "it was copied"])
+def test_a_body_that_goes_while_a_folder_is_brought_back_is_left_in_none(
+    blobs: ZonedBlobs, folders: list[Path], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    store(blobs, 1)
+    store(blobs, 2)
+    stopped(blobs)
+    blobs.drop(blobs._folders[2], "it failed")
+    run = getattr(ZonedBlobs, at)
+
+    def late(self: ZonedBlobs, *args: object) -> object:
+        if at == "_sums":
+            self.remove(1)
+        found = run(self, *args)
+        self.remove(1)
+        return found
+
+    monkeypatch.setattr(ZonedBlobs, at, late)
+    blobs._try_back(blobs._folders[2])
+    assert blobs.reasons() == [""] * 3
+    assert [len(files(folder)) for folder in folders] == [2] * 3
+
+
 def test_a_body_that_comes_slowly_holds_up_no_look_at_other_folders(blobs: ZonedBlobs, folders: list[Path]) -> None:
     store(blobs, 1)
     stopped(blobs)
