@@ -16,7 +16,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from isthmus.clock import monotonic_ms
@@ -53,6 +54,7 @@ from isthmus.errors import (
 
 __all__ = ["SessionQueue"]
 
+_log = logging.getLogger(__name__)
 
 # Why messages are dead-lettered as they come.
 _WITHOUT_SESSION = (
@@ -94,10 +96,11 @@ class SessionQueue(Queue):
         """Go back to what the store holds: as after a restart, all sessions are free."""
         super().reload(state)
         lost = self._end_holds()
-        self.directory.let_go()
-        self._free.reset(self.directory.load())
-        for hold in lost:
-            hold.on_lost()
+        try:
+            self.directory.let_go()
+            self._free.reset(self.directory.load())
+        finally:  # also if the disk does not give them: nobody else would tell
+            _tell_lost(lost)
 
     def wipe(self) -> None:
         self._end_holds()
@@ -126,8 +129,7 @@ class SessionQueue(Queue):
 
     def lose_holds(self) -> None:
         """End every hold, since the store that the sessions are in cannot be reached."""
-        for hold in self._end_holds():
-            hold.on_lost()
+        _tell_lost(self._end_holds())
 
     def _end_holds(self) -> list[Hold]:
         """Every hold is over; those that were."""
@@ -480,6 +482,15 @@ class SessionQueue(Queue):
             "free_session_count": len(self._free),
             "waiting_receiver_count": self._free.waiting_count,
         }
+
+
+def _tell_lost(holds: Iterable[Hold]) -> None:
+    """Tell receivers that their sessions are lost, each whatever another one raises."""
+    for hold in holds:
+        try:
+            hold.on_lost()
+        except Exception:  # noqa: BLE001 - a receiver's fault, and no end of a reload
+            _log.exception("a fault where a receiver was told that its session is lost")
 
 
 def _readable_id(parts: Parts) -> str | None:

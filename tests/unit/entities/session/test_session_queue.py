@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -849,3 +850,50 @@ def test_a_session_that_cannot_be_read_holds_up_no_other(
     hold = queue.next_session()
     assert hold is not None
     assert hold.session_id == "damaged"
+
+
+@pytest.mark.parametrize("reads", range(10))
+def test_a_receiver_is_told_that_its_session_is_lost_though_the_store_cannot_be_read_again(
+    namespace: Any, message: Make, monkeypatch: Any, reads: int
+) -> None:
+    """It would wait for messages that go to others."""
+    queue = make_queue(namespace)
+    namespace.send("q", message("1", group_id="a"), message("2", group_id="b"))
+    lost: list[str] = []
+
+    def odd() -> None:
+        lost.append("odd")
+        raise ValueError("odd")
+
+    for session_id, on_lost in (("a", odd), ("b", lambda: lost.append("even"))):
+        hold = queue.open_session(session_id)
+        hold.on_lost = on_lost
+    namespace.commit()
+    left = reads
+    scan, get = namespace.journal.scan, namespace.journal.get
+
+    def look() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoreError("a block cannot be read")
+
+    def scanning(first: bytes, end: bytes, **more: Any) -> Any:
+        look()
+        return scan(first, end, **more)
+
+    def getting(key: bytes) -> bytes | None:
+        look()
+        return get(key)  # type: ignore[no-any-return]
+
+    namespace.sender("q").accept([message("3", group_id="a")], None, lambda _: None)
+    commit = namespace.engine.begin_commit()
+    monkeypatch.setattr(namespace.journal, "scan", scanning)
+    monkeypatch.setattr(namespace.journal, "get", getting)
+    with suppress(StoreError):
+        namespace.engine.fail_commit(commit, StoreError("no space"))
+    monkeypatch.undo()
+    namespace.engine.probe()
+    namespace.commit()
+    assert lost == ["odd", "even"]
+    assert found(namespace).next_session() is not None
