@@ -99,15 +99,19 @@ class ZonedBlobs:
                     continue
                 if folder not in marks:
                     folder.reason = "there is no copy of the bodies of large messages"
-                elif folder.index in stale or marks[folder].version < self._version:
+                # One version less is that of a folder which a kill has left unmarked beside the others: those name what it misses.
+                elif folder.index in stale or marks[folder].version < self._version - 1:
                     folder.reason = "its bodies of large messages are stale"
         self._version += 1
+        is_marked = True
         for folder in self._serving:
             try:
                 folder.identify()
                 folder.write_mark(self._version, [each.index for each in self._folders if each.reason])
             except (OSError, StoreError) as error:
-                folder.reason = str(error)
+                folder.reason, is_marked = str(error), False
+        if not is_marked and self._serving:
+            self._write_marks()  # those before it do not name it
         if not self._serving:
             raise StoreError("No copy of the bodies of large messages can be read: " + self._reasons())
         for folder in self._folders:

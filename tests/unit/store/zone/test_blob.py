@@ -665,6 +665,43 @@ def test_a_body_that_goes_while_a_folder_is_brought_back_is_left_in_none(
     assert [len(files(folder)) for folder in folders] == [2] * 3
 
 
+@pytest.mark.parametrize("lacking", [[0, 2], [0]], ids=["two lack bodies", "one is stale, one lacks bodies"])
+def test_a_kill_between_the_marks_of_two_folders_refuses_no_start(folders: list[Path], lacking: list[int]) -> None:
+    """The whole one has not got the newest mark, and the one that has lacks bodies."""
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    blobs.close()
+    first = blobs._folders[0]
+    mark = first.read_mark()
+    assert mark is not None
+    first.write_mark(mark.version + 1, [] if len(lacking) == 2 else [2], lacking)
+    blobs = ZonedBlobs(folders)
+    assert blobs.open(1).read(0, 600_000) == BODY
+    until(lambda: not any(blobs.reasons()))
+    blobs.close()
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+
+
+@pytest.mark.parametrize("refuses", [0, 1, 2])
+def test_i3_a_folder_that_refuses_its_mark_at_the_start_is_stale_in_the_others(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, refuses: int
+) -> None:
+    blobs = ZonedBlobs(folders)
+    blobs.close()
+    write_mark = BodyFolder.write_mark
+
+    def refusing(self: BodyFolder, *args: object) -> None:
+        if self.index == refuses:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        write_mark(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BodyFolder, "write_mark", refusing)
+    monkeypatch.setattr(ZonedBlobs, "_run", lambda self: None)
+    blobs = ZonedBlobs(folders)
+    marks = [folder.read_mark() for folder in blobs._folders if folder.index != refuses]
+    assert [mark and mark.stale for mark in marks] == [[refuses]] * 2
+
+
 def test_a_body_that_comes_slowly_holds_up_no_look_at_other_folders(blobs: ZonedBlobs, folders: list[Path]) -> None:
     store(blobs, 1)
     stopped(blobs)
