@@ -278,8 +278,10 @@ class FragmentStores:
     def _changed(self, store: FragmentStore) -> None:
         if not store.is_up:
             store.failures += 1
-        self.on_back(store)
-        self.on_change(store)
+        try:
+            self.on_back(store)
+        finally:
+            self.on_change(store)
 
     def journals(self) -> dict[str, Journal]:
         """The open stores by index, for a copy of all.

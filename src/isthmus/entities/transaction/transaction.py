@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -35,6 +36,8 @@ from isthmus.errors import (
 )
 
 __all__ = ["Ending", "Transaction"]
+
+_log = logging.getLogger(__name__)
 
 
 class Ending(Enum):
@@ -352,7 +355,10 @@ def _uncancellable(one: _Cancellation) -> IsthmusError | None:
 
 
 def _tell(operations: Sequence[_Operation], ending: Ending) -> None:
-    """Tell those who settled in a transaction what became of it."""
+    """Tell those who settled in a transaction what became of it, each whatever another one raises."""
     for one in operations:
         if isinstance(one, _Settlement):
-            one.on_end(ending)
+            try:
+                one.on_end(ending)
+            except Exception:  # noqa: BLE001 - a receiver's fault; whoever discharged waits for an answer
+                _log.exception("a fault where a receiver was told of the end of a transaction")

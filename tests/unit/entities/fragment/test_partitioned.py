@@ -870,3 +870,18 @@ def test_a_store_is_up_when_its_commit_has_ended_whatever_a_callback_raises(held
         store.engine.end_commit(commit)
     assert store.is_up
     assert held.told[-1] == (1, True)
+
+
+def test_that_a_store_went_down_is_told_whatever_its_entities_meet(
+    held: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = held.stores.get(1)
+    assert store.engine is not None
+
+    def refused() -> None:
+        raise StoreError("the catalog's store is away")
+
+    monkeypatch.setattr(held.engine._partitions, "_settle", refused)
+    with pytest.raises(StoreError):
+        store.engine._fail(StoreError("broken"))
+    assert held.told[-1] == (1, False)

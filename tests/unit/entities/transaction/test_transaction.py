@@ -13,6 +13,7 @@ from isthmus.entities import (
     TransactionRolledBackError,
     TransactionTimeoutError,
 )
+from isthmus.entities.transaction.transaction import Ending
 from isthmus.errors import EntityNotFoundError, NotAllowedError, QuotaExceededError, StoreError
 
 
@@ -233,3 +234,29 @@ def test_what_is_sent_via_a_topic_waits_where_somebody_looks_for_it(namespace: A
     namespace.commit()
     assert namespace.engine.runtime("between").message_count == 0
     assert count(namespace, lost) == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_receiver_that_raises_where_it_is_told_keeps_no_other_from_being_told(
+    namespace: Any, message: Any, fails: bool
+) -> None:
+    namespace.engine.create_queue("q")
+    namespace.send("q", message("a"), message("b"))
+    queue = namespace.queue("q")
+    tags = queue.acquire(2).tags
+    told: list[str] = []
+
+    def odd(ending: Ending) -> None:
+        told.append("odd")
+        raise ValueError("odd")
+
+    transaction = namespace.engine.transaction()
+    transaction.settle(queue, tags[:1], queue.complete, odd)
+    transaction.settle(queue, tags[1:], queue.complete, lambda ending: told.append("even"))
+    transaction.commit(lambda: told.append("durable"), lambda error: told.append("failed"))
+    if fails:
+        commit = namespace.engine.begin_commit()
+        namespace.engine.fail_commit(commit, StoreError("no space"))
+    else:
+        namespace.commit()
+    assert told == ["odd", "even", "failed" if fails else "durable"]
