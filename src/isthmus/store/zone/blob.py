@@ -99,9 +99,13 @@ class ZonedBlobs:
                     continue
                 if folder not in marks:
                     folder.reason = "there is no copy of the bodies of large messages"
-                # One version less is that of a folder which a kill has left unmarked beside the others: those name what it misses.
-                elif folder.index in stale or marks[folder].version < self._version - 1:
+                elif folder.index in stale or marks[folder].version < self._version:
                     folder.reason = "its bodies of large messages are stale"
+            if not self._serving:
+                # A kill between the marks of two folders: the newest one names all that miss bodies, be it itself.
+                for folder in marks:
+                    if folder.index not in stale:
+                        folder.reason, self._may_remove = "", False
         self._version += 1
         is_marked = True
         for folder in self._serving:

@@ -666,7 +666,10 @@ def test_a_body_that_goes_while_a_folder_is_brought_back_is_left_in_none(
 
 
 @pytest.mark.parametrize("lacking", [[0, 2], [0]], ids=["two lack bodies", "one is stale, one lacks bodies"])
-def test_a_kill_between_the_marks_of_two_folders_refuses_no_start(folders: list[Path], lacking: list[int]) -> None:
+@pytest.mark.parametrize("steps", [1, 3], ids=["as it was", "as it came back"])
+def test_a_kill_between_the_marks_of_two_folders_refuses_no_start(
+    folders: list[Path], lacking: list[int], steps: int
+) -> None:
     """The whole one has not got the newest mark, and the one that has lacks bodies."""
     blobs = ZonedBlobs(folders)
     store(blobs, 1)
@@ -674,7 +677,7 @@ def test_a_kill_between_the_marks_of_two_folders_refuses_no_start(folders: list[
     first = blobs._folders[0]
     mark = first.read_mark()
     assert mark is not None
-    first.write_mark(mark.version + 1, [] if len(lacking) == 2 else [2], lacking)
+    first.write_mark(mark.version + steps, [] if len(lacking) == 2 else [2], lacking)
     blobs = ZonedBlobs(folders)
     assert blobs.open(1).read(0, 600_000) == BODY
     until(lambda: not any(blobs.reasons()))
