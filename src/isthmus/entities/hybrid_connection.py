@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,8 @@ from isthmus.entities.storage.staging import Staging
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["HybridConnectionDescription", "HybridConnectionRow", "HybridConnections"]
+
+_log = logging.getLogger(__name__)
 
 _TABLE = 0x70
 
@@ -117,7 +120,10 @@ class HybridConnections:
     def reload(self) -> None:
         """Go back to what the store holds, after a failed commit."""
         self._load()
-        self.on_change("")
+        try:
+            self.on_change("")
+        except Exception:  # noqa: BLE001 - a fault of the relay's, and no end of the reload
+            _log.exception("a fault where the relay was told of a reload")
 
     def _apply(self, row: HybridConnectionRow) -> None:
         self._rows[row.name.lower()] = row

@@ -93,3 +93,23 @@ def test_refusals() -> None:
     for change in (hybrids.delete, hybrids.row, lambda name: hybrids.update(name, HybridConnectionDescription())):
         with pytest.raises(EntityNotFoundError):
             change("b")
+
+
+def test_a_fault_where_the_relay_is_told_keeps_no_store_away() -> None:
+    space = Space()
+    space.hybrids.create("standing")
+    space.engine.create_queue("q")
+    space.commit()
+
+    def odd(name: str) -> None:
+        raise ValueError(name)
+
+    space.hybrids.on_change = odd
+    space.engine.create_queue("new")
+    space.journal.fail_writes = OSError("full")
+    with pytest.raises(StoreError):
+        space.engine.begin_commit()
+    space.journal.fail_writes = None
+    space.engine.create_queue("newer")
+    space.commit()
+    assert [name for name, _ in space.engine.list_queues()] == ["newer", "q"]
