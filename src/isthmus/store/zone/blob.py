@@ -317,6 +317,8 @@ class ZonedBlobs:
 
     @staticmethod
     def _is_whole(folder: BodyFolder, number: int, sums: Sums) -> bool:
+        if not folder.has(number):  # an empty one has no block that would tell
+            return False
         try:
             for block in range(len(sums.blocks)):
                 read_block(folder, number, sums, block)

@@ -632,6 +632,18 @@ def test_i2_a_body_whose_checksums_cannot_be_read_is_not_given(blobs: ZonedBlobs
         blobs.open(1)
 
 
+@pytest.mark.parametrize("body", [b"", BODY], ids=["empty", "not empty"])
+def test_a_folder_with_the_checksums_of_a_body_alone_gets_the_body(
+    blobs: ZonedBlobs, folders: list[Path], body: bytes
+) -> None:
+    store(blobs, 1, body)
+    stopped(blobs)
+    blobs.drop(blobs._folders[0], "it failed")
+    next(folders[0].glob("*.body")).unlink()
+    blobs._try_back(blobs._folders[0])
+    assert files(folders[0]) == files(folders[1])
+
+
 def test_a_back_up_has_no_body_that_never_ended(blobs: ZonedBlobs, tmp_path: Path) -> None:
     store(blobs, 1)
     writer = blobs.create(2)
