@@ -30,7 +30,9 @@ def check_session_states(federation: Federation, document: Document) -> None:
             document.fault(
                 place,
                 "session_state: copy goes with ordering: session: a route that holds no session can read no state",
-                "write ordering: session, or remove session_state",
+                "write ordering: session, or remove session_state"
+                if hasattr(task, "ordering")
+                else "remove session_state",
             )
             continue
         why = next(filter(None, (_why_not(each, task, federation) for each in routes(federation, task.name))), None)

@@ -17,7 +17,7 @@ from isthmus.cli.app import create_app, main
 from isthmus.cli.supervision import run as run_verb
 from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
-from isthmus.errors import ConnectionLostError, InvalidArgumentError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, InvalidArgumentError
 from isthmus.replication.verification import verify as verify_module
 from isthmus.replication.verification.hour import Times, hours_of
 from isthmus.replication.verification.reading import Reading
@@ -363,6 +363,24 @@ def test_verify_of_a_namespace_that_is_away_cannot_tell(
     assert "Connection refused" in last_line(capsys)["error"]["message"]
     assert code_of("verify", file) == 3
     assert "cannot tell: jfk (10.0.0.7:5671): Connection refused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ((), "Make it by: isthmus apply"),
+        (("--subscription", "kept"), "With --subscription every member has to have it"),
+    ],
+)
+def test_verify_says_what_to_do_about_a_subscription_that_is_not_there(
+    options: tuple[str, ...], hint: str, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(_: Federation, **__: Any) -> list[Reconciliation]:
+        raise EntityNotFoundError("flights/Subscriptions/kept")
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    assert code_of("verify", file, *options) == 3
+    assert hint in " ".join(capsys.readouterr().out.split())
 
 
 def test_verify_of_one_task_that_cannot_be_read_hides_no_other(

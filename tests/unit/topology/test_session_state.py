@@ -66,6 +66,12 @@ def test_it_goes_with_sessions(ordering: str) -> None:
     assert fault.hint == "write ordering: session, or remove session_state"
 
 
+def test_a_pattern_without_ordering_is_not_told_to_write_it() -> None:
+    (fault,) = lint(FILE % ("pattern: archive, source: ewr, queue: q, table: lake/q", ""))
+    assert "session_state: copy goes with ordering: session" in str(fault)
+    assert fault.hint == "remove session_state"
+
+
 @pytest.mark.parametrize(
     ("task", "reason", "hint"),
     [

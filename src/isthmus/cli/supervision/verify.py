@@ -105,13 +105,15 @@ def run(
         errors = {name: error.to_dict() for name, error in unread.items()}
         print(json.dumps(answer | ({"error": next(iter(errors.values())), "unread": errors} if errors else {})))
     else:
-        _show(told, verdict, [_told(name, error) for name, error in unread.items()])
+        _show(told, verdict, [_told(name, error, subscription) for name, error in unread.items()])
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
 
 
-def _told(task: str, error: IsthmusError) -> str:
-    hint = " Make it by: isthmus apply" if isinstance(error, EntityNotFoundError) else ""
+def _told(task: str, error: IsthmusError, subscription: str) -> str:
+    hint = ""
+    if isinstance(error, EntityNotFoundError):
+        hint = " With --subscription every member has to have it" if subscription else " Make it by: isthmus apply"
     return (f"task {task}: " if task else "") + f"{error}{hint}"
 
 
