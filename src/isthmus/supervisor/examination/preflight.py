@@ -75,7 +75,11 @@ def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[
 
 def _absent(name: str, path: str, fault: Callable[[str, str], Fault]) -> Fault:
     if name == "checkpoints":
-        return fault(f"there is no folder {path} of checkpoints", "make it by: isthmus apply")
+        # A new checkpoint with `start: now` passes over what came since the lost one.
+        return fault(
+            f"there is no folder {path} of checkpoints",
+            "make it by: isthmus apply; where tasks have read by it before, put it back, or write start: existing first",
+        )
     return fault(f"there is no file {path}", f"write {name}: a PEM file")
 
 
