@@ -390,14 +390,18 @@ def _doubt(
 ) -> None:
     """Of what is missing, what cannot be called lost."""
     over: set[int] = set()
-    for number in missing:
+    taken: list[int] = []
+    for number in sorted(missing):
         enqueued_ms = origin.originals.enqueued_ms(number)
         if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
             over.add(number)
         elif 0 < origin.originals.ends_ms(number) < began_ms:
             undelivered.ended.add(number)
-        elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
+        elif passage.drops:
             undelivered.consumed.add(number)
+        elif reading.may_have_held(enqueued_ms, DRIFT_MS):
+            taken.append(number)
+    undelivered.consumed.update(taken[: reading.most_taken])
     # Where fewer numbers are absent at the target, some copies never stood there, or were the last ones, which leave no trace.
     is_shown = len(over) <= reading.absent_before + reading.absent_between
     (undelivered.copy_expired if is_shown else undelivered.consumed).update(over)

@@ -6,7 +6,8 @@ or deleted. What it is not: the reading of messages (`isthmus.replication.verifi
 
 Invariants:
     I1. What is absent before the first message that exists, and between two that exist, is counted. What was taken out
-        behind the last one cannot be seen; a subscription that applications consume is therefore never proof of a loss.
+        behind the last one cannot be seen; a subscription that applications consume is therefore never proof of a loss. Of one that
+        nobody consumes no more can have been taken out than is absent.
     I2. Only the time to live of the subscription explains what is absent before the first message, and only where that
         has stood for half of that time at least, and no message with a shorter life of its own was read: otherwise what
         is absent may have expired before a route moved it.
@@ -112,6 +113,11 @@ class Reading:
         why = "applications consume it" if self.shared else "expired, or consumed by someone"
         gone = "1 message is no longer there" if absent == 1 else f"{absent:,} messages are no longer there"
         return f"{gone} in {self.entity} at {self.member} ({why})"
+
+    @property
+    def most_taken(self) -> int | None:
+        """How many copies may have been here and been taken out; None: any number (I1)."""
+        return None if self.shared or self.is_emptied else self.absent_before + self.absent_between
 
     def may_have_held(self, entered_ms: int, drift_ms: int) -> bool:
         """Whether a copy of a message that entered another member at this time may have been here and been taken out."""

@@ -308,6 +308,21 @@ def test_of_a_subscription_of_its_own_only_what_may_have_stood_there_is_in_doubt
     assert result.verdict is Verdict.FAULTY
 
 
+def test_i1_no_more_copies_can_have_been_taken_out_than_are_absent() -> None:
+    """A message of the target's own that expired between two others does not hide that copies never came."""
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in range(1, 6):
+        entities.put(ewr, number)
+    for number in range(1, 4):
+        entities.put(jfk, number)
+        entities.put(ewr, number, origin="jfk")
+    del entities.held[jfk][1]
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("consumed", "lost")] == [1, 4]
+    assert result.verdict is Verdict.FAULTY
+
+
 def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
