@@ -131,7 +131,10 @@ class ProducerThread(threading.Thread):
 
     def stop(self) -> None:
         """Ends it; what has no answer is dropped."""
-        self._stops = True
+        with (
+            self._lock
+        ):  # what waits for its partition's first record is sent before the queue is emptied, or not at all
+            self._stops = True
         if self._producer is not None:
             with contextlib.suppress(KafkaException):
                 self._producer.purge(in_queue=True, in_flight=True, blocking=False)
@@ -189,9 +192,10 @@ class ProducerThread(threading.Thread):
             self._refused.append(
                 Answer(ordinal, _unnamed(message) if error is None else refusal_of(error, self._options.topic))
             )
-        if self._openings is not None and not self._stops:
+        if self._openings is not None:
             with self._lock:
-                self._answered(message.partition(), is_stored=is_stored)
+                if not self._stops:
+                    self._answered(message.partition(), is_stored=is_stored)
 
     def _answered(self, partition: int, *, is_stored: bool) -> None:
         """Sends what waited for an answer of the partition, under the lock: what comes meanwhile is behind it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -133,3 +134,47 @@ def test_i1_a_first_record_that_the_producer_does_not_take_holds_up_none(
     thread.send(1, record("1"), 0)
     assert producer.values == [b"1"]
     assert [each.ordinal for each in thread.take()[1]] == [0]
+
+
+class StopsFirst:
+    """A lock that another thread has until the producer is stopped."""
+
+    def __init__(self, thread: ProducerThread) -> None:
+        self._thread = thread
+
+    def __enter__(self) -> None:
+        self._thread._stops = True
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is released."""
+
+
+def test_i2_what_waits_is_not_sent_after_a_stop(rig: tuple[ProducerThread, FakeProducer]) -> None:
+    """Its connection is replaced by then: it would be stored among, or behind, what the next one sends."""
+    thread, producer = rig
+    for ordinal in range(3):
+        thread.send(ordinal, record(f"{ordinal}"), 0)
+    thread._lock = StopsFirst(thread)  # type: ignore[assignment]
+    producer.answer(0)
+    assert producer.values == [b"0"]
+
+
+def test_i2_the_queue_is_emptied_behind_what_was_being_sent(rig: tuple[ProducerThread, FakeProducer]) -> None:
+    thread, producer = rig
+    purged: list[int] = []
+    producer.purge = lambda **_: purged.append(len(producer.sent))  # type: ignore[attr-defined]
+    for ordinal in range(3):
+        thread.send(ordinal, record(f"{ordinal}"), 0)
+    stopping = threading.Thread(target=thread.stop)
+    produce = producer.produce
+
+    def slow(*args: Any, **more: Any) -> None:
+        if not stopping.ident:
+            stopping.start()
+            stopping.join(0.05)  # as long as a stop takes that does not wait
+        produce(*args, **more)
+
+    producer.produce = slow  # type: ignore[method-assign]
+    producer.answer(0)
+    stopping.join()
+    assert purged == [3]
