@@ -6,7 +6,8 @@ what is due. What it is not: the decisions (`state_copy`), or the way of message
 of its own namespace, `GIVE_BACK_SECONDS` at most.
 
 Order, by which a kill at any instant loses no state: a session is noted as due before its first message of a hold is handed on; its state
-is read; its messages are settled; the state is set at the target; the session is noted as copied.
+is read; its messages are settled; where none was copied before, its digest is noted as tried; the state is set at the target; the session
+is noted as copied.
 
 Invariants:
     I1. Nothing here fails the source: what goes wrong is told in `note`, and tried again.
@@ -26,7 +27,7 @@ from isthmus.bridge.port import Noted
 from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
-from isthmus.connectors.servicebus.port.session.state_copy import Copied, StateCopies
+from isthmus.connectors.servicebus.port.session.state_copy import Copied, StateCopies, digest_of
 from isthmus.connectors.servicebus.port.session.state_link import StateLink, reads, start_get, state_in
 from isthmus.connectors.servicebus.port.session.state_memory import StateMemory
 from isthmus.connectors.servicebus.port.session.state_target import StateTarget
@@ -142,7 +143,7 @@ class StateCopier:
             return
         self._of, self._to = client.namespace_id, None
         self._remember(partial(self._memory.open, client.namespace_id))
-        self._copies = StateCopies(self._memory.copied, self._memory.due)
+        self._copies = StateCopies(self._memory.copied, self._memory.due, self._memory.tried)
 
     def arrived(self, link: int, session_id: str) -> None:
         """A message of a session comes over a link that holds it; called before it is handed on."""
@@ -224,7 +225,7 @@ class StateCopier:
         stands = self._target.poll(now)
         for told, text in self._target.take():
             if text:
-                self._copies.failed(told.session_id, text, now)
+                self._copies.not_set(told, text, now)
             else:
                 self._note(self._copies.was_set(told))
         if not stands:
@@ -242,6 +243,8 @@ class StateCopier:
         self._look_for_changes(management, wall_ms, now)
         states, done = self._copies.to_set(self._target.room, now)
         for state in states:
+            if state.is_first:  # a kill may come between the answer and its note
+                self._remember(partial(self._memory.note_tried, state.session_id, digest_of(state.state)))
             self._target.set(state, now)
         for each in done:
             self._note(each)

@@ -13,7 +13,8 @@ Invariants:
     I1. What was read last is set last: an older value is neither tried again nor ends what is due.
     I2. A state that equals what was copied last is not set again, so that one that an application has set at the target since is kept.
     I3. An empty state is set only where another one was copied before, and of a session of which none was copied one that the target has
-        already is kept: whoever lost what it knew overwrites nothing that an application has made of a state since.
+        already is kept: whoever lost what it knew overwrites nothing that an application has made of a state since. One that the route
+        may have set itself, in an attempt whose outcome nobody knows, is not kept.
     I4. At most one state of a session is being set; values that wait take about `WAITING_BYTES` at most.
 """
 
@@ -23,7 +24,7 @@ import enum
 import hashlib
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ WAITING_BYTES = 16 << 20
 # What has failed so often, within some 8 s, is told.
 TOLD_ATTEMPTS = 5
 
+_NONE_TRIED: Mapping[str, Collection[bytes]] = {}
+
 NOTHING = b""
 """The digest of no state."""
 
@@ -47,12 +50,15 @@ def digest_of(state: bytes | None) -> bytes:
 
 
 class StateToSet(NamedTuple):
-    """A state to set at the target; `number` names the attempt. `is_first`: only where the target has none."""
+    """A state to set at the target; `number` names the attempt. `is_first`: only where the target has none, or one of the digests `own`,
+    which the route has tried to set.
+    """
 
     session_id: str
     state: bytes | None
     number: int
     is_first: bool = False
+    own: frozenset[bytes] = frozenset()
 
 
 class Copied(NamedTuple):
@@ -94,10 +100,17 @@ class StateCopies:
     Args:
         copied: by session, the digest of what was copied last.
         due: sessions that are due.
+        tried: by session of which none was copied, the digests of states that the target was asked to take.
     """
 
-    def __init__(self, copied: Mapping[str, bytes], due: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        copied: Mapping[str, bytes],
+        due: Iterable[str] = (),
+        tried: Mapping[str, Collection[bytes]] = _NONE_TRIED,
+    ) -> None:
         self._copied = dict(copied)
+        self._tried = {name: set(digests) for name, digests in tried.items()}
         self._due = {each: _Session(each, _Phase.READ) for each in due}
         # Sessions that may have something to do now, in their order, and later: looked at when it is their turn.
         self._now: dict[_Session, None] = dict.fromkeys(self._due.values())
@@ -121,7 +134,12 @@ class StateCopies:
 
     def changed(self, session_id: str) -> bool:
         """Its state was set lately; whether it was not due before."""
-        if session_id in self._due:
+        due = self._due.get(session_id)
+        if due is not None:
+            if due.phase is _Phase.SET:  # perhaps since it was read; while it waits no later look may tell
+                self._forget_value(due)
+                due.phase = _Phase.READ
+                self._queue(due)
             return False
         session = self._due[session_id] = _Session(session_id, _Phase.READ)
         self._now[session] = None
@@ -161,6 +179,7 @@ class StateCopies:
         """The target has taken a state, or has one already that is kept (I3)."""
         session_id, digest = told.session_id, digest_of(told.state)
         self._setting.discard(session_id)
+        self._tried.pop(session_id, None)
         if digest == NOTHING:
             self._copied.pop(session_id, None)
         else:
@@ -173,9 +192,15 @@ class StateCopies:
             self._queue(session)
         return Copied(session_id, digest, is_due=session is not None)
 
+    def not_set(self, told: StateToSet, text: str, now: float) -> None:
+        """The target has not taken a state, as far as is known; what was read last is tried again."""
+        self._setting.discard(told.session_id)
+        session = self._due.get(told.session_id)
+        if session is not None and not session.is_reading:  # else another value is on its way
+            self.failed(told.session_id, text, now)
+
     def failed(self, session_id: str, text: str, now: float) -> None:
-        """What was under way for a session came to nothing; it is tried again."""
-        self._setting.discard(session_id)
+        """A state could not be read, or set; it is tried again. One that is being set still is."""
         session = self._due.get(session_id)
         if session is None:
             return
@@ -209,6 +234,7 @@ class StateCopies:
     def forget_copied(self) -> None:
         """Source or target is another namespace than before: nothing was copied."""
         self._copied.clear()
+        self._tried.clear()
 
     # ---- what to do
 
@@ -234,7 +260,8 @@ class StateCopies:
             if session.phase is not _Phase.SET or session.session_id in self._setting:
                 continue
             copied = self._copied.get(session.session_id, NOTHING)
-            if digest_of(session.state) == copied:
+            digest, tried = digest_of(session.state), self._tried.get(session.session_id, ())
+            if digest == copied and not tried:
                 self._end(session)
                 done.append(Copied(session.session_id, copied, is_due=False))
                 continue
@@ -243,7 +270,10 @@ class StateCopies:
             session.number = self._last_number
             self._setting.add(session.session_id)
             is_first = copied == NOTHING
-            found.append(StateToSet(session.session_id, session.state, session.number, is_first))
+            told = StateToSet(session.session_id, session.state, session.number, is_first, frozenset(tried))
+            found.append(told)
+            if is_first:
+                self._tried.setdefault(session.session_id, set()).add(digest)
         return found, done
 
     def deadline(self) -> float:

@@ -11,10 +11,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from isthmus.connectors.servicebus.port.end import MarkedReceiver
+from isthmus.connectors.servicebus.port.session.state_copy import digest_of
 from isthmus.errors import IsthmusError, LockLostError, OperationTimeoutError
 from isthmus.transport import Client, Management, Reply
 
@@ -36,8 +37,8 @@ def reads(session_id: str) -> Ask:
     return lambda node, before: start_get(node, session_id) if before is None else None
 
 
-def sets(session_id: str, state: bytes | None, *, is_first: bool) -> Ask:
-    """Sets the state of a session; None, or an empty one, for no state. `is_first`: only where it has none."""
+def sets(session_id: str, state: bytes | None, *, is_first: bool, own: Collection[bytes] = ()) -> Ask:
+    """Sets the state of a session; None, or an empty one, for no state. `is_first`: only where it has none, or one of the digests `own`."""
     step = 0 if is_first else 1
 
     def ask(node: Management, before: Reply | None) -> Reply | None:
@@ -45,7 +46,8 @@ def sets(session_id: str, state: bytes | None, *, is_first: bool) -> Ask:
         step += 1
         if step == 1:
             return start_get(node, session_id)
-        if step == 2 and (before is None or state_in(before) is None):
+        found = None if before is None else state_in(before)
+        if step == 2 and (found is None or digest_of(found) in own):
             return node.start("set-session-state", {"session-id": session_id, "session-state": state or None})
         return None
 

@@ -8,6 +8,7 @@ and no states. What it is not: the decisions (`state_copy`).
 | `["of", SOURCE]` | the identity of the source's namespace, which what follows is about |
 | `["to", TARGET]` | the identity of the target's namespace; where it was another one before, nothing was copied to it and nothing looked at |
 | `["due", SESSION]` | the state of the session may differ from what was copied |
+| `["tried", SESSION, DIGEST]` | the target was asked to take this; nothing was copied of the session before |
 | `["copied", SESSION, DIGEST]` | this was copied last, and the session is not due; an empty digest: no state |
 | `["looked", MILLISECONDS]` | states that were set before that wall time have been seen |
 
@@ -46,6 +47,7 @@ class StateMemory:
     Attributes:
         copied: by session, the digest of what was copied last; not of those without a state.
         due: sessions that are due.
+        tried: by session, the digests of what the target was asked to take since, where nothing was copied before.
         looked_ms: states that were set before that wall time have been seen; 0: none.
     """
 
@@ -58,6 +60,7 @@ class StateMemory:
         self._is_mine = False
         self.copied: dict[str, bytes] = {}
         self.due: dict[str, None] = {}
+        self.tried: dict[str, set[bytes]] = {}
         self.looked_ms = 0
 
     def open(self, source: str) -> None:
@@ -98,6 +101,10 @@ class StateMemory:
         """A session is due."""
         self._append(["due", session_id])
 
+    def note_tried(self, session_id: str, digest: bytes) -> None:
+        """The target is asked to take a state of a session of which none was copied."""
+        self._append(["tried", session_id, digest.hex()])
+
     def note_copied(self, session_id: str, digest: bytes, *, is_due: bool) -> None:
         """What was copied last; whether the session is due all the same."""
         self._append(["copied", session_id, digest.hex()])
@@ -125,13 +132,17 @@ class StateMemory:
         elif kind == "to":
             if self._to not in (None, str(line[1])):
                 self.copied.clear()
+                self.tried.clear()
                 self.looked_ms = 0
             self._to = str(line[1])
         elif kind == "due":
             self.due[str(line[1])] = None
+        elif kind == "tried":
+            self.tried.setdefault(str(line[1]), set()).add(bytes.fromhex(line[2]))
         elif kind == "copied":
             session_id, digest = str(line[1]), bytes.fromhex(line[2])
             self.due.pop(session_id, None)
+            self.tried.pop(session_id, None)
             if digest:
                 self.copied[session_id] = digest
             else:
@@ -144,7 +155,7 @@ class StateMemory:
         self._lines += 1
         text = _text(line)
         try:
-            is_long = self._lines > max(FEW_LINES, 4 * (len(self.copied) + len(self.due)))
+            is_long = self._lines > max(FEW_LINES, 4 * (len(self.copied) + len(self.due) + len(self.tried)))
             if is_long or self._descriptor < 0 or os.write(self._descriptor, text) < len(text):
                 self._rewrite()
         except OSError as error:
@@ -155,6 +166,7 @@ class StateMemory:
         lines: list[list[Any]] = [["of", self._of], *([] if self._to is None else [["to", self._to]])]
         lines += [["copied", name, digest.hex()] for name, digest in self.copied.items()]
         lines += [["due", name] for name in self.due]
+        lines += [["tried", name, each.hex()] for name, digests in self.tried.items() for each in digests]
         lines += [["looked", self.looked_ms]] if self.looked_ms else []
         self.close()
         write_file(self._path, b"".join(map(_text, lines)))
@@ -164,6 +176,7 @@ class StateMemory:
     def _clear(self) -> None:
         self.copied.clear()
         self.due.clear()
+        self.tried.clear()
         self.looked_ms, self._lines, self._is_mine, self._to = 0, 0, False, None
 
     def _error(self, error: OSError) -> StoreError:

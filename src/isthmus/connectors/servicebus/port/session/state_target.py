@@ -91,7 +91,7 @@ class StateTarget(End):
         client = self.client
         assert client is not None
         try:
-            ask = sets(told.session_id, told.state, is_first=told.is_first)
+            ask = sets(told.session_id, told.state, is_first=told.is_first, own=told.own)
             self._links[told] = StateLink(told.session_id, ask, self.mark, client, self.path, now)
         except IsthmusError as error:
             self._done.append(SetState(told, str(error)))

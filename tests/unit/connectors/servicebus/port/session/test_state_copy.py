@@ -99,9 +99,56 @@ def test_an_older_value_that_failed_gives_way_i1() -> None:
     read(copies, "s", b"a")
     (old,) = to_set(copies)
     read(copies, "s", b"b")
-    copies.failed("s", "held", 0.0)
+    copies.not_set(old, "held", 0.0)
     (new,) = to_set(copies, 100.0)
     assert (old.state, new.state) == (b"a", b"b")
+
+
+def test_an_older_value_that_failed_lets_nobody_read_the_session_twice() -> None:
+    copies = StateCopies({})
+    read(copies, "s", b"a")
+    (old,) = to_set(copies)
+    copies.held("s")
+    copies.lost("s")
+    assert copies.to_read(10, 0.0) == ["s"]
+    copies.not_set(old, "held", 0.0)
+    assert copies.to_read(10, 100.0) == []  # the link that reads it is there still
+    copies.read("s", b"b", 100.0)
+    assert [each.state for each in to_set(copies, 100.0)] == [b"b"]
+
+
+def test_while_an_older_value_is_being_set_no_other_is_though_a_look_failed_i4() -> None:
+    copies = StateCopies({})
+    read(copies, "s", b"a")
+    (old,) = to_set(copies)
+    copies.held("s")
+    copies.lost("s")
+    assert copies.to_read(10, 0.0) == ["s"]
+    copies.failed("s", "another receiver holds it at the source", 0.0)
+    assert copies.to_read(10, 100.0) == ["s"]
+    copies.read("s", b"b", 100.0)
+    assert to_set(copies, 200.0) == []
+    copies.was_set(old)
+    assert [each.state for each in to_set(copies, 300.0)] == [b"b"]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_first_state_that_was_perhaps_set_is_followed_by_the_next_i3(is_killed: bool) -> None:
+    copies = StateCopies({})
+    read(copies, "s", b"a")
+    (first,) = to_set(copies)
+    assert (first.is_first, first.own) == (True, frozenset())
+    copies.target_lost()
+    if is_killed:
+        copies = StateCopies({}, ["s"], {"s": {A}})
+    read(copies, "s", b"b")
+    (told,) = to_set(copies)
+    assert (told.state, told.is_first, told.own) == (b"b", True, {A})
+    copies.target_lost()
+    read(copies, "s", None)
+    (told,) = to_set(copies)
+    assert (told.state, told.is_first, told.own) == (None, True, {A, B})
+    assert copies.was_set(told) == Copied("s", NOTHING, is_due=False)
 
 
 def test_a_session_that_is_held_at_the_target_is_tried_later_each_time_and_told_once_it_lasts() -> None:
@@ -114,7 +161,7 @@ def test_a_session_that_is_held_at_the_target_is_tried_later_each_time_and_told_
         if attempt == 1:
             copies.was_set(told.pop())  # nothing else waits for it
         assert [each.session_id for each in told] == ["s"]
-        copies.failed("s", "another receiver holds it", now)
+        copies.not_set(told[0], "another receiver holds it", now)
         assert to_set(copies, now) == []
         assert bool(copies.note) == (attempt >= TOLD_ATTEMPTS)
         delays.append(copies.deadline() - now)
@@ -190,6 +237,18 @@ def test_changed_is_due_once() -> None:
     assert copies.left == "the state of session 's' is not copied yet"
 
 
+def test_a_state_that_changed_while_an_older_one_waits_for_the_target_is_read_again_i1() -> None:
+    copies = StateCopies({}, ["s"])
+    assert copies.to_read(10, 0.0) == ["s"]
+    copies.read("s", b"a", 0.0)
+    (old,) = to_set(copies)
+    copies.not_set(old, "another receiver holds it", 0.0)
+    assert not copies.changed("s")
+    assert copies.to_read(10, 100.0) == ["s"]
+    copies.read("s", b"b", 100.0)
+    assert [each.state for each in to_set(copies, 100.0)] == [b"b"]
+
+
 def test_many_large_states_are_read_when_it_is_their_turn_i4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_copy, "WAITING_BYTES", 10)
     copies = StateCopies({}, [str(number) for number in range(5)])
@@ -203,7 +262,7 @@ def test_many_large_states_are_read_when_it_is_their_turn_i4(monkeypatch: pytest
         states, _ = copies.to_set(1, now)
         for each in states:
             if each.session_id == "0" and len(done) < 4:
-                copies.failed("0", "held", now)  # and it keeps no other from its turn
+                copies.not_set(each, "held", now)  # and it keeps no other from its turn
             else:
                 done.add(each.session_id)
                 copies.was_set(each)
@@ -213,7 +272,20 @@ def test_many_large_states_are_read_when_it_is_their_turn_i4(monkeypatch: pytest
 
 @st.composite
 def _steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
-    kinds = ["hold", "read", "settle", "lose", "set", "fail", "own", "source_lost", "target_lost", "change", "put"]
+    kinds = [
+        "hold",
+        "read",
+        "settle",
+        "lose",
+        "set",
+        "fail",
+        "own",
+        "source_lost",
+        "target_lost",
+        "change",
+        "put",
+        "kill",
+    ]
     return draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 2), st.integers(0, 2)), max_size=60))
 
 
@@ -225,6 +297,7 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
     source: dict[str, bytes | None] = dict.fromkeys(names)
     target: dict[str, bytes | None] = dict.fromkeys(names)
     remembered: dict[str, bytes] = {}
+    tried: dict[str, set[bytes]] = {}
     due: set[str] = set()
     copies = StateCopies({})
     held: set[str] = set()
@@ -234,9 +307,16 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
 
     def note(copied: Copied) -> None:
         remembered[copied.session_id] = copied.digest
+        tried.pop(copied.session_id, None)
         (due.add if copied.is_due else due.discard)(copied.session_id)
 
+    def take(told: StateToSet) -> None:
+        there = target[told.session_id]
+        if not told.is_first or there is None or digest_of(there) in told.own:
+            target[told.session_id] = told.state or None
+
     def step(kind: str, which: int, value: int) -> None:
+        nonlocal copies
         name = names[which]
         if kind == "hold" and name not in held | reading:
             held.add(name)
@@ -259,13 +339,17 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
                 reading.update(copies.to_read(3, now))
             else:
                 done = reading.pop()
-                if done in held or value == 0:
+                if done in held:  # its link was closed
+                    return
+                if value == 0:
                     copies.failed(done, "held", now)
                 else:
                     copies.read(done, source[done], now)
         elif kind in ("set", "fail"):
             if not setting:
                 states, done_now = copies.to_set(3, now)
+                for each in (each for each in states if each.is_first):
+                    tried.setdefault(each.session_id, set()).add(digest_of(each.state))
                 setting.extend(states)
                 assert len({each.session_id for each in setting}) == len(setting)  # I4
                 for each in done_now:
@@ -273,19 +357,28 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
             else:
                 told = setting.pop(0)
                 if kind == "set":
-                    target[told.session_id] = told.state or None
+                    take(told)
                     note(copies.was_set(told))
                 else:
-                    copies.failed(told.session_id, "held", now)
+                    if value == 0:  # it timed out, and was set all the same
+                        take(told)
+                    copies.not_set(told, "held", now)
         elif kind == "source_lost":
             reading.clear()
             for gone in list(held):
                 copies.lost(gone)
             held.clear()
             copies.source_lost()
-        elif kind == "target_lost":
+        elif kind in ("target_lost", "kill"):
+            for told in setting[:value]:  # nobody knows what became of these
+                take(told)
             setting.clear()
             copies.target_lost()
+            if kind == "kill":
+                reading.clear()
+                held.clear()
+                known = {name: digest for name, digest in remembered.items() if digest}
+                copies = StateCopies(known, sorted(due), tried)
 
     for each in steps:
         now += 1.0

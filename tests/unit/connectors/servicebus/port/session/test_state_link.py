@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from isthmus.connectors.servicebus.port.session import state_link
+from isthmus.connectors.servicebus.port.session.state_copy import digest_of
 from isthmus.connectors.servicebus.port.session.state_link import LIMIT_SECONDS, StateLink, reads, sets, state_in
 from isthmus.errors import IsthmusError, LockLostError, OperationTimeoutError, ServerBusyError
 from isthmus.transport import Reply
@@ -110,6 +111,16 @@ def test_the_first_state_is_set_only_where_there_is_none(there: bytes | None, se
         played.node.answer()
         assert played.advance()
     assert played.link.error is None
+    assert played.operations == ["get-session-state", *(["set-session-state"] if sets_it else [])]
+
+
+@pytest.mark.parametrize(("there", "sets_it"), [(b"b", True), (b"c", False)])
+def test_a_first_state_follows_one_that_the_route_has_tried(there: bytes, sets_it: bool) -> None:
+    played = Played(sets("s", b"a", is_first=True, own={digest_of(b"b")}))
+    played.receiver.attached = True
+    assert not played.advance()
+    played.node.answer({"session-state": there})
+    assert played.advance() is not sets_it
     assert played.operations == ["get-session-state", *(["set-session-state"] if sets_it else [])]
 
 

@@ -40,6 +40,19 @@ def test_what_was_noted_is_there_after_a_restart(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_was_tried_is_there_until_something_was_copied(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    for name in ("s", "t"):
+        memory.note_due(name)
+        memory.note_tried(name, A)
+        memory.note_tried(name, digest_of(b"b"))
+    memory.note_copied("t", A, is_due=True)
+    for _ in range(2):  # read, and what was rewritten then
+        assert opened(path).tried == {"s": {A, digest_of(b"b")}}
+    assert opened(path, target="another").tried == {}
+
+
 def test_a_line_that_a_kill_left_incomplete_is_passed_over_i1(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     opened(path).note_due("s")
