@@ -87,6 +87,8 @@ class DivertingRoute:
         self._opening.discard(handle)
         if not self._opening and not self._has_failed:
             self._reports.ready(self.number)
+            if self._paused:  # one that opened before is away again: READY says that none is
+                self._tell_paused()
 
     def settle(self, handle: int, positions: Any) -> None:
         """The target of a handle has acknowledged these positions."""

@@ -128,6 +128,21 @@ def test_a_route_is_ready_when_all_of_its_entities_are_i1(bench: Bench) -> None:
     bench.reader.wait(lambda: bench.reader.ready() == [2, 1])
 
 
+def test_a_route_that_becomes_ready_while_one_of_its_entities_is_away_again_is_paused_i1(bench: Bench) -> None:
+    bench.system.silent.add("bad")
+    bench.reader.open(1, _route(), waits=False)
+    bench.reader.wait(lambda: any(each.name == "r" for each in bench.system.by_key.values()))
+    bench.system.silent.add("r")
+    bench.target("r").tell(Opened(0), Granted(10), Lost(AWAY))
+    bench.reader.wait(lambda: len(bench.reader.of(Kind.PAUSE)) == 1)
+    bench.target("bad").tell(Opened(0), Granted(10))
+    bench.reader.wait(lambda: bench.reader.ready() == [1])
+    bench.reader.wait(lambda: len(bench.reader.of(Kind.PAUSE)) == 2)
+    assert bench.reader.of(Kind.PAUSE)[0] == bench.reader.of(Kind.PAUSE)[1]
+    bench.target("r").tell(Opened(0), Granted(10))
+    bench.reader.wait(lambda: len(bench.reader.of(Kind.RESUME)) == 1)
+
+
 def test_a_divert_target_that_is_away_pauses_the_route_and_is_named_i1(bench: Bench) -> None:
     bench.reader.open(1, _route())
     bench.system.silent.update({"r", "bad"})

@@ -6,8 +6,7 @@ what is due. What it is not: the decisions (`state_copy`), or the way of message
 of its own namespace, `GIVE_BACK_SECONDS` at most.
 
 Order, by which a kill at any instant loses no state: a session is noted as due before its first message of a hold is handed on; its state
-is read; its messages are settled; where none was copied before, its digest is noted as tried; the state is set at the target; the session
-is noted as copied.
+is read; its messages are settled; a first state is noted as tried; the state is set at the target; the session is noted as copied.
 
 Invariants:
     I1. Nothing here fails the source: what goes wrong is told in `note`, and tried again.
