@@ -197,10 +197,9 @@ class Delivery:
         recovery = self._recovery
         if recovery.is_active:
             recovery.took(now)
+        recovery.end_search()
         if recovery.probe is not None:
             recovery.probe = None
-            recovery.is_searching = False
-            recovery.candidates.clear()
             recovery.hurry()
         else:
             self._link.grow(deliveries)
@@ -217,6 +216,8 @@ class Delivery:
         if was_probe:
             recovery.probe = None
         if refusal.kind is RefusalKind.MESSAGE and size == 1 and not is_blocking:
+            if index == self._outbox.front:
+                recovery.end_search()
             self._set_aside(index, refusal, str(refusal), effects)
             recovery.took(now)
             return
@@ -249,8 +250,7 @@ class Delivery:
                 others_refused = all(map(self._refusals.is_refused, recovery.candidates))
                 for_itself = others_refused and self._refusals.has_been_passed(index)
             if for_itself:
-                recovery.is_searching = False
-                recovery.candidates.clear()
+                recovery.end_search()
                 history = self._refusals.history(index, now)
                 self._again.remove(index, index + 1)
                 self._set_aside(index, refusal, f"{refusal} ({history})", effects)

@@ -105,6 +105,11 @@ class Recovery:
         if self.is_searching and not self.candidates and unsent < end:
             self.candidates.append(unsent)
 
+    def end_search(self) -> None:
+        """Another was accepted, or the message at the front is done with: nothing is to be tried ahead of what is sent again."""
+        self.is_searching = False
+        self.candidates.clear()
+
     def lost(self, now: float, trouble: Refusal) -> None:
         """The connection is gone."""
         self.begin(now, trouble)

@@ -363,6 +363,23 @@ def test_of_many_refused_in_a_row_all_in_hand_are_tried_before_the_route_fails()
     assert (made.failed, sorted(made.disposed), made.stored) == (None, list(range(60)), [60, 61])
 
 
+@pytest.mark.parametrize("later", [ODD, BAD])
+def test_nothing_is_tried_ahead_once_the_refused_one_in_front_is_done_with_i2(later: Refusal) -> None:
+    """It was for the sake of that one that what was never sent might overtake what is sent again."""
+    made = bench(lambda number, now: ODD if now < 12.0 else BAD if number == 0 and later is BAD else None)
+    made.hand_over(10)
+    made.pass_time(11.99)
+    assert (made.stored, made.disposed) == ([], {})
+    made.now = 20.0
+    made.tell(Tick())
+    assert made.wire[0][1] == [0]
+    made.answer()
+    made.hand_over(1)
+    made.pass_time(5.0)
+    assert list(made.disposed) == ([0] if later is BAD else [])
+    assert made.stored == list(range(later is BAD, 11))
+
+
 def test_a_target_that_is_busy_while_others_are_tried_ends_the_trying() -> None:
     made = bench(lambda number, now: ODD if now < 10.5 else BUSY if now < 20.0 else None)
     made.hand_over(1)
