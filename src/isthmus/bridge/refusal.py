@@ -6,7 +6,7 @@ took others meanwhile. What it is not: the sending again (`delivery`).
 A message is refused for itself when it has been refused for `set_aside_seconds` and its target has accepted another message
 between its last two refusals. Both conditions are needed: a target that refuses everything says nothing about a message. Where
 there is no other message that could be tried and has not been refused as well, it is enough that one that was sent behind it has
-been accepted.
+been accepted. Where few messages come (`needs_others` False) none is needed.
 
 Invariants:
     I1. A message is found to be refused for itself only by refusals of the kinds MESSAGE and UNCLEAR: a target that is busy,
@@ -59,11 +59,12 @@ class RefusalAccount:
 
     Args:
         set_aside_seconds: how long a message is refused before it may be found to be refused for itself.
-
+        needs_others: whether another message has to be accepted meanwhile.
     """
 
-    def __init__(self, set_aside_seconds: float) -> None:
+    def __init__(self, set_aside_seconds: float, *, needs_others: bool = True) -> None:
         self._set_aside_seconds = set_aside_seconds
+        self._needs_others = needs_others
         self._accepted = 0  # deliveries
         self._highest = -1  # the last message that the target accepted
         self._records: dict[int, _Record] = {}
@@ -83,7 +84,7 @@ class RefusalAccount:
             return False, False
         self._records[index] = _Record(record.since, self._accepted, record.attempts + 1)
         old = now - record.since >= self._set_aside_seconds
-        others = self._accepted > record.accepted
+        others = self._accepted > record.accepted or not self._needs_others
         return old and others, old and not others
 
     def is_refused(self, index: int) -> bool:
@@ -107,7 +108,8 @@ class RefusalAccount:
     def history(self, index: int, now: float) -> str:
         """How often and for how long a message has been refused."""
         record = self._records[index]
-        return f"refused {record.attempts} times in {now - record.since:.0f} s while other messages were accepted"
+        others = " while other messages were accepted" if self._needs_others else ""
+        return f"refused {record.attempts} times in {now - record.since:.0f} s{others}"
 
     def forget(self, start: int, stop: int) -> None:
         """Messages start up to stop are done with."""

@@ -62,7 +62,7 @@ class Delivery:
         # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
         most = 1 if self.settings.is_strict else self.settings.window
         self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else most, most)
-        self._refusals = RefusalAccount(self.settings.set_aside_seconds)
+        self._refusals = RefusalAccount(self.settings.set_aside_seconds, needs_others=not self.settings.is_quiet)
         self._recovery = Recovery(self.settings.delay_seconds)
         self._envelopes = EnvelopeChoice(self.settings)
         self._next = 0  # the first message that was never sent

@@ -28,6 +28,7 @@ class DeliverySettings:
         is_strict: whether the order also holds across refusals: one delivery is in flight at a time, with as many messages as one takes,
             and no message is tried ahead of one that was refused.
         block_refused: whether a message that is refused for itself blocks its route; otherwise it is set aside.
+        is_quiet: whether few messages come: one that has been refused for so long is set aside though there was no other to compare with.
         set_aside_seconds: how long a message is refused before it is set aside.
         timeout_seconds: how long the target may take nothing while something has to be sent again.
         delay_seconds: how long to wait before attempt n, from 0.
@@ -39,6 +40,7 @@ class DeliverySettings:
     overhead_bytes: int = 8
     is_strict: bool = False
     block_refused: bool = False
+    is_quiet: bool = False
     set_aside_seconds: float = 10.0
     timeout_seconds: float = 30.0
     delay_seconds: Callable[[int], float] = lambda attempt: min(5.0, 0.1 * 2.0 ** min(attempt, 16))

@@ -285,6 +285,27 @@ def test_where_refusals_block_nothing_overtakes_the_first_message_of_a_machine()
     assert made.stored == list(range(5000))
 
 
+def test_where_few_messages_come_one_is_set_aside_though_there_is_no_other() -> None:
+    """E.g. of an entity that messages are diverted to; else its route would begin again every half minute."""
+    made = bench(lambda number, now: ODD if number == 0 else None, is_quiet=True)
+    made.hand_over(1)
+    made.pass_time(9.5)
+    assert made.disposed == {}
+    made.pass_time(2.5)
+    assert list(made.disposed) == [0]
+    assert made.disposed[0].description.endswith("s)")
+    assert "other messages" not in made.disposed[0].description
+    assert made.failed is None
+    busy = bench(lambda number, now: BUSY, is_quiet=True)
+    busy.hand_over(1)
+    busy.pass_time(20)
+    assert busy.disposed == {}, "a target that is busy says nothing about a message"
+    lone = bench(lambda number, now: ODD)
+    lone.hand_over(1)
+    lone.pass_time(20)
+    assert lone.disposed == {}
+
+
 def test_a_message_that_passes_late_is_not_set_aside() -> None:
     made = bench(lambda number, now: ODD if number == 0 and now < 10.2 else None)
     made.hand_over(1)

@@ -92,7 +92,7 @@ class TargetHandle:
         target: its target, not open yet.
         reports: whom to tell.
         now: monotonic seconds.
-        where: what errors call the target; empty: as the route does.
+        divert: what errors call the target, where it is an entity that messages are diverted to; empty: it is the route's target.
 
     Attributes:
         clock_offset_ms: the wall time of the source's system minus monotonic time; None while the reader has not told it.
@@ -102,11 +102,11 @@ class TargetHandle:
     """
 
     def __init__(
-        self, number: int, spec: RouteSpec, target: Target, reports: Reports, now: float, where: str = ""
+        self, number: int, spec: RouteSpec, target: Target, reports: Reports, now: float, divert: str = ""
     ) -> None:
         self.number = number
         self.spec = spec
-        self._where = where or spec.target.alias or f"'{spec.name}'"
+        self._where = divert or spec.target.alias or f"'{spec.name}'"
         self.clock_offset_ms: int | None = None
         self.has_failed = False
         self.due = math.inf
@@ -114,7 +114,8 @@ class TargetHandle:
             DeliverySettings(
                 window=spec.in_flight,
                 envelope_messages=spec.envelope_messages,
-                is_strict=spec.is_strict,
+                is_strict=spec.is_strict and not divert,  # order is promised at the target
+                is_quiet=bool(divert),
                 block_refused=spec.block_refused,
                 timeout_seconds=spec.target_seconds,
                 delay_seconds=_delay_seconds,

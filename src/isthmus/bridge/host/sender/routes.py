@@ -83,8 +83,8 @@ class SenderRoutes:
             return
         route = DivertingRoute(number, spec.diverted_from, names, self._reports) if names else None
         for key, each in specs.items():
-            where = f"{each.target.alias}: divert target {names[key]}" if key in names else ""
-            self._handles[key] = TargetHandle(key, each, targets[key], route or self._reports, now, where)
+            divert = f"{each.target.alias}: divert target {names[key]}" if key in names else ""
+            self._handles[key] = TargetHandle(key, each, targets[key], route or self._reports, now, divert)
             if route is not None:
                 self._diverting[key] = route
             if spec.claim:

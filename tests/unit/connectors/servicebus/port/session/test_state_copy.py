@@ -143,11 +143,11 @@ def test_a_first_state_that_was_perhaps_set_is_followed_by_the_next_i3(is_killed
         copies = StateCopies({}, ["s"], {"s": {A}})
     read(copies, "s", b"b")
     (told,) = to_set(copies)
-    assert (told.state, told.is_first, told.own) == (b"b", True, {A})
+    assert (told.state, told.is_first, told.own) == (b"b", True, frozenset({A}))
     copies.target_lost()
     read(copies, "s", None)
     (told,) = to_set(copies)
-    assert (told.state, told.is_first, told.own) == (None, True, {A, B})
+    assert (told.state, told.is_first, told.own) == (None, True, frozenset({A, B}))
     assert copies.was_set(told) == Copied("s", NOTHING, is_due=False)
 
 
@@ -348,8 +348,8 @@ def test_whatever_happens_the_target_has_the_last_state_in_the_end_i1(steps: lis
         elif kind in ("set", "fail"):
             if not setting:
                 states, done_now = copies.to_set(3, now)
-                for each in (each for each in states if each.is_first):
-                    tried.setdefault(each.session_id, set()).add(digest_of(each.state))
+                for first in (state for state in states if state.is_first):
+                    tried.setdefault(first.session_id, set()).add(digest_of(first.state))
                 setting.extend(states)
                 assert len({each.session_id for each in setting}) == len(setting)  # I4
                 for each in done_now:
