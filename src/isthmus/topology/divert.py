@@ -91,6 +91,12 @@ def _check(task: Task, divert: DivertTo, place: Place, federation: Federation, d
     if kind.is_log and not divert.is_topic:
         document.fault(place, f"divert_to: {divert.alias} is a log, which has no queues", "write topic: NAME")
     check_own_name(divert.entity, place, document)
+    if divert.is_topic and not kind.is_log:
+        document.warn(
+            place,
+            f"divert_to: {divert.name} is a topic, which keeps what its subscriptions take: what is diverted before it has one is gone",
+            "see that it has a subscription between isthmus apply and isthmus run, or write queue: NAME",
+        )
     for route in PATTERNS[task.pattern].routes(task):
         sources = {route.source.entity.partition("/")[0], route.source.entity, route.entered}
         if _is_at(divert, route.source.alias, *sources):

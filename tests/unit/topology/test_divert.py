@@ -145,6 +145,12 @@ def test_lint_warns_of_what_is_diverted_in_the_clear() -> None:
     ]
 
 
+def test_lint_warns_of_a_topic_which_keeps_what_its_subscriptions_take() -> None:
+    for end, count in (("topic: bad", 1), ("queue: bad", 0)):
+        found = [each for each in warnings(HEAD + TASK % ("", STEP % ("ops", end))) if "subscriptions" in each.message]
+        assert len(found) == count, found
+
+
 @pytest.mark.parametrize("pattern", [name for name in PATTERNS if name != "chain"])
 def test_steps_with_on_failure_of_tasks_of_every_pattern_can_divert(pattern: str) -> None:
     tasks = {
