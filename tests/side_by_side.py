@@ -37,6 +37,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_streams.py",
         "tests/spark/test_all_active.py",
         "tests/spark/test_windows.py",
+        "tests/spark/test_divert.py",
         "tests/spark/test_patterns.py",
         "tests/spark/test_tutorial.py",
         "tests/spark/test_first_hour.py",
@@ -65,6 +66,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
 SERVER_CHAINS: Mapping[str, tuple[str, ...]] = {
     "servers": (
         "tests/interop/test_conformance.py",
+        "tests/interop/test_conformance_compression.py",
         "tests/interop/test_conformance_eventgrid.py",
         "tests/interop/test_conformance_eventhubs.py",
         "tests/interop/test_conformance_queuestorage.py",
