@@ -349,6 +349,7 @@ def test_verify_ends_with_3_where_it_cannot_tell(
     shown = capsys.readouterr().out
     assert "read jfk: flights/Subscriptions/consumers, 1 message, 1 earlier one is gone" in shown
     assert "applications consume it" in shown
+    assert "cannot tell: 1 consumed: the copy may have been taken out" in shown
 
 
 def test_verify_of_a_namespace_that_is_away_cannot_tell(

@@ -118,7 +118,7 @@ def _told(task: str, error: IsthmusError, subscription: str) -> str:
 
 
 def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
-    from isthmus.replication.verification.count import Verdict
+    from isthmus.replication.verification.count import COUNTS, Verdict
 
     console = Console(soft_wrap=True)
     for result in told:
@@ -129,6 +129,10 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
             console.print(_reading(reading), style="dim", highlight=False)
         for doubt in result["doubts"]:
             console.print(f"cannot tell: {doubt}", style="yellow", highlight=False)
+        for count in COUNTS:
+            if count.verdict is Verdict.UNCLEAR and result[count.name]:
+                text = f"cannot tell: {result[count.name]:,} {count.name}: {count.meaning}"
+                console.print(text, style="yellow", highlight=False)
     if any(reading["shared"] and reading["doubt"] for result in told for reading in result["read"]):
         console.print(
             "write audit: 1d in the task and apply it: verify then reads what no application consumes", style="dim"
