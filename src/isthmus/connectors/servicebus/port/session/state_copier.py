@@ -238,8 +238,8 @@ class StateCopier:
             if hold.is_read and not hold.is_done and not unsettled_of(link):
                 hold.is_done = True
                 self._copies.settled(hold.session_id)
+        self._look_for_changes(management, wall_ms, now)  # before the reading: nothing else would wake the loop for it
         self._read_others(client, management, now)
-        self._look_for_changes(management, wall_ms, now)
         states, done = self._copies.to_set(self._target.room, now)
         for state in states:
             if state.is_first:  # a kill may come between the answer and its note
@@ -247,6 +247,7 @@ class StateCopier:
             self._target.set(state, now)
         for each in done:
             self._note(each)
+            self._mark()  # there may be room now to read others
 
     def deadline(self, now: float) -> float:
         """When there is something to do though nothing came."""
@@ -277,10 +278,8 @@ class StateCopier:
         return self._news(self.left)
 
     def _news(self, text: str) -> list[Noted]:
-        if text == self._told:
-            return []
-        self._told = text
-        return [Noted(text)]
+        before, self._told = self._told, text
+        return [] if text == before else [Noted(text)]
 
     @property
     def left(self) -> str:
