@@ -65,4 +65,4 @@ def run(
     if found.failed:
         raise typer.Exit(1)
     if yes and name not in federation.tasks:
-        PauseFile(state_folder(file)).resume(name)  # lest a task that is given its name begins paused
+        PauseFile(state_folder(file)).resume(name)  # else a new task of its name would begin paused

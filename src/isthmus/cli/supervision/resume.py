@@ -22,7 +22,10 @@ def run(
     task: Annotated[str, typer.Argument(help="The task.", autocompletion=tasks)],
     state: State = None,
 ) -> None:
-    """Let a task continue that `isthmus pause` has paused; also one that the file has no more, lest one of its name begins paused."""
+    """Let a task continue that `isthmus pause` has paused.
+
+    A task that is no longer in the file is resumed, too: otherwise a new task of its name would begin paused.
+    """
     from isthmus.supervisor.pause import PauseFile
     from isthmus.supervisor.status import read_status
 

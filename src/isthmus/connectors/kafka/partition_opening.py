@@ -5,7 +5,7 @@ several threads.
 Specification: Apache Kafka documentation, `enable.idempotence`; librdkafka documentation ("Idempotent Producer").
 
 Why. A broker that knows nothing of a producer takes its records from whatever sequence number they begin with. Where it refuses the first
-batch, since the partition has no leader for a moment, and takes the second, which was sent behind it, librdkafka takes the first for
+batch, since the partition has no leader for a moment, and takes the second, which was sent behind it, librdkafka counts the first as
 acknowledged: a later one was. The record is lost, and reported as stored (librdkafka 2.16, Kafka 4; in the open as issue 921 of
 confluent-kafka-go). Once a record of this producer is stored the broker refuses what is out of sequence.
 

@@ -223,7 +223,7 @@ class ProducerThread(threading.Thread):
 
 
 def _unnamed(message: Any) -> Refusal:
-    """What is known of a record that librdkafka takes for stored because a later one was."""
+    """What is known of a record that librdkafka reports as stored because a later one was."""
     text = f"topic '{message.topic()}', partition {message.partition()}: the cluster stored a later record, and named no offset of this one"
     return Refusal(RefusalKind.UNKNOWN, "", text)
 

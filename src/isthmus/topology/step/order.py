@@ -70,7 +70,7 @@ def _loses_original(before: Sequence[StepDeclaration], behind: Sequence[StepDecl
 
 def changed_before_divert(steps: Sequence[StepDeclaration]) -> StepDeclaration | None:
     """A step that diverts messages which were changed before DataFrame steps; None where none does. Behind a step that looks at several
-    messages a message is received anew, from the spool.
+    messages a message is received again, from the spool.
     """
     parted = next((at for at, step in enumerate(steps) if step.kind in SHUFFLING), None)
     if parted is None:

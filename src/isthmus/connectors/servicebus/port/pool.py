@@ -70,7 +70,7 @@ class ConnectionPool:
         return connection
 
     def hold(self, place: Hashable, until: float) -> None:
-        """A peer may hold messages until then for a connection that it takes for open."""
+        """A peer may hold messages until then for a connection whose end it has not noticed."""
         self._held_until[place] = max(until, self.held_until(place))
 
     def held_until(self, place: Hashable) -> float:

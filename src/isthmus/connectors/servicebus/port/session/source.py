@@ -244,7 +244,7 @@ class SessionSource(End):
         belong = self._present.belong(sequences) if self._present is not None else True
         if belong is True:
             return [(first_id, (sequences, payloads))]
-        # Its next message is a later one: it is given back, and others are asked for a little later, lest it comes again at once.
+        # Its next message is a later one: it is given back, and others are asked for a little later, so that it does not come again at once.
         if link.held is not None and not link.held.is_leaving:
             link.held.is_leaving = True
             link.receiver.drain()
