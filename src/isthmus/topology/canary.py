@@ -19,12 +19,12 @@ from dataclasses import replace
 
 from isthmus.message.name import CANARY, ORIGIN
 from isthmus.rules import DictView, FilterError, RuleSyntaxError, parse_filter
+from isthmus.topology.check.rule_check import check_filter
 from isthmus.topology.file.document import Document
 from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.model import Federation, Route, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.part.replication import check_subscription_name, replication_subscription
-from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import EntityState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.step.order import is_frame_step
 

@@ -15,6 +15,8 @@ from isthmus.rules import Filter
 from isthmus.rules.analysis.analysis import never_matches
 from isthmus.rules.syntax.tree import And
 from isthmus.topology.canary import check_canaries
+from isthmus.topology.check.session_state import check_session_states
+from isthmus.topology.check.start import check_start
 from isthmus.topology.divert import check_diverts
 from isthmus.topology.duplicate import keeps_keys
 from isthmus.topology.file.document import Document
@@ -28,9 +30,7 @@ from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAK
 from isthmus.topology.pattern.ordering import check_sessions
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.route import routes
-from isthmus.topology.session_state import check_session_states
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
-from isthmus.topology.start import check_start
 from isthmus.topology.step import may_set_aside, shuffles
 from isthmus.topology.step.order import legs
 

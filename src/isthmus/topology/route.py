@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from isthmus.topology.check.start import start_of
 from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.mailbox import rerouted
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.part.mixed_member import unmarked_only
-from isthmus.topology.start import start_of
 from isthmus.topology.step import StepDeclaration, changes, may_drop
 from isthmus.topology.step.divert import DivertTo, divert_of
 

@@ -19,7 +19,7 @@ from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
 from isthmus.errors import ConnectionLostError, EntityNotFoundError, InvalidArgumentError
 from isthmus.replication.verification import verify as verify_module
-from isthmus.replication.verification.hour import Times, hours_of
+from isthmus.replication.verification.hour.hour import Times, hours_of
 from isthmus.replication.verification.reading import Reading
 from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.supervisor import run as run_module

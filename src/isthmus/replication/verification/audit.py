@@ -38,7 +38,7 @@ from isthmus.connectors.system import TellsBegins
 from isthmus.replication.verification.audited import Audited, Selects
 from isthmus.replication.verification.confirmed import confirmed, entered_since
 from isthmus.replication.verification.detection import dropped_by_detection
-from isthmus.replication.verification.hour_reading import HourReading
+from isthmus.replication.verification.hour.reading import HourReading
 from isthmus.replication.verification.identity import Identity, Members, identify
 from isthmus.replication.verification.passage import (
     DEAD_LETTER,

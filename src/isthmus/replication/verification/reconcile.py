@@ -23,7 +23,7 @@ from typing import Any
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.replication.verification.count import COUNTS, Verdict, verdict_of
-from isthmus.replication.verification.hour import HourCounts, HourOf, counted, summed
+from isthmus.replication.verification.hour.hour import HourCounts, HourOf, counted, summed
 from isthmus.replication.verification.reading import Reading
 
 __all__ = ["Comparison", "Holding", "Reconciliation", "Undelivered", "compare", "reconcile"]

@@ -17,6 +17,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
+from isthmus.topology.check.rule_check import check_filter
 from isthmus.topology.file.document import Document, Values, suggest
 from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.model import (
@@ -38,7 +39,6 @@ from isthmus.topology.pattern.part.replication import FILTER, LOCK_DURATION, MAX
 from isthmus.topology.pattern.part.subscription import AUDIT, audited
 from isthmus.topology.pattern.transfer.setting import AUDIT_SETTING, SOURCE
 from isthmus.topology.pattern.transfer.transfer import TransferTask, emptied
-from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import GroupState, LogState, QueueState, SubscriptionState, TopicState, WantedState
 
 __all__ = ["Archive", "ArchiveTask"]

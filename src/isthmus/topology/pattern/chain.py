@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from isthmus.topology.check.rule_check import check_filter
 from isthmus.topology.file.document import Document, Place, Values
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, Task
-from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["Chain", "ChainTask", "Link"]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from isthmus.message.provenance import HOP_BUDGET
+from isthmus.topology.check.rule_check import check_action
 from isthmus.topology.file.document import Document, Place, Values
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef
@@ -25,7 +26,6 @@ from isthmus.topology.pattern.part.replication import FILTER, MARK, check_task_f
 from isthmus.topology.pattern.part.subscription import SUBSCRIPTIONS, read_subscriptions
 from isthmus.topology.pattern.transfer.setting import ACTION, AUDIT_SETTING, COMMON_TRANSFER, common_fields
 from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask, flow, places_of
-from isthmus.topology.rule_check import check_action
 
 __all__ = ["FanOut", "FanOutTask"]
 

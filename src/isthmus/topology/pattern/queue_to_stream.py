@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from isthmus.topology.check.rule_check import check_filter
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, LogOptions, NamespaceRef, Route, RouteOptions, Task
@@ -28,7 +29,6 @@ from isthmus.topology.pattern.part.log_end import (
     replication_subscription,
     source_subscription,
 )
-from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import LogState, QueueState, TopicState, WantedState
 
 __all__ = ["QueueToStream", "QueueToStreamTask"]

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.name import DEAD_LETTER_REASON, WHY_REASON
 from isthmus.rules.syntax.tree import Property, render
+from isthmus.topology.check.rule_check import check_filter
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.duration import INFINITE_MS
@@ -36,7 +37,6 @@ from isthmus.topology.pattern.part.replication import (
     replication_subscription,
 )
 from isthmus.topology.pattern.part.subscription import AUDIT, AUDIT_DURATION
-from isthmus.topology.rule_check import check_filter
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["Spillover", "SpilloverTask"]

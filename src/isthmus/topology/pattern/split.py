@@ -20,6 +20,7 @@ from typing import Any
 from isthmus.rules import Filter
 from isthmus.rules.analysis.contrary import not_true
 from isthmus.rules.syntax.tree import Predicate, render
+from isthmus.topology.check.rule_check import RULE_LIMIT, check_action, check_filter
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.file.document import Document, Place, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
@@ -29,7 +30,6 @@ from isthmus.topology.pattern.part.mark import default_mark, mark_filter
 from isthmus.topology.pattern.part.replication import MARK
 from isthmus.topology.pattern.transfer.setting import ACTION, AUDIT_SETTING, COMMON_TRANSFER, SOURCE, common_fields
 from isthmus.topology.pattern.transfer.transfer import Transfer, TransferPattern, TransferTask
-from isthmus.topology.rule_check import RULE_LIMIT, check_action, check_filter
 
 __all__ = ["Split", "SplitTask"]
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from isthmus.errors import InvalidArgumentError
+from isthmus.topology.check.start import Beginning, beginning, told_instead
 from isthmus.topology.duplicate import duplicate_notes, keeps_keys
 from isthmus.topology.graph.forwarding import long_walks, told_walk
 from isthmus.topology.model import Federation
@@ -36,7 +37,6 @@ from isthmus.topology.planning.queue import plan_queue
 from isthmus.topology.planning.topic import plan_topic
 from isthmus.topology.planning.wanted import contradictions, wanted
 from isthmus.topology.route import routes
-from isthmus.topology.start import Beginning, beginning, told_instead
 from isthmus.topology.state import EntityState, NamespaceState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["plan"]

@@ -7,11 +7,11 @@ from hashlib import sha1
 
 from isthmus.rules import RuleSyntaxError, parse_filter
 from isthmus.topology.canary import narrows, taking
+from isthmus.topology.check.rule_check import RULE_LIMIT
 from isthmus.topology.file.duration import INFINITE_MS, format_ms
 from isthmus.topology.pattern.part.subscription import AUDIT
 from isthmus.topology.planning.change import Action, Change, differences
 from isthmus.topology.planning.finding import OWN, Findings, fitted, settled
-from isthmus.topology.rule_check import RULE_LIMIT
 from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["plan_topic"]

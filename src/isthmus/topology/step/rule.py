@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from isthmus.topology.check.rule_check import check_action, check_filter
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
-from isthmus.topology.rule_check import check_action, check_filter
 from isthmus.topology.step.base import StepKind, on_failure
 
 __all__ = ["FilterStep", "SetStep"]

@@ -11,8 +11,8 @@ import pytest
 from isthmus.rules import DictView, parse_filter
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import Federation, NamespaceState, TopicState, plan, read, wanted
+from isthmus.topology.check.rule_check import RULE_LIMIT
 from isthmus.topology.planning.finding import OWN
-from isthmus.topology.rule_check import RULE_LIMIT
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n  t: "
 SPLIT = (

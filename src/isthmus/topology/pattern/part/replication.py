@@ -6,11 +6,11 @@ subscription, and the check of its name. What it is not: the rule on the mark (`
 
 from __future__ import annotations
 
+from isthmus.topology.check.rule_check import check_filter, check_joined
 from isthmus.topology.file.document import Document, Place
 from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.file.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting
 from isthmus.topology.pattern.part.mark import mark_action, mark_filter, unmarked_filter
-from isthmus.topology.rule_check import check_filter, check_joined
 from isthmus.topology.state import RuleState, SubscriptionState
 
 __all__ = [

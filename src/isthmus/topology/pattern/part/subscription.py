@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from isthmus.topology.check.rule_check import check_action, check_filter
 from isthmus.topology.file.document import Document, Place, Values
 from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
-from isthmus.topology.rule_check import check_action, check_filter
 from isthmus.topology.state import RuleState, SubscriptionState
 
 __all__ = [

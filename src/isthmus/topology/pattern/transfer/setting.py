@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from isthmus.topology.check.rule_check import check_action
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
@@ -20,7 +21,6 @@ from isthmus.topology.pattern.part.replication import FILTER, LOCK_DURATION, MAR
 from isthmus.topology.pattern.part.subscription import AUDIT_DURATION, audited
 from isthmus.topology.pattern.transfer.log import LOG_SETTINGS
 from isthmus.topology.pattern.transfer.plain import DEAD_LETTER_QUEUE
-from isthmus.topology.rule_check import check_action
 from isthmus.topology.state import SubscriptionState
 
 __all__ = [

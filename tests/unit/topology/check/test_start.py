@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from isthmus.topology import lint, plan, read
+from isthmus.topology.check.start import Beginning, beginning
 from isthmus.topology.linter import warnings
 from isthmus.topology.model import Federation
 from isthmus.topology.planning.log_planner import wanted_logs
 from isthmus.topology.planning.plain_planner import wanted_plain
 from isthmus.topology.planning.wanted import wanted
 from isthmus.topology.route import routes
-from isthmus.topology.start import Beginning, beginning
 from isthmus.topology.state import NamespaceState, SubscriptionState, TopicState
 
 FILE = """

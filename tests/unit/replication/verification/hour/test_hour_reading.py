@@ -15,7 +15,7 @@ from isthmus.message.name import HOP_PROPERTIES
 from isthmus.replication.verification import passage
 from isthmus.replication.verification.audit import audit
 from isthmus.replication.verification.count import COUNTS, Verdict
-from isthmus.replication.verification.hour import HOUR_MS, HourCounts
+from isthmus.replication.verification.hour.hour import HOUR_MS, HourCounts
 from isthmus.replication.verification.reconcile import Reconciliation
 from isthmus.topology.model import TABLE, Endpoint
 

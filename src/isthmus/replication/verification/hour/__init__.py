@@ -1,0 +1,1 @@
+"""The counts of a reconciliation by the hour."""
