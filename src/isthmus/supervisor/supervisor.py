@@ -23,7 +23,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.secret import scrub
@@ -34,35 +34,13 @@ from isthmus.supervisor.claim.view import Claims, ClaimState, ClaimView, NoClaim
 from isthmus.supervisor.condition import Condition, Phase
 from isthmus.supervisor.running_route import RunningRoute
 from isthmus.supervisor.settings import Settings
+from isthmus.supervisor.slot import Slot
 from isthmus.topology.model import Route
 from isthmus.transport.backoff import Backoff
 
 __all__ = ["ClaimState", "ClaimView", "Claims", "NoClaims", "RunningRoute", "Settings", "Supervisor"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A route and what runs for it."""
-
-    route: Route
-    condition: Condition
-    backoff: Backoff
-    running: RunningRoute | None = None
-    started_at: float = 0.0
-    due_at: float = 0.0
-    failures_in_a_row: int = 0
-    given_up: bool = False
-    unclaimed_since: float | None = None
-    is_faulty: bool = False
-    is_leaving: bool = False  # it finishes what it has begun, to be paused
-    leaving_since: float = 0.0  # without a message settled meanwhile
-    retry_seconds: float | None = None  # after which it begins again by itself, as last told
-    is_seen: bool = False  # what waits in its source is known
-    settled_at_failure: int = 0
-    failing_since: float = 0.0  # by itself, without a message settled meanwhile
-    is_noted: bool = False  # what its source wants to be known is in the log
 
 
 class Supervisor:
@@ -98,7 +76,7 @@ class Supervisor:
         self._claims: Claims = claims or NoClaims()
         self._backlog = backlog or (lambda _: None)
         self._slots = [
-            _Slot(
+            Slot(
                 route,
                 Condition(self.settings.stalled_after_seconds),
                 Backoff(self.settings.retry_first_seconds, self.settings.retry_limit_seconds),
@@ -147,7 +125,7 @@ class Supervisor:
                 else:
                     self._watch(slot, slot.running)
 
-    def _rests(self, slot: _Slot, since: str) -> bool:
+    def _rests(self, slot: Slot, since: str) -> bool:
         """Whether a route is paused, or on its way there; one that is resumed meanwhile leaves first, and then starts again."""
         running = slot.running
         if since and running is not None and not slot.is_leaving:
@@ -169,7 +147,7 @@ class Supervisor:
             slot.backoff.reset()
         return bool(since)
 
-    def _leaves(self, slot: _Slot, running: RunningRoute) -> bool:
+    def _leaves(self, slot: Slot, running: RunningRoute) -> bool:
         """Whether what is under way is still being finished, as far as can be seen."""
         now, before = self.clock.monotonic(), slot.condition.counts.settled
         slot.condition.seen(now, running.sighting())
@@ -183,7 +161,7 @@ class Supervisor:
         )
         return False
 
-    def _look(self, slot: _Slot) -> None:
+    def _look(self, slot: Slot) -> None:
         slot.condition.canary = self._canary(slot.route, self.clock.monotonic())
         found = self._backlog(slot.route)
         if found is None and slot.is_seen:
@@ -193,7 +171,7 @@ class Supervisor:
             age_seconds = found.age_seconds(self.clock.wall_ms())
             slot.condition.stands(self.clock.monotonic(), found.waiting, age_seconds, are_ready=found.are_ready)
 
-    def _claimed(self, slot: _Slot) -> bool:
+    def _claimed(self, slot: Slot) -> bool:
         if not slot.route.is_claimed:
             return True
         view = self._claims.view(slot.route.task, slot.route.claim_alias)
@@ -219,7 +197,7 @@ class Supervisor:
             self._give_up_unclaimed(slot, view)
         return False
 
-    def _give_up_unclaimed(self, slot: _Slot, view: ClaimView) -> None:
+    def _give_up_unclaimed(self, slot: Slot, view: ClaimView) -> None:
         """A run with an end does not wait without limit for a namespace that is away, or for another run."""
         now = self.clock.monotonic()
         slot.unclaimed_since = now if slot.unclaimed_since is None else slot.unclaimed_since
@@ -229,7 +207,7 @@ class Supervisor:
             slot.given_up = True
             log.warning("route %s is given up: %s", slot.route.name, error)
 
-    def _start_if_due(self, slot: _Slot) -> None:
+    def _start_if_due(self, slot: Slot) -> None:
         now = self.clock.monotonic()
         if now < slot.due_at or self._starting(now) >= self.settings.starts_at_once:
             return
@@ -253,7 +231,7 @@ class Supervisor:
             for slot in self._slots
         )
 
-    def _watch(self, slot: _Slot, running: RunningRoute) -> None:
+    def _watch(self, slot: Slot, running: RunningRoute) -> None:
         active = running.is_active()
         sighting = running.sighting()
         if sighting.held:
@@ -283,19 +261,19 @@ class Supervisor:
         else:
             self._fail(slot, "the query ended without being asked to")
 
-    def _tell_note(self, slot: _Slot, note: str) -> None:
+    def _tell_note(self, slot: Slot, note: str) -> None:
         """Logs that there is something to know, once until there is nothing any more; the status tells the latest."""
         if note and not slot.is_noted:
             log.warning("route %s: %s", slot.route.name, scrub(note))
         slot.is_noted = bool(note)
 
-    def _stop(self, slot: _Slot, running: RunningRoute) -> None:
+    def _stop(self, slot: Slot, running: RunningRoute) -> None:
         """Ends what runs for a route, and counts what was settled until then."""
         _quietly(running.stop, slot)
         _quietly(lambda: slot.condition.counted(self.clock.monotonic(), running.sighting()), slot)
         slot.running = None
 
-    def _retries(self, slot: _Slot, sighting: Sighting) -> bool:
+    def _retries(self, slot: Slot, sighting: Sighting) -> bool:
         """A route that failed and begins again by itself is told like one that is started again; whether it is given up."""
         before, slot.retry_seconds = slot.retry_seconds, sighting.retry_in_seconds if sighting.error else None
         if slot.retry_seconds is None:
@@ -317,7 +295,7 @@ class Supervisor:
         first, limit = self.settings.retry_first_seconds, self.settings.retry_limit_seconds
         return sum(0.75 * min(limit, first * 2.0**attempt) for attempt in range(self.settings.attempts_limit - 1))
 
-    def _fail(self, slot: _Slot, error: str, *, is_stuck: bool = False) -> None:
+    def _fail(self, slot: Slot, error: str, *, is_stuck: bool = False) -> None:
         now = self.clock.monotonic()
         # How long a route ran says nothing for one that moved nothing of what waits, as a route of a run with an end does.
         counts_time = not (is_stuck or self.settings.available_now)
@@ -332,7 +310,7 @@ class Supervisor:
         if self.settings.available_now and slot.failures_in_a_row >= self.settings.attempts_limit:
             slot.given_up = True
 
-    def _failed(self, slot: _Slot, error: str, delay_seconds: float) -> None:
+    def _failed(self, slot: Slot, error: str, delay_seconds: float) -> None:
         slot.failures_in_a_row += 1
         has_changed = error != slot.condition.last_error
         slot.condition.failed(self.clock.monotonic(), error, delay_seconds, _named(slot.route, error))
@@ -394,7 +372,7 @@ def _about(route: Route, text: str) -> tuple[str, str]:
     return alias, text if route.target.is_table else f"{alias}: {text}"
 
 
-def _quietly(action: Callable[[], None], slot: _Slot) -> None:
+def _quietly(action: Callable[[], None], slot: Slot) -> None:
     try:
         action()
     except Exception as error:  # noqa: BLE001 - a failure of one route at the end must not keep the others from draining

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from isthmus.amqp.performative import Released
@@ -39,7 +40,7 @@ from isthmus.connectors.servicebus.port.option import PortSourceOptions
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.session.account import SessionAccount, Span
 from isthmus.connectors.servicebus.port.session.link import SessionLink
-from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, NoStates, StateCopier, States
+from isthmus.connectors.servicebus.port.session.state_copier import READS_AT_ONCE, NoStates, SourceView, StateCopier
 from isthmus.connectors.servicebus.port.session.turn import (
     QUIET_SECONDS,
     SPARE_SESSIONS,
@@ -89,7 +90,9 @@ class SessionSource(End):
         self._links: dict[int, SessionLink] = {}  # served longest ago first
         self._last_number = 0
         self._refused_since = math.inf  # since when every request for a session was refused
-        self._states: States = StateCopier(pool, key, self.mark, options) if options.state_entity else NoStates()
+        self._states: StateCopier | NoStates = (
+            StateCopier(pool, key, self.mark, options) if options.state_entity else NoStates()
+        )
 
     # ---- the port
 
@@ -190,16 +193,15 @@ class SessionSource(End):
                 self._link_lost(link, link.error, now)
         for link in list(self._links.values()):
             self._serve(link, events, now)
-        wall_ms = self._clock.wall_ms(now)
-        events += self._states.advance(
-            client, lambda: self._node.management(client), self._account.unsettled_of, wall_ms, now
-        )
+        management = partial(self._node.management, client)
+        view = SourceView(client, management, self._account.unsettled_of, self._clock.wall_ms(now))
+        events += self._states.advance(view, now)
         self._check_present(events, now)
         self._give_back(now)
         self._ask(client, now)
         lock_seconds = self._clock.renewal_seconds
         for link in self._held_links():
-            link.renew(now, lock_seconds, lambda: self._node.management(client))
+            link.renew(now, lock_seconds, management)
         self._refill(now)
 
     def _serve(self, link: SessionLink, events: list[SourceEvent], now: float) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from isthmus.amqp.types import Int, Timestamp
 from isthmus.bridge.port import Noted
@@ -33,7 +34,7 @@ from isthmus.connectors.servicebus.port.session.state_target import StateTarget
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management, Reply
 
-__all__ = ["READS_AT_ONCE", "NoStates", "StateCopier", "States"]
+__all__ = ["READS_AT_ONCE", "NoStates", "SourceView", "StateCopier"]
 
 READS_AT_ONCE = 8
 # How long a session that could be given back is kept for the answer about its state.
@@ -46,6 +47,22 @@ PAGE = 500
 ANSWER_SECONDS = 30.0
 # How long the end of a route that moves what is there waits for states that are not at the target yet.
 END_SECONDS = 10.0
+
+
+class SourceView(NamedTuple):
+    """What a source has for the reading of states.
+
+    Attributes:
+        client: its connection.
+        management: gives its node.
+        unsettled_of: how many messages of a link are not settled.
+        wall_ms: the wall time of its namespace.
+    """
+
+    client: Client
+    management: Callable[[], Management]
+    unsettled_of: Callable[[int], int]
+    wall_ms: int
 
 
 class NoStates:
@@ -73,14 +90,7 @@ class NoStates:
     def close(self, now: float) -> None:
         """There is nothing to end."""
 
-    def advance(
-        self,
-        client: Client,
-        management: Callable[[], Management],
-        unsettled_of: Callable[[int], int],
-        wall_ms: int,
-        now: float,
-    ) -> list[Noted]:
+    def advance(self, source: SourceView, now: float) -> list[Noted]:
         """There is nothing to do."""
         return []
 
@@ -190,37 +200,16 @@ class StateCopier:
 
     # ---- the loop
 
-    def advance(
-        self,
-        client: Client,
-        management: Callable[[], Management],
-        unsettled_of: Callable[[int], int],
-        wall_ms: int,
-        now: float,
-    ) -> list[Noted]:
+    def advance(self, source: SourceView, now: float) -> list[Noted]:
         """Goes on; what an operator should know, where that has changed.
-
-        Args:
-            client: the connection to the source.
-            management: its node.
-            unsettled_of: how many messages of a link are not settled.
-            wall_ms: the wall time of the source's namespace.
-            now: monotonic seconds.
 
         Raises:
             IsthmusError: the connection to the source is lost.
         """
-        self._advance(client, management, unsettled_of, wall_ms, now)
+        self._advance(source, now)
         return self._news(self.note)
 
-    def _advance(
-        self,
-        client: Client,
-        management: Callable[[], Management],
-        unsettled_of: Callable[[int], int],
-        wall_ms: int,
-        now: float,
-    ) -> None:
+    def _advance(self, source: SourceView, now: float) -> None:
         stands = self._target.poll(now)
         for told, text in self._target.take():
             if text:
@@ -234,12 +223,14 @@ class StateCopier:
             return
         self._check_target()
         for link, hold in self._holds.items():
-            self._read_held(hold, management, now)
-            if hold.is_read and not hold.is_done and not unsettled_of(link):
+            self._read_held(hold, source.management, now)
+            if hold.is_read and not hold.is_done and not source.unsettled_of(link):
                 hold.is_done = True
                 self._copies.settled(hold.session_id)
-        self._look_for_changes(management, wall_ms, now)  # before the reading: nothing else would wake the loop for it
-        self._read_others(client, management, now)
+        self._look_for_changes(
+            source.management, source.wall_ms, now
+        )  # before the reading: nothing else would wake the loop for it
+        self._read_others(source.client, source.management, now)
         states, done = self._copies.to_set(self._target.room, now)
         for state in states:
             if state.is_first:  # a kill may come between the answer and its note
@@ -393,7 +384,3 @@ class StateCopier:
 def _sessions_in(reply: Reply) -> list[str]:
     body = reply.body
     return [str(each) for each in body.get("sessions-ids") or ()] if isinstance(body, dict) else []
-
-
-States = StateCopier | NoStates
-"""What is done about the states of a source's sessions."""
