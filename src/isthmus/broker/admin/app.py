@@ -33,9 +33,10 @@ from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.errors import InvalidArgumentError, IsthmusError, UnauthorizedError
 
-__all__ = ["CATALOG_VERSION_HEADER", "build_admin_app"]
+__all__ = ["CATALOG_VERSION_HEADER", "INSTANCE_HEADER", "build_admin_app"]
 
 CATALOG_VERSION_HEADER = "Isthmus-Catalog-Version"
+INSTANCE_HEADER = "Isthmus-Instance"
 """Of the namespace's own document: another value whenever a description may be another one than before."""
 
 _log = logging.getLogger("isthmus.broker.admin")
@@ -135,6 +136,8 @@ class _Handler:
         headers = {"ETag": f'"{answer.updated_at_ms}"'} if answer.updated_at_ms else {}
         if answer.catalog_version:
             headers[CATALOG_VERSION_HEADER] = answer.catalog_version
+        if answer.instance:
+            headers[INSTANCE_HEADER] = answer.instance
         headers["Content-Type"] = f"application/atom+xml;type={answer.kind};charset=utf-8"
         if not answer.body:
             del headers["Content-Type"]

@@ -66,7 +66,7 @@ class Operations:
         self._namespace = namespace
         self._message_size_limit_bytes = message_size_limit_bytes
         self._started_ms = clock.wall_ms()
-        self._run = secrets.token_hex(8)  # catalog versions count from each start
+        self._instance = secrets.token_hex(8)  # catalog versions count from each start
         self._hubs = EventHubOperations(engine.hubs, clock, namespace)
         self._hybrids = HybridConnectionOperations(engine.hybrid_connections, clock, namespace, listeners)
 
@@ -323,4 +323,5 @@ class Operations:
             updated_ms=self._started_ms,
             author=self._namespace,
         )
-        return Answer(200, body, catalog_version=f"{self._run}-{self._engine.catalog_version}")
+        version = f"{self._instance}-{self._engine.catalog_version}"
+        return Answer(200, body, catalog_version=version, instance=self._instance)

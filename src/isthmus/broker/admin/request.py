@@ -68,6 +68,7 @@ class Answer:
         kind: ``entry`` or ``feed``.
         updated_at_ms: the entity's, for the ETag; 0 for none.
         catalog_version: of all descriptions, where it is told.
+        instance: which start of which namespace this is, where it is told.
     """
 
     status: int
@@ -75,6 +76,7 @@ class Answer:
     kind: str = "entry"
     updated_at_ms: int = 0
     catalog_version: str = ""
+    instance: str = ""
 
 
 def status_of(request: Request, changed: bool) -> int:

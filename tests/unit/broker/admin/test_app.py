@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from isthmus.broker.admin import build_admin_app
+from isthmus.broker.admin.app import INSTANCE_HEADER
 from isthmus.broker.admin.document import Node, read
 from isthmus.broker.health import HEALTHY, Health
 from isthmus.broker.security.entity_rules import EngineRules
@@ -526,6 +527,17 @@ async def test_other_verbs_and_places(served: Served) -> None:
         assert status == 405
         assert f"({method})" in detail
     assert (await served.request("GET", "/$Resources/hubs")).status == 400
+
+
+async def test_a_start_has_an_id_that_no_other_has(served: Served) -> None:
+    other = Served()
+    await other.client.start_server()
+    told = [
+        (await each.request("GET", "/$namespaceinfo?api-version=2021-05")).headers[INSTANCE_HEADER]
+        for each in (served, served, other)
+    ]
+    await other.client.close()
+    assert told[0] == told[1] != told[2]
 
 
 async def test_namespace_information(served: Served) -> None:

@@ -20,7 +20,6 @@ from typing import NamedTuple, Self
 
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.management import (
-    ServiceBusAdministrationClient,
     SqlRuleAction,
     SqlRuleFilter,
     SubscriptionProperties,
@@ -30,11 +29,11 @@ from azure.servicebus.management import (
 from isthmus.connectors.administration import EntitySize
 from isthmus.connectors.servicebus.administration.client import (
     CA_FILE_VARIABLE,
+    OpenClient,
     administration_errors,
     ca_file,
     open_administration_client,
 )
-from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
 from isthmus.connectors.servicebus.administration.entity_property import (
     detection_ms,
     queue_state,
@@ -74,15 +73,12 @@ class ServiceBusAdministration:
     """The entities of one namespace.
 
     Args:
-        client: of azure-servicebus.
-        transport: the one that the client sends through.
-        endpoint: `host[:port]`, for errors and comparison.
+        opened: its client.
     """
 
-    def __init__(self, client: ServiceBusAdministrationClient, transport: DefaultRuleTransport, endpoint: str) -> None:
-        self._client = client
-        self._transport = transport
-        self._endpoint = endpoint
+    def __init__(self, opened: OpenClient) -> None:
+        self._opened = opened
+        self._client, self._transport, self._endpoint = opened
         self._limits: dict[str, _Limit] = {}
 
     @classmethod
@@ -93,7 +89,7 @@ class ServiceBusAdministration:
             SecretError, ConnectionStringError: the connection leads nowhere.
             AdministrationError: the authority's file is not there.
         """
-        return cls(*open_administration_client(namespace))
+        return cls(open_administration_client(namespace))
 
     def close(self) -> None:
         self._client.close()
@@ -103,7 +99,7 @@ class ServiceBusAdministration:
         queues: list[QueueState] = []
         with self._errors():
             # Also tells an unreachable or refused namespace where no entity is asked for.
-            identity = self._identity()
+            identity = self._opened.identity()
             for asked in entities:
                 of_topic = asked if isinstance(asked, TopicState) else TopicState(name=asked.name)
                 for observe in (self._topic, self._queue) if asked is of_topic else (self._queue, self._topic):
@@ -118,11 +114,6 @@ class ServiceBusAdministration:
         return NamespaceState(
             alias=alias, endpoint=self._endpoint, identity=identity, topics=tuple(topics), queues=tuple(queues)
         )
-
-    def _identity(self) -> str:
-        """The namespace's name and the time since when it is; one of this machine counts that from its start."""
-        found = self._client.get_namespace_properties()
-        return f"{found.name} {found.created_at_utc}"
 
     def _topic(self, topic: TopicState) -> TopicState | None:
         try:
@@ -160,7 +151,7 @@ class ServiceBusAdministration:
 
     def inventory(self, alias: str) -> NamespaceState:
         with self._errors():
-            identity = self._identity()
+            identity = self._opened.identity()
             topics = tuple(self._topic_state(TopicState(name=each.name), each) for each in self._client.list_topics())
             queues = tuple(queue_state(each.name, each) for each in self._client.list_queues())
         return NamespaceState(alias=alias, endpoint=self._endpoint, identity=identity, topics=topics, queues=queues)

@@ -64,6 +64,16 @@ class OpenClient(NamedTuple):
     transport: DefaultRuleTransport
     endpoint: str
 
+    def identity(self) -> str:
+        """What the namespace calls itself, whatever the address that it is reached by.
+
+        Its name and the time since when it is do for Azure, where names are unique. Two namespaces of one machine may
+        have one name and may have been started in one millisecond: each start of ours tells a random id.
+        """
+        self.transport.instance = ""
+        found = self.client.get_namespace_properties()
+        return f"{found.name} {found.created_at_utc} {self.transport.instance}".rstrip()
+
 
 def ca_file(namespace: NamespaceRef) -> str:
     """The file of the authority to trust: the namespace's, else ISTHMUS_CA_FILE; empty for the system's own.

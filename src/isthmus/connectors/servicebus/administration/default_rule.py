@@ -39,6 +39,7 @@ _BEFORE_RULE = (
 _COMPATIBILITY_LEVEL = "20"
 # As docs/explanation/protocol.md, Administration, has it.
 _CATALOG_VERSION = "Isthmus-Catalog-Version"
+_INSTANCE = "Isthmus-Instance"
 
 
 class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-core types it lazily, as Any
@@ -51,10 +52,12 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
     Attributes:
         catalog_version: what the last answer that told one said of all descriptions: another value whenever one of them may
             be another than before. Empty where the namespace tells none, as Azure's do.
+        instance: which start of which namespace the last answer that told it came from. Empty as before.
     """
 
     _rule: RuleState | None = None
     catalog_version = ""
+    instance = ""
 
     def __init__(self, *, plain: bool = False, **options: Any) -> None:
         super().__init__(use_env_settings=not plain, **options)
@@ -78,6 +81,7 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             request.url = "http:" + request.url.removeprefix("https:")
         response = super().send(request, **options)
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
+        self.instance = response.headers.get(_INSTANCE, self.instance)
         return response
 
 

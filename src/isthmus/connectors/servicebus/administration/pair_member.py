@@ -121,8 +121,7 @@ class PairMember:
             AdministrationError: no answer, or a refusal.
         """
         with administration_errors(self.endpoint):
-            found = self._open().client.get_namespace_properties()
-            return f"{found.name} {found.created_at_utc}"
+            return self._open().identity()
 
     @property
     def tells_changes(self) -> bool:

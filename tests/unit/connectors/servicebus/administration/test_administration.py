@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from isthmus.connectors.servicebus.administration.default_rule import DefaultRul
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE
-from isthmus.topology import Change, NamespaceRef, QueueState, RuleState, SubscriptionState, TopicState
+from isthmus.topology import Change, NamespaceRef, NamespaceState, QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.file.reference import SecretReference
 
@@ -97,7 +98,7 @@ class Client:
 
 
 def administration(client: Client) -> ServiceBusAdministration:
-    return ServiceBusAdministration(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    return ServiceBusAdministration(OpenClient(client, DefaultRuleTransport(), "host.test"))  # type: ignore[arg-type]
 
 
 def test_what_stands_is_observed() -> None:
@@ -123,6 +124,25 @@ def test_what_stands_is_observed() -> None:
         dead_letters_expired=True,
         status="Active",
     )
+
+
+def test_two_namespaces_of_one_name_and_millisecond_are_two() -> None:
+    def observed(instance: str) -> NamespaceState:
+        transport = DefaultRuleTransport()
+        client = Client()
+
+        def answer() -> SimpleNamespace:
+            transport.instance = instance
+            return SimpleNamespace(name="host", created_at_utc=None)
+
+        client.get_namespace_properties = answer  # type: ignore[method-assign]
+        opened = OpenClient(client, transport, f"{instance or 'azure'}.test")  # type: ignore[arg-type]
+        return ServiceBusAdministration(opened).observe("ewr", [])
+
+    assert not observed("a").is_same_namespace(observed("b"))
+    assert observed("").identity == "host None"
+    again = observed("a")
+    assert observed("a").is_same_namespace(replace(again, endpoint="another.test"))
 
 
 @pytest.mark.parametrize(
