@@ -193,6 +193,17 @@ def test_what_fails_is_at_the_divert_queue_and_the_rest_at_the_target(
     assert '"diverted": 286' in run.log()
     check(federation, MESSAGES)
     check_verified(federation, MESSAGES, capsys)
+    # The schema was too strict. What was diverted goes on, and is behind the others.
+    (federation.folder / "flight.schema.json").write_text('{"type": "object"}')
+    with pytest.raises(SystemExit) as ended:
+        main(["redrive", str(federation.file), "flights", "--diverted", "--yes"])
+    assert not ended.value.code, capsys.readouterr().out
+    assert not found(federation, "ops", "invalid")
+    assert sorted(numbers(arrived(federation))) == list(range(MESSAGES))
+    assert {each.application_properties["checked"] for each in arrived(federation)} == {1}
+    result = federation.verify("flights")
+    assert result.clean, result.to_dict()
+    assert result.total("diverted") == 0
 
 
 def test_nothing_is_lost_or_doubled_whatever_is_killed(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isthmus.client.endpoint import Endpoint
     from isthmus.client.failover_receiver import FailoverReceiver
     from isthmus.client.failure import Failure, classify
-    from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.identity import mended, republish, unique_message_id
     from isthmus.client.outbox.store import OutboxFullError
     from isthmus.client.relay.blocking import BlockingRelayConnection, RelayListener, RelayRequester
     from isthmus.client.relay.message import RelayRequest, RelayResponse
@@ -49,6 +49,7 @@ __all__ = [
     "ReplicatedSender",
     "SendResult",
     "classify",
+    "mended",
     "republish",
     "unique_message_id",
 ]
@@ -73,6 +74,7 @@ _MODULES = {
     "ReplicatedSender": "isthmus.client.send.replicated_sender",
     "SendResult": "isthmus.client.send.replication",
     "classify": "isthmus.client.failure",
+    "mended": "isthmus.client.identity",
     "republish": "isthmus.client.identity",
     "unique_message_id": "isthmus.client.identity",
 }

@@ -12,7 +12,7 @@ from isthmus.extra import require
 
 if TYPE_CHECKING:
     from isthmus.client.failover_receiver_async import FailoverReceiver
-    from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.identity import mended, republish, unique_message_id
     from isthmus.client.relay.listener import RelayListener
     from isthmus.client.relay.message import RelayConnection
     from isthmus.client.relay.requester import RelayRequester
@@ -28,6 +28,7 @@ __all__ = [
     "RelayRequester",
     "ReplicatedReceiver",
     "ReplicatedSender",
+    "mended",
     "republish",
     "unique_message_id",
 ]
@@ -41,6 +42,7 @@ _MODULES = {
     "RelayRequester": ("isthmus.client.relay.requester", "RelayRequester"),
     "ReplicatedReceiver": ("isthmus.client.replicated_receiver_async", "ReplicatedReceiver"),
     "ReplicatedSender": ("isthmus.client.send.replicated_sender", "AsyncReplicatedSender"),
+    "mended": ("isthmus.client.identity", "mended"),
     "republish": ("isthmus.client.identity", "republish"),
     "unique_message_id": ("isthmus.client.identity", "unique_message_id"),
 }

@@ -23,19 +23,20 @@ from isthmus.message.name import (
     RESENT,
     WHY_DESCRIPTION,
     WHY_REASON,
+    WHY_ROUTE,
     WHY_SOURCE,
 )
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
-__all__ = ["origin_of", "republish", "unique_message_id"]
+__all__ = ["mended", "origin_of", "republish", "unique_message_id"]
 
 DEFAULT_MARKS = ("replication",)
 """The mark of Microsoft's guides, which a task has with `mark: replication`."""
 
 _MARK_PREFIX = "isthmus-"  # isthmus-TASK-HASH, isthmus-TASK-spilled, isthmus-canary
-_ADDED = OWN_PROPERTIES | {CANARY, RESENT, WHY_REASON, WHY_DESCRIPTION, WHY_SOURCE}
+_ADDED = OWN_PROPERTIES | {CANARY, RESENT, WHY_REASON, WHY_DESCRIPTION, WHY_SOURCE, WHY_ROUTE}
 
 
 def unique_message_id(region: str = "") -> str:
@@ -61,17 +62,11 @@ def republish(
         message_id: its MessageId; None keeps the sender's own.
         marks: names of marks that tasks were given (`mark: NAME`); marks of their own (`isthmus-…`) are known.
     """
-    from azure.servicebus import ServiceBusMessage
-    from azure.servicebus.amqp import (
-        AmqpAnnotatedMessage,
-        AmqpMessageBodyType,
-        AmqpMessageHeader,
-        AmqpMessageProperties,
-    )
+    from azure.servicebus.amqp import AmqpMessageBodyType
 
     received = message.raw_amqp_message
     marked = frozenset(marks)
-    properties = {_text(name): _text(value) for name, value in _items(received.application_properties)}
+    properties = _properties(message)
     own_id = properties.get(MESSAGE_ID)
     kept = {
         name: value
@@ -85,8 +80,44 @@ def republish(
         body = {"sequence_body": [_text(part) for part in received.body]}
     else:
         body = {"value_body": _text(received.body)}
+    if message_id is None and isinstance(own_id, str):
+        message_id = own_id
+    return _remade(message, body, kept, message_id)
+
+
+def mended(message: ServiceBusReceivedMessage, body: bytes | str) -> ServiceBusMessage:
+    """A message that a step diverted, with another body, for the queue that it was diverted to.
+
+    It keeps what says where it comes from, so that `isthmus redrive --diverted` sends it on as the message that it was. Its MessageId is
+    new, since detection would drop a second message with the former; that is in `repl-message-id`, and on the copy again. Send it,
+    then complete the one that was received.
+
+    Args:
+        message: what was received.
+        body: the mended body.
+    """
+    properties = _properties(message)
+    given = None
+    if message.message_id is not None:
+        properties.setdefault(MESSAGE_ID, message.message_id)
+        given = unique_message_id()
+    return _remade(message, {"data_body": [body.encode() if isinstance(body, str) else body]}, properties, given)
+
+
+def _properties(message: ServiceBusReceivedMessage) -> dict[Any, Any]:
+    return {_text(name): _text(value) for name, value in _items(message.raw_amqp_message.application_properties)}
+
+
+def _remade(
+    message: ServiceBusReceivedMessage, body: dict[str, Any], properties: dict[Any, Any], message_id: str | None
+) -> ServiceBusMessage:
+    """The message as a sender has it, with this body and these application properties; `message_id` None: its own."""
+    from azure.servicebus import ServiceBusMessage
+    from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
+
+    received = message.raw_amqp_message
     made = AmqpAnnotatedMessage(**body)
-    made.application_properties = kept or None
+    made.application_properties = properties or None
     made.annotations = {
         _text(name): _text(value)
         for name, value in _items(received.annotations)
@@ -105,8 +136,6 @@ def republish(
             setattr(fields, name, value if name == "user_id" else _text(value))
     if message_id is not None:
         fields.message_id = message_id
-    elif isinstance(own_id, str):
-        fields.message_id = own_id
     made.properties = fields
     # The SDK's own way to make one of an annotated message (`message`, `raw_amqp_message`).
     return ServiceBusMessage(None, message=None, raw_amqp_message=made)

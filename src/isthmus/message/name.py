@@ -35,6 +35,7 @@ __all__ = [
     "TIME",
     "WHY_DESCRIPTION",
     "WHY_REASON",
+    "WHY_ROUTE",
     "WHY_SOURCE",
 ]
 
@@ -85,9 +86,13 @@ WHY_DESCRIPTION = "repl-dead-letter-description"
 WHY_SOURCE = "repl-dead-letter-source"
 """Why and where the original of a copy was dead-lettered (`CopyPolicy.keeps_dead_letter`); the sender's for later routes."""
 
+WHY_ROUTE = "repl-dead-letter-route"
+"""On a message that a step diverted, beside why and where: the name of its route."""
+
 RESENT = "repl-resent"
-"""On a dead letter of a replication subscription that was sent again: the sequence number under which it entered before. It
-is the publisher's as far as routes are concerned, and goes with the copies."""
+"""On a dead letter of a replication subscription that was sent again: the sequence number under which it entered before. On a copy that
+`isthmus redrive` has sent: alias/entity/sequence number of the message at the route's source. It is the publisher's as far as routes
+are concerned, and goes with the copies."""
 
 MOVED = "repl-moved"
 """On a message that a pair moved: 32 hexadecimal digits of where it stood, by which the member that it is moved to drops a second copy;

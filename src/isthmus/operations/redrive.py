@@ -2,7 +2,7 @@
 
 What it is: a look that counts what is in a queue of `isthmus.topology.redrive` by reason, and the sending of what is chosen: through
 the route's steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is
-not: a route; what the target refuses stays where it is.
+not: a route; what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.diverted`.
 
 Invariants:
     I1. A message leaves its queue only after its copy is acknowledged, or a step of its route has dropped it. Killed in between, it is sent
@@ -10,25 +10,31 @@ Invariants:
     I2. What a message was set aside for decides whether it is sent (`is_retried`), unless the operator names reasons: one that killed
         workers, and one that would return to where it has been, is not sent unasked.
     I3. A message whose time to live is over is not sent unasked; from the parking queue each is sent with a new one.
+    I4. A message that goes to several targets leaves its queue when all have acknowledged their copies.
+    I5. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
+        queue, where each message begins again, it does not.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
-from isthmus.errors import IsthmusError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import CopyTarget, Sent
+from isthmus.operations.diverted import place_of, restored
 from isthmus.operations.look import Progress, messages
-from isthmus.operations.message import sequence_of
+from isthmus.operations.message import entered_as, sequence_of
 from isthmus.operations.sweep import Taken, sweep
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
@@ -68,7 +74,7 @@ class Choice:
     """Which messages an operator means.
 
     Attributes:
-        reasons: values of DeadLetterReason, in any case; empty: those that `is_retried` says, and all of a parking queue.
+        reasons: values of DeadLetterReason, in any case; empty: those that `is_retried` says, and all that is parked or diverted.
         count: so many at most; 0: all.
         expired: also those whose time to live is over; their copies have none.
     """
@@ -77,11 +83,11 @@ class Choice:
     count: int = 0
     expired: bool = False
 
-    def takes(self, reason: str, *, is_parking: bool) -> bool:
-        """Whether messages with this reason are meant."""
+    def takes(self, reason: str, *, takes_all: bool) -> bool:
+        """Whether messages with this reason are meant; `takes_all`: of a queue from which all are, where no reason is named."""
         if self.reasons:
             return reason.lower() in {each.lower() for each in self.reasons}
-        return is_parking or is_retried(reason) or (self.expired and reason == _EXPIRED)
+        return takes_all or is_retried(reason) or (self.expired and reason == _EXPIRED)
 
 
 @dataclass(slots=True)
@@ -92,11 +98,15 @@ class SetAside:
         reasons: how many messages there are by DeadLetterReason; "" for those without.
         chosen: sequence numbers of those that are meant.
         expired: how many were not chosen only because their time to live is over.
+        foreign: of a queue of diverted messages, how many no route of the file has diverted there, or have lost their provenance.
+        origins: of chosen diverted messages, the identities of the namespaces that their routes had them from.
     """
 
     reasons: Counter[str] = field(default_factory=Counter)
     chosen: RunSet = field(default_factory=RunSet)
     expired: int = 0
+    foreign: int = 0
+    origins: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -135,17 +145,27 @@ def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = 
     found = SetAside()
     now_ms = time.time_ns() // 1_000_000
     count = 0
+    takes_all = each.is_parking or each.is_diverted
     for payload in messages(client, each.source.entity):
         progress(1)
-        reason = _reason_of(payload)
+        origin = ""
+        if each.is_diverted:
+            whose = _whose(payload, each)
+            if not whose.is_known:
+                found.foreign += 1
+            if not whose.is_own:
+                continue
+            origin = whose.namespace
+        reason = _reason_of(payload, names.WHY_REASON if each.is_diverted else names.DEAD_LETTER_REASON)
         found.reasons[reason] += 1
-        if (choice.count and count >= choice.count) or not choice.takes(reason, is_parking=each.is_parking):
+        if (choice.count and count >= choice.count) or not choice.takes(reason, takes_all=takes_all):
             continue
         if not (choice.expired or each.is_parking) and _is_over(payload, now_ms):
             found.expired += 1
             continue
         sequence = sequence_of(payload)
         found.chosen.add(sequence, sequence)
+        found.origins |= {origin} if origin else set()
         count += 1
     return found
 
@@ -154,7 +174,7 @@ def redrive(
     reach: Reach,
     federation: Federation,
     each: Redrive,
-    chosen: RunSet,
+    found: SetAside,
     choice: Choice,
     *,
     progress: Progress = lambda _: None,
@@ -165,42 +185,78 @@ def redrive(
         reach: opens connections.
         federation: with absolute paths.
         each: the queue.
-        chosen: sequence numbers; used up.
+        found: by `look`; what is chosen there is used up.
         choice: what was meant.
         progress: told how many messages were dealt with since the last time.
 
     Raises:
         IsthmusError: a namespace cannot be reached, or refuses; what was not acknowledged is as before.
     """
-    spec = route_spec(each.route, federation)
-    steps = open_message_steps(each.route.options.steps)
+    made = [(route_spec(route, federation), open_message_steps(route.options.steps)) for route in each.routes]
     client = reach.open(each.source)
     try:
-        with CopyTarget(spec, client.namespace_id) as target:
-            pass_ = _Pass(target, steps, _cleaned(each, choice), chosen, progress)
+        with ExitStack() as stack:
+            origins = sorted(found.origins) if each.is_diverted else [client.namespace_id]
+            legs = {
+                origin: [_Leg(spec.name, stack.enter_context(CopyTarget(spec, origin)), steps) for spec, steps in made]
+                for origin in origins
+            }
+            is_apart = each.may_be_apart and not client.namespace_id
+            pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress)
             return pass_.carry(client, each.source.entity)
     finally:
         client.close(1.0)
 
 
+class _Leg(NamedTuple):
+    """A route's name, its target, and what it does with messages before."""
+
+    route: str
+    target: CopyTarget
+    steps: Sequence[NamedStep]
+
+
+class _Cleaned(NamedTuple):
+    """A message as a route gets it.
+
+    Attributes:
+        payload: encoded.
+        origin: identity of the namespace that it is from; empty where all are from one.
+        route: the only one to whose target it goes; empty: to those of all.
+    """
+
+    payload: bytes
+    origin: str = ""
+    route: str = ""
+
+
 class _Pass:
-    """One pass over a queue."""
+    """One pass over a queue.
+
+    Args:
+        legs: where messages go, by the identity of the namespace that they are from.
+        clean: what is taken off a message first.
+        chosen: sequence numbers; used up.
+        progress: as for `redrive`.
+    """
 
     def __init__(
         self,
-        target: CopyTarget,
-        steps: Sequence[NamedStep],
-        clean: Callable[[bytes], bytes],
+        legs: dict[str, list[_Leg]],
+        clean: Callable[[bytes], _Cleaned],
         chosen: RunSet,
         progress: Progress,
     ) -> None:
-        self._target = target
-        self._steps = steps
+        self._legs = legs
         self._clean = clean
         self._chosen = chosen
         self._progress = progress
         self._done = Redriven()
         self._acknowledged = 0
+
+    @property
+    def _gone(self) -> str:
+        return next((leg.target.gone for legs in self._legs.values() for leg in legs if leg.target.gone), "")
 
     def carry(self, client: Client, path: str) -> Redriven:
         """Send what was chosen, and complete what was sent."""
@@ -214,73 +270,150 @@ class _Pass:
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
         done.left = count - completed - done.refused
-        done.gone = self._target.gone
+        done.gone = self._gone
         return done
 
     def _take(self, taken: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         finished: list[Taken] = []
         for start in range(0, len(taken), _AT_ONCE):
-            if self._target.gone:
+            if self._gone:
                 self._chosen.clear()  # the pass ends
                 break
             part = taken[start : start + _AT_ONCE]
-            ready: list[Taken] = []
-            copies: list[bytes] = []
-            for each in part:
-                made = self._prepared(each.payload)
-                if isinstance(made, bytes):
-                    ready.append(each)
-                    copies.append(made)
-                elif made:
-                    finished.append(each)
-            for each, verdict in zip(ready, self._target.send(copies, renew), strict=True):
-                if isinstance(verdict, Sent):
-                    self._acknowledged += 1
-                    finished.append(each)
-                elif not self._target.gone:
-                    self._refuse(verdict.text)
+            finished += self._send(part, renew)
             self._progress(len(part))
             renew()
         return finished
 
-    def _prepared(self, payload: bytes) -> bytes | bool:
-        """What the steps make of a message; else whether they drop it."""
-        try:
-            payload = self._clean(payload)
-            if not self._steps:
-                return payload
-            message = StepMessage(payload)
-        except (IsthmusError, ValueError) as error:
-            self._refuse(f"the message cannot be read: {error}")
-            return False
-        for step in self._steps:
-            disposition = guarded(step, message)
-            if disposition is None:
+    def _send(self, part: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
+        """Those of these messages with which all targets of each are done."""
+        parties: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
+        refused: dict[int, str] = {}
+        for place, each in enumerate(part):
+            try:
+                cleaned = self._clean(each.payload)
+            except (IsthmusError, ValueError) as error:
+                refused[place] = f"the message cannot be read: {error}"
                 continue
-            if disposition.kind == "complete":
-                self._done.dropped += 1
-                return True
-            self._refuse(f"{disposition.reason}: {disposition.description}")
-            return False
-        return message.encoded()
+            if cleaned.origin and cleaned.origin not in self._legs:
+                refused[place] = "its provenance has changed since it was looked at"
+                continue
+            parties.setdefault((cleaned.origin, cleaned.route), []).append((place, cleaned.payload))
+        unsent: set[int] = set()
+        sent: set[int] = set()
+        for (origin, route), party in parties.items():
+            legs = self._legs[origin] if origin else next(iter(self._legs.values()))
+            for leg in legs:
+                if route not in ("", leg.route):
+                    continue
+                for place, verdict in self._through(leg, party, renew):
+                    if verdict is True:
+                        sent.add(place)
+                    elif verdict is False:
+                        unsent.add(place)
+                    elif verdict is not None:
+                        refused.setdefault(place, verdict)
+        for text in refused.values():
+            self._refuse(text)
+        finished = [place for party in parties.values() for place, _ in party if place not in refused.keys() | unsent]
+        self._done.dropped += sum(place not in sent for place in finished)
+        return [part[place] for place in sorted(finished)]
+
+    def _through(
+        self, leg: _Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
+    ) -> list[tuple[int, bool | str | None]]:
+        """Of each message whether the target has it; None: a step drops it; a text: it is refused, and why."""
+        found: list[tuple[int, bool | str | None]] = []
+        ready: list[int] = []
+        copies: list[bytes] = []
+        for place, payload in party:
+            made = _prepared(leg.steps, payload)
+            if isinstance(made, bytes):
+                ready.append(place)
+                copies.append(made)
+            else:
+                found.append((place, made))
+        for place, verdict in zip(ready, leg.target.send(copies, renew), strict=True):
+            if isinstance(verdict, Sent):
+                self._acknowledged += 1
+                found.append((place, True))
+            else:
+                found.append((place, False if leg.target.gone else verdict.text))
+        return found
 
     def _refuse(self, text: str) -> None:
         self._done.refused += 1
         self._done.first_refusal = self._done.first_refusal or text
 
 
-def _cleaned(each: Redrive, choice: Choice) -> Callable[[bytes], bytes]:
-    """What is taken off a message before the route's steps and its target see it."""
+def _prepared(steps: Sequence[NamedStep], payload: bytes) -> bytes | str | None:
+    """What the steps make of a message; None: they drop it; a text: why it is refused."""
+    if not steps:
+        return payload
+    try:
+        message = StepMessage(payload)
+    except (IsthmusError, ValueError) as error:
+        return f"the message cannot be read: {error}"
+    for step in steps:
+        disposition = guarded(step, message)
+        if disposition is not None:
+            return None if disposition.kind == "complete" else f"{disposition.reason}: {disposition.description}"
+    return message.encoded()
+
+
+def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callable[[bytes], _Cleaned]:
+    """What a message is before the route's steps and its target see it; `is_apart`: each is that of one route."""
     if each.is_parking:
         # Its provenance starts again: where it has been, and when, counts no longer.
-        return lambda payload: _without_provenance(_without_ttl(payload))
-    return _without_ttl if choice.expired else lambda payload: payload
+        return lambda payload: _Cleaned(_without_provenance(_without_ttl(payload)))
+    entered = f"{each.route.source.alias}/{each.route.entered}"
+
+    def cleaned(payload: bytes) -> _Cleaned:
+        origin = route = ""
+        if each.is_diverted:
+            whose = _whose(payload, each)
+            if not whose.is_own:
+                raise InvalidArgumentError("its provenance has changed since it was looked at")
+            origin, route = whose.namespace, whose.route if is_apart else ""
+            payload = restored(payload)
+        number = entered_as(payload)
+        if number > 0:
+            payload = _with(payload, {names.RESENT: f"{entered}/{number}"})
+        return _Cleaned(_without_ttl(payload) if choice.expired else payload, origin, route)
+
+    return cleaned
+
+
+class _Whose(NamedTuple):
+    """Of a diverted message, whether a route of the file has diverted it, whether one of this queue's, that, and the namespace it is from."""
+
+    is_known: bool
+    is_own: bool
+    route: str = ""
+    namespace: str = ""
+
+
+def _whose(payload: bytes, each: Redrive) -> _Whose:
+    try:
+        place = place_of(payload)
+    except CodecError:
+        place = None
+    if place is None or place.route not in each.known:
+        return _Whose(is_known=False, is_own=False)
+    entered = each.route.source.alias, each.route.entered.lower()
+    is_own = place.route in {route.name for route in each.routes}
+    # A route of this name read another entity once: no route of today makes the copy of such a message.
+    fits = (place.hop.alias, place.hop.entity.lower()) == entered
+    return _Whose(fits or not is_own, is_own and fits, place.route, place.hop.namespace)
 
 
 def _without_provenance(payload: bytes) -> bytes:
+    return _with(payload, {}, names.OWN_PROPERTIES)
+
+
+def _with(payload: bytes, properties: Mapping[str, str], removed: Iterable[str] = ()) -> bytes:
     parts = split(payload, HeadCache(0))
-    rest = with_properties(parts.rest, {}, names.OWN_PROPERTIES)
-    return payload[: len(payload) - len(parts.rest)] + rest
+    return payload[: len(payload) - len(parts.rest)] + with_properties(parts.rest, properties, removed)
 
 
 def _without_ttl(payload: bytes) -> bytes:
@@ -291,9 +424,9 @@ def _without_ttl(payload: bytes) -> bytes:
     return payload if header.ttl_ms is None else section.encode_header(header._replace(ttl_ms=None)) + payload[end:]
 
 
-def _reason_of(payload: bytes) -> str:
+def _reason_of(payload: bytes, name: str) -> str:
     try:
-        found = section.map_value(payload, section.locate(payload).application_properties, names.DEAD_LETTER_REASON)
+        found = section.map_value(payload, section.locate(payload).application_properties, name)
     except CodecError:  # a message whose properties cannot be read is dead-lettered without a reason
         return ""
     return "" if found is None else str(found)

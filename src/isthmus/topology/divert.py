@@ -55,6 +55,7 @@ def _state(task: Task, divert: DivertTo) -> WantedState:
 def check_diverts(task: Task, federation: Federation, document: Document) -> None:
     """Fault what is wrong between the steps of a task that divert and the rest of the federation."""
     first: dict[str, DivertTo] = {}
+    shared = _shared(task, federation)
     for step in task.steps:
         divert = divert_of(step.settings)
         if divert is None:
@@ -66,12 +67,39 @@ def check_diverts(task: Task, federation: Federation, document: Document) -> Non
                 "write another name in one of them",
             )
         _check(task, divert, step.at("divert_to"), federation, document)
+        if divert.name.lower() in shared:
+            document.fault(
+                step.at("divert_to"),
+                f"divert_to: task {shared[divert.name.lower()]} diverts to {divert.name}, too, and from the same entity: what both "
+                "divert is there once, and nobody can tell to which of their targets it has to go on",
+                "write another queue or topic",
+            )
         if any(each.kind == "encrypt" for each in task.steps):
             document.warn(
                 step.at("divert_to"),
                 f"step {step} diverts messages as they were received: at {divert.name} they are not encrypted by the task's step encrypt",
                 "see that whoever reads there may, or write on_failure: dead-letter",
             )
+
+
+def _shared(task: Task, federation: Federation) -> dict[str, str]:
+    """By name in lower case, entities to which an earlier task diverts what entered where this one's messages do; and that task."""
+    found: dict[str, str] = {}
+    own = set(_diverted(task))
+    for other in federation.tasks.values():
+        if other is task or not own:
+            break
+        found |= {name: other.name for entered, name in own.intersection(_diverted(other))}
+    return found
+
+
+def _diverted(task: Task) -> Iterator[tuple[str, str]]:
+    """Where a route's messages entered, and where its steps divert them to, where copies of one message are told apart there."""
+    if not task.diverts or getattr(task, "duplicates", "") == "allow":
+        return
+    for route in PATTERNS[task.pattern].routes(task):
+        for divert in task.diverts:
+            yield f"{route.source.alias}/{route.entered.lower()}", divert.name.lower()
 
 
 def _check(task: Task, divert: DivertTo, place: Place, federation: Federation, document: Document) -> None:

@@ -2,14 +2,17 @@
 
 What it is: a pure mapping from tasks to queues that `isthmus redrive` empties. What a route could not deliver is in the dead-letter
 queue of its source, with the mark of the task on it. Sent to the source again it would reach every other subscription a second time, and
-no route. So it goes to the route's target, as the copy that the route would have made. What spillover has parked is sent to the
-member's own queue or topic again, with the mark, so that it is parked again and not spilled where it fails once more. What it is not: the
-sending (`isthmus.operations.redrive`).
+no route. So it goes to the route's target, as the copy that the route would have made; so does what a step has diverted to an entity. What
+spillover has parked is sent to the member's own queue or topic again, with the mark, so that it is parked again and not spilled where it
+fails once more. What it is not: the sending (`isthmus.operations.redrive`).
 
 Invariants:
     I1. Each route has its source's queue here, and one that reads a mailbox that of the subscription before it, too; no queue is here twice.
+        A queue of diverted messages is here once for each place where they entered.
     I2. Whatever is sent from a queue has an origin that names a sequence number which no other message has, so that a target that detects
         duplicates by origin takes it once, however often it is sent.
+    I3. Where copies are told apart by origin or MessageId, one diverted message may be that of all routes of its task that divert there
+        what entered at one place: it goes to the targets of all of them, and leaves the queue when all have it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from isthmus.topology.model import Endpoint, Federation, Route, RouteOptions
 from isthmus.topology.pattern.spillover import SpilloverTask
 from isthmus.topology.route import routes
 from isthmus.topology.step import StepDeclaration
+from isthmus.topology.step.divert import DivertTo
 from isthmus.topology.step.order import SHUFFLING, is_frame_step
 
 __all__ = ["DEAD_LETTER_SUFFIX", "Redrive", "redrives"]
@@ -40,22 +44,41 @@ class Redrive:
         source: the queue.
         route: how its messages go on: to the route's target, as copies of messages of the route's source.
         is_parking: whether it is spillover's parking queue, from which each message starts from the beginning.
+        is_diverted: whether steps of the route have diverted its messages there.
+        others: further routes to whose targets each message goes.
+        may_be_apart: whether each of these routes has left a message of its own, where the queue's namespace knows no copies by their
+            origin: that goes to the target of this route alone.
+        known: names of all routes that divert messages there.
+        can_look: whether its messages can be counted.
         hindrance: why its messages cannot be sent by `isthmus redrive`; empty where they can.
     """
 
     source: Endpoint
     route: Route
     is_parking: bool = False
+    is_diverted: bool = False
+    others: tuple[Route, ...] = ()
+    may_be_apart: bool = False
+    known: frozenset[str] = frozenset()
+    can_look: bool = True
     hindrance: str = ""
 
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """All routes to whose targets each message goes."""
+        return (self.route, *self.others)
 
-def redrives(federation: Federation, tasks: Sequence[str] = (), *, parked: bool = False) -> list[Redrive]:
+
+def redrives(
+    federation: Federation, tasks: Sequence[str] = (), *, parked: bool = False, diverted: bool = False
+) -> list[Redrive]:
     """The queues of some tasks, or of all; in the file's order.
 
     Args:
         federation: the federation.
         tasks: names; empty: all.
         parked: the parking queues of spillover instead of the dead-letter queues of routes.
+        diverted: the entities that steps divert to instead.
 
     Raises:
         InvalidArgumentError: there is no such task, or one that was named has nothing to redrive.
@@ -65,15 +88,18 @@ def redrives(federation: Federation, tasks: Sequence[str] = (), *, parked: bool 
             raise InvalidArgumentError(f"no task {name} in {federation.file}: {', '.join(federation.tasks)}")
     found: list[Redrive] = []
     for name in dict.fromkeys(tasks or federation.tasks):
-        made = list(_parked(federation, name) if parked else _set_aside(federation, name))
+        of = _diverted if diverted else _parked if parked else _set_aside
+        made = list(of(federation, name))
         if not made and tasks:
-            raise InvalidArgumentError(_nothing(federation, name, parked=parked))
+            raise InvalidArgumentError(_nothing(federation, name, parked=parked, diverted=diverted))
         found += made
     return found
 
 
-def _nothing(federation: Federation, name: str, *, parked: bool) -> str:
+def _nothing(federation: Federation, name: str, *, parked: bool, diverted: bool) -> str:
     pattern = federation.tasks[name].pattern
+    if diverted:
+        return f"task {name} has no step with on_failure: divert"
     if parked:
         return f"task {name} has the pattern {pattern}; only tasks of the pattern spillover have a parking queue"
     if isinstance(federation.tasks[name], SpilloverTask):
@@ -107,6 +133,38 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
         policy = replace(policy, removed=tuple(dict.fromkeys((*policy.removed, *_DEAD_LETTER_PROPERTIES))))
         sent = replace(route, options=replace(route.options, policy=policy))
         yield from (Redrive(source=source, route=sent, hindrance=_hindrance(route)) for source in sources)
+
+
+def _diverted(federation: Federation, task: str) -> Iterator[Redrive]:
+    """What the steps of a task have diverted, by entity and by where it entered."""
+    found: dict[tuple[DivertTo, Endpoint, str], list[Route]] = {}
+    for route in routes(federation, task):
+        for divert in route.options.diverts:
+            # Without detection each route has left a message of its own there.
+            own = route.name if route.options.duplicates == "allow" else ""
+            found.setdefault((divert, Endpoint(route.source.alias, route.entered), own), []).append(route)
+    known = {
+        divert.name: frozenset(each.name for each in routes(federation) if divert in each.options.diverts)
+        for divert, _, _ in found
+    }
+    for (divert, _, _), (first, *others) in found.items():
+        can_look = federation.namespaces[divert.alias].is_service_bus and not divert.is_topic
+        tables = [each for each in (first, *others) if each.target.is_table]
+        hindrance = next(filter(None, map(_hindrance, (first, *others))), "")
+        if not can_look:
+            hindrance = f"steps divert to {divert.name}, which redrive does not read: it is no queue of Service Bus"
+        elif tables:
+            hindrance = f"route {tables[0].name} ends in a table, which only a run writes"
+        yield Redrive(
+            source=Endpoint(divert.alias, divert.entity),
+            route=first,
+            is_diverted=True,
+            others=tuple(others),
+            may_be_apart=first.options.duplicates == "auto",
+            known=known[divert.name],
+            can_look=can_look,
+            hindrance=hindrance,
+        )
 
 
 def _hindrance(route: Route) -> str:

@@ -10,9 +10,14 @@ from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Long, UByte
 from isthmus.bridge.divert import explained
-from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_SOURCE
+from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_ROUTE, WHY_SOURCE
 
-TOLD = {WHY_REASON: "ValidationFailed", WHY_DESCRIPTION: "step validate: ü", WHY_SOURCE: "ewr/flights"}
+TOLD = {
+    WHY_REASON: "ValidationFailed",
+    WHY_DESCRIPTION: "step validate: ü",
+    WHY_SOURCE: "ewr/flights",
+    WHY_ROUTE: "flights.ewr.jfk",
+}
 
 
 def _explained(message: bytes) -> bytes:

@@ -10,7 +10,7 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from isthmus.client.identity import origin_of, republish, unique_message_id
+from isthmus.client.identity import mended, origin_of, republish, unique_message_id
 from isthmus.message.provenance import digest
 
 
@@ -114,3 +114,21 @@ def test_message_ids_are_unique_over_regions() -> None:
     made = {unique_message_id("west") for _ in range(1000)}
     assert len(made) == 1000
     assert all(each.startswith("west-") for each in made)
+
+
+def test_a_mended_message_keeps_where_it_comes_from_and_has_another_message_id() -> None:
+    before = copied()
+    made = mended(before, "good")
+    again = received(made)
+    told = {
+        (name.decode() if isinstance(name, bytes) else name): value
+        for name, value in (again.application_properties or {}).items()
+    }
+    assert told["repl-message-id"] in ("order-1", b"order-1")
+    assert (told["repl-sequence"], told["isthmus-orders-1a2b3c"], told["count"]) == (b"7", b"order-1", 5)
+    assert again.message_id not in (None, "order-1")
+    assert (b"".join(again.body), again.session_id, again.partition_key) == (b"good", "s", "s")
+    twice = received(mended(again, b"better"))
+    assert (twice.application_properties or {})[b"repl-message-id"] == b"order-1"
+    bare = received(AmqpAnnotatedMessage(data_body=[b"x"]))
+    assert mended(bare, b"y").message_id is None

@@ -14,7 +14,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConnectionLostError
 from isthmus.operations import redrive
 from isthmus.operations.copy_target import Sent
-from isthmus.operations.redrive import Choice
+from isthmus.operations.redrive import Choice, _Cleaned, _Leg
 from isthmus.operations.sweep import Taken
 
 
@@ -30,7 +30,7 @@ from isthmus.operations.sweep import Taken
     ],
 )
 def test_i2_what_may_pass_when_tried_again_is_sent_unasked(reason: str) -> None:
-    assert Choice().takes(reason, is_parking=False)
+    assert Choice().takes(reason, takes_all=False)
 
 
 @pytest.mark.parametrize(
@@ -38,20 +38,20 @@ def test_i2_what_may_pass_when_tried_again_is_sent_unasked(reason: str) -> None:
     ["KilledItsWorker", "Visited", "HopBudgetUsedUp", "DeadlinePassed", "TTLExpiredException", "CardDeclined", ""],
 )
 def test_i2_everything_else_only_where_it_is_named(reason: str) -> None:
-    assert not Choice().takes(reason, is_parking=False)
-    assert Choice().takes(reason, is_parking=True)
-    assert Choice(reasons=frozenset({reason.upper()})).takes(reason, is_parking=False)
+    assert not Choice().takes(reason, takes_all=False)
+    assert Choice().takes(reason, takes_all=True)
+    assert Choice(reasons=frozenset({reason.upper()})).takes(reason, takes_all=False)
 
 
 def test_named_reasons_leave_out_all_others() -> None:
     choice = Choice(reasons=frozenset({"KilledItsWorker"}), expired=True)
-    assert not choice.takes("RefusedByTarget", is_parking=False)
-    assert not choice.takes("RefusedByTarget", is_parking=True)
+    assert not choice.takes("RefusedByTarget", takes_all=False)
+    assert not choice.takes("RefusedByTarget", takes_all=True)
 
 
 def test_expired_ones_are_meant_where_that_is_asked() -> None:
-    assert Choice(expired=True).takes("TTLExpiredException", is_parking=False)
-    assert Choice(expired=True).takes("RefusedByTarget", is_parking=False)
+    assert Choice(expired=True).takes("TTLExpiredException", takes_all=False)
+    assert Choice(expired=True).takes("RefusedByTarget", takes_all=False)
 
 
 class Taking:
@@ -85,7 +85,7 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     chosen.add(1, 3)
     target: Any = Taking()
     step: Any = Dropping()
-    done = redrive._Pass(target, [step], lambda payload: payload, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
+    done = redrive._Pass({"": [_Leg("r", target, [step])]}, _Cleaned, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
     assert done.sent >= 0
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
 
@@ -95,7 +95,7 @@ def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatc
     reason = section.encode_message(b"x", application_properties={"DeadLetterReason": "RefusedByTarget"})
     odd = b"\0St\xc1\x03\x02\xa1\x7f" + b"\0Su\xa0\x01x"
     monkeypatch.setattr(redrive, "messages", lambda client, path: iter([odd, reason]))
-    each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False)
+    each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False, is_diverted=False)
     client: Any = None
     found = redrive.look(client, each, Choice())
     assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
@@ -112,5 +112,5 @@ def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: py
     target: Any = Taking()
     client: Any = None
     with pytest.raises(ConnectionLostError) as lost:
-        redrive._Pass(target, [], lambda payload: payload, chosen, lambda count: None).carry(client, "q")
+        redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert lost.value.__notes__ == ["the target had acknowledged 2 copies by then"]

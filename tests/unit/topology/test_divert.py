@@ -170,3 +170,21 @@ def test_steps_with_on_failure_of_tasks_of_every_pattern_can_divert(pattern: str
     found = read(text)
     assert all([each.name for each in route.options.diverts] == ["ops/bad"] for route in routes(found))
     assert "bad" in [entity.name for entity in wanted(found)["ops"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "faults"),
+    [
+        ("source: ewr, topic: flights, target: ops", 1),
+        ("source: ewr, topic: FLIGHTS, target: ops", 1),
+        ("source: ewr, topic: planes, target: ops", 0),
+        ("source: jfk, topic: flights2, target: ops", 0),
+        ("source: ewr, topic: flights, target: ops, duplicates: allow", 0),
+    ],
+)
+def test_two_tasks_do_not_divert_one_message_to_one_entity(task: str, faults: int) -> None:
+    step = STEP % ("ops", "queue: bad")
+    second = f"  u: {{pattern: copy, {task}, audit: 1d, steps: [{STEP % ('ops', 'queue: BAD')}]}}\n"
+    found = lint(HEAD + TASK % ("", step) + second)
+    told = [each for each in found if "nobody can tell" in each.message]
+    assert len(told) == faults, found

@@ -97,3 +97,51 @@ def test_what_a_mailbox_did_not_take_is_sent_on_too() -> None:
     ]
     assert [each.route.name for each in found] == ["flights.ewr.jfk"] * 2 + ["flights.jfk.ewr"] * 2
     assert all("DeadLetterReason" in each.route.options.policy.removed for each in found)
+
+
+DIVERTING = """isthmus: 1
+namespaces:
+  ewr: {connection: env:A}
+  jfk: {connection: env:B}
+  lga: {connection: env:C}
+  hub: {kind: kafka, bootstrap: "k:9092"}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk, lga], subscriptions: [all], %s
+    steps: [{validate: {schema: s.json, on_failure: divert, divert_to: {to: lga, queue: bad}}}]}
+  elsewhere: {pattern: copy, source: ewr, topic: planes, target: jfk, steps: [
+    {filter: {where: "a = 1", on_failure: divert, divert_to: {to: hub, topic: bad}}},
+    {filter: {where: "a = 1", on_failure: divert, divert_to: {to: lga, topic: bad-too}}}]}
+  spooled: {pattern: move, source: ewr, queue: orders, target: jfk, steps: [{deduplicate: 10m},
+    {filter: {where: "a = 1", on_failure: divert, divert_to: {to: lga, queue: BAD}}}]}
+  flat: {pattern: copy, source: ewr, topic: flat, target: jfk}
+"""
+
+
+def test_i3_what_is_diverted_once_for_several_routes_goes_to_the_targets_of_all() -> None:
+    found = redrives(read(DIVERTING % ""), ["flights"], diverted=True)
+    assert [(str(each.source), each.route.entered, [route.name for route in each.routes]) for each in found] == [
+        ("lga/bad", "flights", ["flights.ewr.jfk", "flights.ewr.lga"]),
+        ("lga/bad", "flights", ["flights.jfk.ewr", "flights.jfk.lga"]),
+        ("lga/bad", "flights", ["flights.lga.ewr", "flights.lga.jfk"]),
+    ]
+    assert all(each.is_diverted and each.may_be_apart and not each.hindrance for each in found)
+    assert found[0].known == {route.name for each in found for route in each.routes}
+
+
+@pytest.mark.parametrize(
+    ("more", "queues", "may_be_apart"), [("duplicates: allow,", 6, False), ("duplicates: origin,", 3, False)]
+)
+def test_i3_where_doubles_are_allowed_each_route_has_its_own(more: str, queues: int, may_be_apart: bool) -> None:
+    found = redrives(read(DIVERTING % more), ["flights"], diverted=True)
+    assert (len(found), {each.may_be_apart for each in found}) == (queues, {may_be_apart})
+    assert {len(each.routes) for each in found} == {6 // queues}
+
+
+def test_what_cannot_be_read_or_needs_a_run_is_said() -> None:
+    kafka, topic, spooled = redrives(read(DIVERTING % ""), ["elsewhere", "spooled"], diverted=True)
+    assert (kafka.can_look, topic.can_look) == (False, False)
+    assert kafka.hindrance == "steps divert to hub/bad, which redrive does not read: it is no queue of Service Bus"
+    assert spooled.can_look
+    assert "has the step deduplicate" in spooled.hindrance
+    with pytest.raises(InvalidArgumentError, match="task flat has no step with on_failure: divert"):
+        redrives(read(DIVERTING % ""), ["flat"], diverted=True)

@@ -42,6 +42,13 @@ def run(
             "--parked", help="The parking queues of spillover, back into the queue that each message failed in."
         ),
     ] = False,
+    diverted: Annotated[
+        bool,
+        typer.Option(
+            "--diverted",
+            help="What steps have diverted (divert_to), through the steps again to the targets of its routes.",
+        ),
+    ] = False,
     expired: Annotated[
         bool,
         typer.Option("--expired", help="Also those whose time to live is over; their copies have none."),
@@ -50,7 +57,7 @@ def run(
 ) -> None:
     """Send the messages that routes have set aside to the routes' targets, as the copies that they would have been.
 
-    Each message leaves its dead-letter queue once its copy is acknowledged; what the target refuses stays. Killed at any time and run again
+    Each message leaves its queue once its copy is acknowledged; what the target refuses stays. Killed at any time and run again
     it loses nothing, and doubles nothing where the target detects duplicates by origin. Exit code 1 if a message was refused or is
     locked elsewhere, or a namespace cannot be reached.
     """
@@ -62,15 +69,17 @@ def run(
 
     if yes and dry_run:
         raise InvalidArgumentError("write one of --yes and --dry-run")
+    if parked and diverted:
+        raise InvalidArgumentError("write one of --parked and --diverted")
     federation = load(file)
     choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
     with Reach(federation, "isthmus-redrive") as reach:
-        queues = redrives(federation, tasks or (), parked=parked)
+        queues = redrives(federation, tasks or (), parked=parked, diverted=diverted)
         rows: list[dict[str, Any]] = []
         for each in queues:
             has_sent = any(row["sent"] or row["dropped"] for row in rows)
             rows.append(_queue(reach, federation, each, choice, yes=yes, has_sent=has_sent, quiet=as_json))
-    if not (parked or as_json):
+    if not (parked or diverted or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
     if as_json:
         totals = {name: sum(row[name] or 0 for row in rows) for name in ("found", "chosen", "sent", "refused", "left")}
@@ -90,7 +99,7 @@ def _queue(
     from isthmus.operations.redrive import Redriven, SetAside, look, redrive
 
     found, done, error, chosen = SetAside(), Redriven(), "", 0
-    is_other = not federation.namespaces[each.source.alias].is_service_bus
+    is_other = not (each.can_look and federation.namespaces[each.source.alias].is_service_bus)
     if not is_other:
         try:
             client = reach.open(each.source)
@@ -103,8 +112,9 @@ def _queue(
             if yes and chosen and each.hindrance:
                 error = each.hindrance
             elif yes and chosen:
-                with progress(f"sending to {each.route.target}", chosen, quiet=quiet) as note:
-                    done = redrive(reach, federation, each, found.chosen, choice, progress=note)
+                targets = ", ".join(dict.fromkeys(str(route.target) for route in each.routes))
+                with progress(f"sending to {targets}", chosen, quiet=quiet) as note:
+                    done = redrive(reach, federation, each, found, choice, progress=note)
                 error = done.gone
         except IsthmusError as raised:
             if isinstance(raised, ConfigError) and not has_sent:
@@ -115,11 +125,12 @@ def _queue(
         "task": each.route.task,
         "route": each.route.name,
         "from": str(each.source),
-        "to": str(each.route.target),
+        "to": ", ".join(dict.fromkeys(str(route.target) for route in each.routes)),
         "reasons": dict(found.reasons.most_common()),
         "found": None if is_other else found.reasons.total(),  # nobody looked
         "chosen": chosen,
         "expired": found.expired,
+        "foreign": found.foreign,
         **{name: value for name, value in asdict(done).items() if name != "gone"},
         "note": each.hindrance if is_other or chosen else "",
         "error": error,
@@ -156,6 +167,8 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
             print(f"{row['route']}: first refusal: {row['first_refusal']}", file=sys.stderr)
         if row["error"] or row["note"]:
             print(f"{row['route']}: {row['error'] or row['note']}", file=sys.stderr)
+    for queue, count in {row["from"]: row["foreign"] for row in rows if row["foreign"]}.items():
+        console.print(f"{count:,} messages in {queue} are of no route of this file, or have lost their provenance")
     expired = sum(row["expired"] for row in rows)
     if expired:
         console.print(f"{expired:,} messages are not chosen because their time to live is over; --expired chooses them")

@@ -310,12 +310,14 @@ def _holding(
                 if number in entered
             ]
             held.arrived[alias] = [number for number, _ in stands]
+            held.late[alias] = arrivals.late
             held.lanes[alias] = [lane for _, lane in stands]
             continue
         origin = audited.get(alias)
         if origin is None:
             continue
         kept = {number for numbers in origin.kept.values() for number in numbers}
+        held.late[alias] = arrivals.late
         horizons: dict[int, int] = {}
         for number in origin.own:
             horizons[number >> FRAGMENT_BITS] = max(number, horizons.get(number >> FRAGMENT_BITS, number))
@@ -329,7 +331,9 @@ def _holding(
             ):
                 fate = held.forged
             elif number in origin.originals:
-                equal = (alias, at.alias) in changed or origin.originals.digest(number) == digest
+                # Whoever mends a message before it is sent again changes it.
+                is_free = (alias, at.alias) in changed or number in arrivals.late
+                equal = is_free or origin.originals.digest(number) == digest
                 fate = held.arrived if equal else held.unequal
             elif number in kept:
                 continue  # a route took it before the rule was changed

@@ -44,9 +44,10 @@ class Arrivals:
         entered_ms: when each entered its origin, as it tells; 0 where it does not.
         lanes: what each keeps its order in: the partition of the member in which it is, or its session.
         first_pass: how many of them the first reading found.
+        late: numbers of those that `isthmus redrive` has sent.
     """
 
-    __slots__ = ("digests", "ends_ms", "entered_ms", "first_pass", "lanes", "numbers")
+    __slots__ = ("digests", "ends_ms", "entered_ms", "first_pass", "lanes", "late", "numbers")
 
     def __init__(self) -> None:
         self.numbers: array[int] = array("q")
@@ -55,6 +56,7 @@ class Arrivals:
         self.entered_ms: array[int] = array("q")
         self.lanes: array[int] = array("Q")
         self.first_pass = 0
+        self.late: set[int] = set()
 
     def leave_former(self) -> None:
         """Leaves out copies of messages that were in an entity which was deleted and made again since: no number is given later than a
@@ -200,6 +202,8 @@ class Audited:
             arrivals.entered_ms.append(identity.entered_ms)
             arrivals.lanes.append(_session_lane(message) if self.by_session else identity.sequence >> FRAGMENT_BITS)
             arrivals.first_pass += self.first_pass
+            if identity.is_late:
+                arrivals.late.add(identity.number)
             return
         number, fragment = identity.number, identity.number >> FRAGMENT_BITS
         self.first_numbers[fragment] = min(self.first_numbers.get(fragment, number), number)

@@ -99,7 +99,7 @@ COUNTS = (
     Count(
         "out_of_order",
         Verdict.FAULTY,
-        "copies behind a later one of the same origin, with `ordering: session` of the same session; no fault with `ordering: none`",
+        "copies behind a later one of the same origin, with `ordering: session` of the same session, but for those that `redrive` has sent; no fault with `ordering: none`",
     ),
 )
 

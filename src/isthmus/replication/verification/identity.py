@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ class Identity(NamedTuple):
         reason: why it was dead-lettered; empty where it was not.
         resent: under which number it had entered here before, and was dead-lettered; 0 where it was not.
         entered_ms: when it entered there, as it tells; 0 where it entered this entity, or does not tell.
+        is_late: whether `isthmus redrive` has sent this copy: it is behind later ones, and whoever mended it may have changed it.
     """
 
     sequence: int
@@ -59,6 +60,7 @@ class Identity(NamedTuple):
     reason: str
     resent: int = 0
     entered_ms: int = 0
+    is_late: bool = False
 
 
 class Members(NamedTuple):
@@ -100,11 +102,20 @@ def identify(message: bytes, members: Members | None = None) -> Identity:
         entered = (first.alias, first) if members is None else members.first(provenance)
         if entered is not None:
             label, hop = entered
-            return Identity(sequence, label, hop.entity, hop.sequence, reason, entered_ms=_ms(hop.enqueued))
+            again = properties.get(RESENT)
+            is_late = again is not None and _is_of(str(again), provenance.hops[provenance.hops.index(hop) :])
+            return Identity(
+                sequence, label, hop.entity, hop.sequence, reason, entered_ms=_ms(hop.enqueued), is_late=is_late
+            )
     enqueued = annotations.get(ENQUEUE_SEQUENCE)
     before = str(properties.get(RESENT) or "")
     resent = int(before) if before.isascii() and before.isdigit() and len(before) < _LONGEST_NUMBER else 0
     return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason, resent)
+
+
+def _is_of(place: str, hops: Sequence[Hop]) -> bool:
+    """Whether what was sent again is the message of one of these hops: copies of the copy tell of it, too."""
+    return any(place == f"{each.alias}/{each.entity}/{each.sequence}" for each in hops)
 
 
 def _ms(text: str) -> int:

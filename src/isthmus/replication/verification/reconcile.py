@@ -46,6 +46,7 @@ class Holding:
         arrived: origin's alias → sequence numbers there, in the order in which they are at this member. The member's
             own alias is among them where its own messages are in the entity that was read.
         lanes: origin's alias → in which partition of this member each of `arrived` is; absent: all in one.
+        late: origin's alias → those of `arrived` that an operator had sent later, and that have no order.
         unequal: origin's alias → sequence numbers there of copies with other content.
         forged: origin's alias → sequence numbers there at which nothing entered.
         unknown: origin's alias → sequence numbers there of copies whose original is no longer there.
@@ -55,6 +56,7 @@ class Holding:
     entered: Sequence[int] = ()
     arrived: dict[str, list[int]] = field(default_factory=dict)
     lanes: dict[str, list[int]] = field(default_factory=dict)
+    late: dict[str, set[int]] = field(default_factory=dict)
     unequal: dict[str, list[int]] = field(default_factory=dict)
     forged: dict[str, list[int]] = field(default_factory=dict)
     unknown: dict[str, list[int]] = field(default_factory=dict)
@@ -239,6 +241,7 @@ def reconcile(
                     rest.get((origin, member), Undelivered()),
                     at.lanes.get(origin, ()),
                     hour_of,
+                    at.late.get(origin, ()),
                 )
                 comparisons.append(_completed(compared, holding, at, hour_of))
     return Reconciliation(task, tuple(comparisons), ordered, tuple(readings), tuple(unread), by_hour=hours is not None)
@@ -270,6 +273,7 @@ def compare(
     undelivered: Undelivered | None = None,
     lanes: Sequence[int] = (),
     hour_of: HourOf | None = None,
+    late: Collection[int] = (),
 ) -> Comparison:
     """Compare what entered one origin with what is at one member.
 
@@ -281,6 +285,7 @@ def compare(
         undelivered: what the route between them still holds.
         lanes: in which partition of the member each of `arrived` is; none: all in one.
         hour_of: when the messages entered; None: not asked for.
+        late: those of `arrived` that are nowhere out of order.
     """
     rest = undelivered or Undelivered()
     seen: set[int] = set()
@@ -292,6 +297,8 @@ def compare(
             duplicated.append(number)
             continue
         seen.add(number)
+        if number in late:
+            continue
         key = number >> FRAGMENT_BITS, lane
         if number < highest.get(key, -1):
             disordered.append(number)

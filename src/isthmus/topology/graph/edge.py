@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from isthmus.errors import Fault
-from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_SOURCE
+from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_ROUTE, WHY_SOURCE
 from isthmus.rules import Filter, RuleSyntaxError, parse_action
 from isthmus.rules.analysis.analysis import never_matches
 from isthmus.rules.syntax.tree import And, Comparison, Constant, Predicate, Property, Set
@@ -95,7 +95,7 @@ def _diverted(route: Route, fed: Fed) -> Iterator[Edge]:
             target=_node(divert.alias, divert.entity),
             task=route.task,
             text=f"a step of route {route.name} diverts",
-            changed=frozenset((WHY_REASON, WHY_DESCRIPTION, WHY_SOURCE)),
+            changed=frozenset((WHY_REASON, WHY_DESCRIPTION, WHY_SOURCE, WHY_ROUTE)),
         )
         yield _ruled(edge, state) if state is not None else edge
 

@@ -392,6 +392,34 @@ def test_a_dead_letter_that_was_sent_again_is_accounted_for() -> None:
     assert [result.total(kind) for kind in ("entered", "arrived", "resent", "lost")] == [6, 3, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("place", "counts"),
+    [("ewr/flights/1", [3, 3, 0, 0, 0]), ("ewr/flights/2", [3, 2, 1, 1, 0]), ("jfk/flights/1", [3, 2, 1, 1, 0])],
+)
+def test_what_redrive_has_sent_comes_late_and_may_have_been_mended(place: str, counts: list[int]) -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in (1, 2, 3):
+        entities.put(ewr, number, message_id=f"m{number}", body=b"gate")
+    for number in (2, 3):
+        entities.put(jfk, number, origin="ewr", message_id=f"m{number}", body=b"gate")
+    entities.put(jfk, 1, origin="ewr", message_id="m1", body=b"mended", own={RESENT: place})
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    kinds = ("entered", "arrived", "unequal", "lost", "out_of_order")
+    assert [result.total(kind) for kind in kinds] == counts
+
+
+def test_a_second_copy_that_redrive_has_sent_is_a_double() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in (1, 2):
+        entities.put(ewr, number, message_id=f"m{number}", body=b"gate")
+        entities.put(jfk, number, origin="ewr", message_id=f"m{number}", body=b"gate")
+    entities.put(jfk, 1, origin="ewr", message_id="m1", body=b"gate", own={RESENT: "ewr/flights/1"})
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("arrived", "duplicated", "out_of_order")] == [2, 1, 0]
+
+
 def test_a_copy_with_a_mark_that_the_operator_named_before_is_an_arrival_where_that_is_told() -> None:
     entities = Entities()
     ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))

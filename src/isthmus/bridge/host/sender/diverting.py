@@ -40,14 +40,16 @@ class DivertingRoute:
 
     Args:
         number: the handle that the reader knows.
+        route: its name.
         source: what copies name as the place that they come from.
         names: by handle, the entities that messages are diverted to.
         reports: whom to tell.
     """
 
-    def __init__(self, number: int, source: str, names: Mapping[int, str], reports: Reports) -> None:
+    def __init__(self, number: int, route: str, source: str, names: Mapping[int, str], reports: Reports) -> None:
         self.number = number
         self.keys = {name: key for key, name in names.items()}
+        self._route = route
         self._source = source
         self._names = dict(names)
         self._reports = reports
@@ -69,7 +71,7 @@ class DivertingRoute:
         for position, disposition, message in rows:
             why = Disposition(DIVERT, disposition.reason, disposition.description)
             try:
-                piece = explained(message, why.reason, why.description, self._source)
+                piece = explained(message, why.reason, why.description, self._source, self._route)
             except (CodecError, ValueError, IndexError) as error:
                 text = f"it cannot be diverted: {error} ({why.reason}: {why.description})"
                 disposed.append((position, Disposition("dead-letter", MALFORMED, text)))

@@ -81,7 +81,7 @@ class SenderRoutes:
             text = f"'{spec.name}': {type(error).__name__}: {error}"
             self._reports.failed(number, TargetUnavailableError(text), True)
             return
-        route = DivertingRoute(number, spec.diverted_from, names, self._reports) if names else None
+        route = DivertingRoute(number, spec.name, spec.diverted_from, names, self._reports) if names else None
         for key, each in specs.items():
             divert = f"{each.target.alias}: divert target {names[key]}" if key in names else ""
             self._handles[key] = TargetHandle(key, each, targets[key], route or self._reports, now, divert)

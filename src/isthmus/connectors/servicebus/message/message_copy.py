@@ -118,7 +118,7 @@ class MessageCopy:
         self._set = [encoded(name) + codec.encode(value) for name, value in policy.properties.items()]
         removed = {name.encode() for name in (*policy.removed, *policy.properties)}
         if policy.keeps_dead_letter:
-            removed |= _WHY.keys() | {name.encode() for name in _EARLIER}
+            removed |= _WHY.keys() | {name.encode() for name in (*_EARLIER, names.WHY_ROUTE)}
         self._removed = frozenset(removed)
 
     def make(self, b: bytes, start: int, end: int, now_ms: int) -> bytes | Verdict:

@@ -15,7 +15,7 @@ from isthmus.bridge.host.sender.error import DivertUnknownError, SourceGoneError
 from isthmus.bridge.host.sender.sender import SenderHost
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import End, RouteSpec
-from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_SOURCE
+from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_ROUTE, WHY_SOURCE
 from sender_fixture import AWAY, GONE, FakeReader, FakeSystem, FakeTarget, encoded, spec
 
 WHY = Disposition("divert:b/bad", "ValidationFailed", "step validate: at /n")
@@ -85,7 +85,7 @@ def test_diverted_rows_go_to_their_entity_and_are_told_under_the_route_i3(bench:
     assert sorted(bench.wait_diverted(3)) == [2, 4, 6]
     assert bench.system.received["r"] == [b"1", b"3", b"5"]
     assert [_told(each) for each in bench.system.received["bad"]] == [
-        {"number": n, WHY_REASON: WHY.reason, WHY_DESCRIPTION: WHY.description, WHY_SOURCE: "a/flights"}
+        {"number": n, WHY_REASON: WHY.reason, WHY_DESCRIPTION: WHY.description, WHY_SOURCE: "a/flights", WHY_ROUTE: "r"}
         for n in (2, 4, 6)
     ]
     assert {each[0] for each in bench.diverted()} == {7}
