@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isthmus.bridge.delivery_event import Disposition
@@ -20,7 +20,7 @@ from isthmus.connectors.spec import Kind, Setting
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import HOP_BUDGET
 
-__all__ = ["COPY_SETTINGS", "Copier", "CopyOptions", "copy_options"]
+__all__ = ["COPY_SETTINGS", "LOG_COPY_SETTINGS", "Copier", "CopyOptions", "copy_options"]
 
 COPY_SETTINGS = (
     Setting(
@@ -67,6 +67,14 @@ COPY_SETTINGS = (
         default="",
         description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
         "empty: in nothing but mark, provenance and what is left of TimeToLive.",
+    ),
+)
+
+LOG_COPY_SETTINGS = (
+    *COPY_SETTINGS[:-1],
+    replace(
+        COPY_SETTINGS[-1],
+        description=f"{COPY_SETTINGS[-1].description} A time to live that copies get cannot be given: a record has none.",
     ),
 )
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from isthmus.connectors.copier import COPY_SETTINGS
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
-from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.kind.amqp import AMQP, amqp_faults
 
@@ -114,51 +114,7 @@ TARGET = Spec(
             "`_AMQ_DUPL_ID`). `auto`: by its origin, where that tells numbers. `origin`: so, and the MessageId is made of the origin. "
             "`message-id`: by its MessageId. `allow`: not at all.",
         ),
-        Setting(
-            name="origin",
-            kind=Kind.TEXT,
-            default="",
-            description="Alias/entity to record as a hop of provenance; empty: record none.",
-        ),
-        Setting(
-            name="target",
-            kind=Kind.TEXT,
-            default="",
-            description="Alias of the target, to hold back messages that have been there; empty: do not look.",
-        ),
-        Setting(
-            name="hop_budget",
-            kind=Kind.INTEGER,
-            default=HOP_BUDGET,
-            minimum=1,
-            description="How many hops a message may make.",
-        ),
-        Setting(
-            name="mark",
-            kind=Kind.TEXT,
-            default="",
-            description="With origin: application property that every copy is marked with; empty: none.",
-        ),
-        Setting(
-            name="mark_value",
-            kind=Kind.CHOICE,
-            choices=("message-id", "number"),
-            default="message-id",
-            description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
-        ),
-        Setting(
-            name="trusts_provenance",
-            kind=Kind.BOOLEAN,
-            default=False,
-            description="Whether provenance counts though a step of the route has changed the message that it was made for.",
-        ),
-        Setting(
-            name="policy",
-            kind=Kind.TEXT,
-            default="",
-            description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
-            "empty: in nothing but mark, provenance and what is left of TimeToLive.",
-        ),
+        *COPY_SETTINGS,
     ),
 )
 BROKER = Spec("amqp broker", "Options that reach a broker.", _BROKER)

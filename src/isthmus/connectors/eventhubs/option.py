@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from isthmus.connectors.copier import LOG_COPY_SETTINGS
 from isthmus.connectors.servicebus.option import SourceOptions as NamespaceOptions
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
@@ -113,51 +114,7 @@ WRITING = (
         "the message had at the log it comes from, else any. `source`: the partition at the source. `single`: the first, which keeps the "
         "order of a queue.",
     ),
-    Setting(
-        name="origin",
-        kind=Kind.TEXT,
-        default="",
-        description="Alias/entity to record as a hop of provenance; empty: record none.",
-    ),
-    Setting(
-        name="target",
-        kind=Kind.TEXT,
-        default="",
-        description="Alias of the target namespace, to hold back messages that have been there; empty: do not look.",
-    ),
-    Setting(
-        name="hop_budget",
-        kind=Kind.INTEGER,
-        default=HOP_BUDGET,
-        minimum=1,
-        description="How many hops a message may make.",
-    ),
-    Setting(
-        name="mark",
-        kind=Kind.TEXT,
-        default="",
-        description="With origin: application property that every copy is marked with; empty: none.",
-    ),
-    Setting(
-        name="mark_value",
-        kind=Kind.CHOICE,
-        choices=("message-id", "number"),
-        default="message-id",
-        description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
-    ),
-    Setting(
-        name="trusts_provenance",
-        kind=Kind.BOOLEAN,
-        default=False,
-        description="Whether provenance counts though a step of the route has changed the message that it was made for.",
-    ),
-    Setting(
-        name="policy",
-        kind=Kind.TEXT,
-        default="",
-        description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); empty: in "
-        "nothing but mark and provenance. A time to live that copies get cannot be given: an event has none.",
-    ),
+    *LOG_COPY_SETTINGS,
 )
 SOURCE = Spec("eventhubs source", "Options of a source of Event Hubs.", (*PLACE, _TOPIC, *READING))
 TARGET = Spec("eventhubs target", "Options of a target of Event Hubs.", (*PLACE, _TOPIC, *WRITING))

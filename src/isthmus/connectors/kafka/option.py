@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from isthmus.connectors.copier import LOG_COPY_SETTINGS
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
-from isthmus.message.provenance import HOP_BUDGET
 from isthmus.topology.file.reference import SecretError, SecretReference
 from isthmus.topology.kind.kafka import KAFKA, kafka_faults
 
@@ -127,52 +127,7 @@ TARGET = Spec(
             maximum=3600,
             description="How long the cluster may acknowledge nothing that was sent before the connection is given up.",
         ),
-        Setting(
-            name="origin",
-            kind=Kind.TEXT,
-            default="",
-            description="Alias/entity to record as a hop of provenance; empty: record none.",
-        ),
-        Setting(
-            name="target",
-            kind=Kind.TEXT,
-            default="",
-            description="Alias of the target cluster, to hold back messages that have been there; empty: do not look.",
-        ),
-        Setting(
-            name="hop_budget",
-            kind=Kind.INTEGER,
-            default=HOP_BUDGET,
-            minimum=1,
-            description="How many hops a message may make.",
-        ),
-        Setting(
-            name="mark",
-            kind=Kind.TEXT,
-            default="",
-            description="With origin: header that every copy is marked with; empty: none.",
-        ),
-        Setting(
-            name="mark_value",
-            kind=Kind.CHOICE,
-            choices=("message-id", "number"),
-            default="message-id",
-            description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
-        ),
-        Setting(
-            name="trusts_provenance",
-            kind=Kind.BOOLEAN,
-            default=False,
-            description="Whether provenance counts though a step of the route has changed the message that it was made for.",
-        ),
-        Setting(
-            name="policy",
-            kind=Kind.TEXT,
-            default="",
-            description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
-            "empty: in nothing but mark, provenance and what is left of TimeToLive. A time to live that copies get cannot be given: "
-            "a record has none.",
-        ),
+        *LOG_COPY_SETTINGS,
     ),
 )
 ADMINISTRATION = Spec("kafka cluster", "Options of a cluster's administration.", _CLUSTER)
