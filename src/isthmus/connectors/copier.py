@@ -1,7 +1,7 @@
-"""The copies of messages for a target that carries no AMQP: provenance, mark and policy.
+"""The copies of messages for a target: provenance, mark and policy.
 
-What it is: the options that every such target has, and the making of copies from them. What it is not: the form in which a target stores
-a copy (`wrap`).
+What it is: the options that targets have for them, what a rewriter makes of messages as the port has it, and, for a target that carries no
+AMQP, the making of copies from these options. What it is not: the form in which a target stores a copy (`wrap`).
 
 Invariants:
     I1. Without origin, target and policy a copy is its original.
@@ -20,7 +20,7 @@ from isthmus.connectors.spec import Kind, Setting
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import HOP_BUDGET
 
-__all__ = ["COPY_SETTINGS", "LOG_COPY_SETTINGS", "Copier", "CopyOptions", "copy_options"]
+__all__ = ["COPY_SETTINGS", "LOG_COPY_SETTINGS", "Copier", "CopyOptions", "copies_of", "copy_options"]
 
 COPY_SETTINGS = (
     Setting(
@@ -97,6 +97,20 @@ def copy_options(values: dict[str, Any]) -> CopyOptions:
     return CopyOptions(**{setting.name: values.pop(setting.name) for setting in COPY_SETTINGS})
 
 
+def copies_of(
+    rewriter: MessageRewriter, data: bytes, offsets: Sequence[int], now_ms: int, *, is_alone: bool = False
+) -> Copies:
+    """What a rewriter makes of messages, as `isthmus.bridge.port.Target.copies` tells it."""
+    if len(offsets) < 2:
+        return Copies(())
+    copies, held = rewriter.copy_all(data, list(offsets), now_ms)
+    if not held:
+        return Copies(copies, is_alone=is_alone)
+    disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
+    gone = {each.row for each in held}
+    return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone], is_alone)
+
+
 class Copier:
     """Makes copies.
 
@@ -126,11 +140,4 @@ class Copier:
         """As `isthmus.bridge.port.Target.copies`."""
         if self._rewriter is None:
             return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
-        if len(offsets) < 2:
-            return Copies(())
-        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
-        if not held:
-            return Copies(copies)
-        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
-        gone = {each.row for each in held}
-        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+        return copies_of(self._rewriter, data, offsets, now_ms)

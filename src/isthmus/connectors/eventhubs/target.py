@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 from isthmus.amqp import BATCH_FORMAT, section
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.copier import copies_of
 from isthmus.connectors.eventhubs.flight import Flight
 from isthmus.connectors.eventhubs.mapping import Outgoing, to_event
 from isthmus.connectors.eventhubs.option import TargetOptions
@@ -122,15 +123,9 @@ class EventHubsTarget(End):
             raise InvalidArgumentError(
                 f"'{self.path}': copies are made for a target that has answered; wait for Opened"
             )
-        if len(offsets) < 2:
-            return Copies(())
-        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
-        self._has_work = self._has_work or bool(copies)
-        if not held:
-            return Copies(copies)
-        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
-        gone = {each.row for each in held}
-        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+        made = copies_of(self._rewriter, data, offsets, now_ms)
+        self._has_work = self._has_work or bool(made.payloads)
+        return made
 
     def send(self, send: Send) -> None:
         """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""

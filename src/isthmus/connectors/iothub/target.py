@@ -17,9 +17,10 @@ import time
 from collections.abc import Sequence
 
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.copier import copies_of
 from isthmus.connectors.eventhubs.flight import Flight
 from isthmus.connectors.iothub.device import DEVICE_BOUND, FEEDBACK, NoDeviceError, ToDevice, read_feedback, to_device
 from isthmus.connectors.iothub.option import IotTargetOptions
@@ -107,12 +108,7 @@ class IotHubTarget(End):
         """
         if self._rewriter is None:
             raise InvalidArgumentError("copies are made for a target that has answered; wait for Opened")
-        if len(offsets) < 2:
-            return Copies(())
-        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
-        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
-        gone = {each.row for each in held}
-        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone] if held else None)
+        return copies_of(self._rewriter, data, offsets, now_ms)
 
     def send(self, send: Send) -> None:
         """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.copier import copies_of
 from isthmus.connectors.rabbitmq.mapping.outward import to_record
 from isthmus.connectors.rabbitmq.option import TargetOptions
 from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
@@ -105,14 +106,7 @@ class RabbitTarget(End):
         """The copies of messages as this target takes them."""
         if self._rewriter is None:
             return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
-        if len(offsets) < 2:
-            return Copies(())
-        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
-        if not held:
-            return Copies(copies)
-        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
-        gone = {each.row for each in held}
-        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+        return copies_of(self._rewriter, data, offsets, now_ms)
 
     def send(self, send: Send) -> None:
         """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""

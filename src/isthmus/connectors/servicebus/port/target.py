@@ -16,9 +16,10 @@ import time
 from collections.abc import Sequence
 
 from isthmus.amqp import BATCH_FORMAT
-from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.copier import copies_of
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.option import SinkOptions
 from isthmus.connectors.servicebus.port.connection import peer_of
@@ -106,16 +107,9 @@ class ServiceBusTarget(End):
             raise InvalidArgumentError(
                 f"'{self.path}': copies are made for a target that has answered; wait for Opened"
             )
-        if len(offsets) < 2:
-            return Copies(())
-        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
-        self._has_work = self._has_work or bool(copies)
-        is_alone = _PARTITION_KEY in data
-        if not held:
-            return Copies(copies, is_alone=is_alone)
-        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
-        gone = {each.row for each in held}
-        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone], is_alone)
+        made = copies_of(self._rewriter, data, offsets, now_ms, is_alone=_PARTITION_KEY in data)
+        self._has_work = self._has_work or bool(made.payloads)
+        return made
 
     def send(self, send: Send) -> None:
         """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
