@@ -57,6 +57,23 @@ def test_routes_know_each_entity_once_and_send_to_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ends", "more", "window_ms"),
+    [
+        ([("ops", "queue: bad")], "", 600_000),
+        ([("ops", "queue: bad")], "duplicates: origin, ", 600_000),
+        ([("ops", "queue: bad")], "duplicate_detection: 5m, ", 300_000),
+        ([("ops", "queue: bad")], "duplicates: allow, ", 0),
+        ([("ops", "queue: bad"), ("hub", "topic: bad")], "", 0),
+    ],
+)
+def test_flows_tell_for_how_long_a_second_diverted_copy_is_dropped(
+    ends: list[tuple[str, str]], more: str, window_ms: int
+) -> None:
+    (flow,) = flows(federation(*ends, more=more).tasks["t"])
+    assert flow.divert_detection_ms == window_ms
+
+
+@pytest.mark.parametrize(
     ("more", "windows"),
     [("", (None, None)), ("duplicates: origin, ", (0, 600_000)), ("duplicate_detection: 5m, ", (300_000, None))],
 )
