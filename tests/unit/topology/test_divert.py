@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.errors import ConfigError
 from isthmus.topology import Federation, read
 from isthmus.topology.duplicate import federation_notes
 from isthmus.topology.graph.edge import edges
@@ -205,3 +206,17 @@ def test_two_tasks_do_not_divert_one_message_to_one_entity(task: str, faults: in
     found = lint(HEAD + TASK % ("", step) + second)
     told = [each for each in found if "nobody can tell" in each.message]
     assert len(told) == faults, found
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_divert_target_that_another_task_wants_as_a_topic_is_faulted_at_divert_to(is_first: bool) -> None:
+    diverting = TASK % ("", STEP % ("ops", "queue: bad"))
+    other = "  u: {pattern: copy, source: ewr, topic: bad, target: ops, audit: 1d}\n"
+    text = HEAD + (diverting + other if is_first else other + diverting)
+    line = next(at for at, each in enumerate(text.splitlines(), 1) if "divert_to" in each)
+    column = text.splitlines()[line - 1].index("{to: ops") + 1
+    with pytest.raises(ConfigError) as told:
+        read(text)
+    (found,) = told.value.faults
+    assert "want both a queue and a topic bad at ops" in found.message
+    assert (found.line, found.column) == (line, column)

@@ -21,7 +21,7 @@ from typing import Protocol
 from isthmus.connectors.servicebus.head import pages, standing
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.system import KnowsRemoved
-from isthmus.errors import EntityNotFoundError, NotAllowedError
+from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.verification.diverted import diverted_from, sources_of
 from isthmus.replication.verification.identity import Identity
@@ -31,6 +31,7 @@ from isthmus.topology.model import Endpoint, Route
 __all__ = [
     "DEAD_LETTER",
     "DRIFT_MS",
+    "DivertTargetUnreadableError",
     "LogReader",
     "PAGE_MESSAGES",
     "Passage",
@@ -47,6 +48,13 @@ PeekOpener = Callable[[Endpoint], Peek]
 """Opens an entity for browsing; EntityNotFoundError where there is none."""
 
 Read = Callable[[bytes], Identity]
+
+
+class DivertTargetUnreadableError(IsthmusError):
+    """The entity that steps divert to cannot be read, e.g. since its namespace is away."""
+
+    code = "divert-target-unreadable"
+    retryable = True
 
 
 class LogReader(Protocol):
@@ -298,6 +306,8 @@ class SourceReader:
                 why = "there is no such entity" if isinstance(error, EntityNotFoundError) else "it may not be read"
                 text = f"what steps divert to {end} is not known: {why}"
                 self.untold += [text] if text not in self.untold else []
+            except IsthmusError as error:
+                raise DivertTargetUnreadableError(f"what steps divert to {end} cannot be read: {error}") from error
         for at in self.found.values():  # the entity may keep one of each route
             at.dropped -= at.diverted
 

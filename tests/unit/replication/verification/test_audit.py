@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from audit_entities import AUDIT, ROUTES, Entities, copied
+from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.message.name import HOP_PROPERTIES, RESENT
 from isthmus.replication.verification import passage
 from isthmus.replication.verification.audit import audit
@@ -639,6 +640,19 @@ def test_an_entity_that_is_gone_is_told() -> None:
     entities.held["jfk/bad"] = []
     result = diverted(entities)
     assert result.doubts == ("what steps divert to jfk/worse is not known: there is no such entity",)
+
+
+def test_a_divert_target_that_is_away_is_named() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+
+    def away(endpoint: Endpoint):
+        if endpoint.entity == "bad":
+            raise ConnectionLostError("no answer")
+        return entities.peek(endpoint)
+
+    with pytest.raises(IsthmusError, match="what steps divert to jfk/bad cannot be read: no answer"):
+        audit("flights", ROUTES[:1], AUDIT, away, passages=[DIVERTED])
 
 
 def test_what_was_diverted_of_an_entity_that_was_made_again_since_counts_not() -> None:
