@@ -164,6 +164,8 @@ class CopyTarget:
                 heard_at = now
                 self._on(event)
             self._pools.flush()
+            for error in self._pools.take_faults().values():
+                self._give_up(f"a fault at the connection: {type(error).__name__}: {error}")
             meanwhile()
         return True
 

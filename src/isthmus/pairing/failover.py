@@ -13,6 +13,7 @@ Invariants:
         it leave messages behind.
     I6. Dead letters are moved once nothing can bring the fail-over back; those that the new member does not take, and deferred
         messages, stay and are told.
+    I7. What was moved and left is in the state: whoever carries the fail-over on counts from there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
@@ -140,6 +141,10 @@ class Failover:
             IsthmusError: a member is gone or refuses; the phase that the state names can be done again.
         """
         why: NotEmptyError | None = None
+        # What a process before this one has done of it.
+        self.moved, self.moved_dead = state.moved, state.moved_dead
+        self.left, self.left_dead = dict(state.left), dict(state.left_dead)
+        self.left_deferred = dict(state.left_deferred)
         while state.phase is not Phase.STEADY:
             self.note(f"{state.phase}: {state.active} → {state.standby}, epoch {state.epoch}")
             try:
@@ -147,10 +152,22 @@ class Failover:
             except NotEmptyError as error:
                 why = error
                 state = state.aborting(time.time())
+            state = self._counted(state)
             self.save(state)
         if why is not None:
             raise why
         return state
+
+    def _counted(self, state: PairState) -> PairState:
+        """With what was moved and left until now."""
+        return replace(
+            state,
+            moved=self.moved,
+            moved_dead=self.moved_dead,
+            left=dict(self.left),
+            left_dead=dict(self.left_dead),
+            left_deferred=dict(self.left_deferred),
+        )
 
     def _work(self, state: PairState) -> PairState:
         now = time.time()
@@ -261,6 +278,8 @@ class Failover:
                     self.check(state)
                     done = self.move(state, by_path[path])
                     self.moved += done.moved
+                    if done.moved:
+                        self.save(self._counted(state))
                     if done.first_refusal:
                         why, is_refused = f"{path}: {done.first_refusal}", True
                 if self.moved > moved_before:
@@ -293,6 +312,8 @@ class Failover:
                     raise
                 done = Moved(0, str(error))
             self.moved_dead += done.moved
+            if done.moved:
+                self.save(self._counted(state))
             if done.first_refusal:
                 _log.warning("pair %s: dead letters of %s stay: %s", state.pair, path, done.first_refusal)
         counts = old.counts(held.values())

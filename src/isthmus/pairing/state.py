@@ -62,6 +62,7 @@ _NEXT = {
     Phase.FENCING: Phase.OPENING,
 }
 _ABORTABLE = (Phase.STOPPING, Phase.CONSUMING, Phase.MOVING)
+_NOTHING_MOVED: Mapping[str, Any] = {"moved": 0, "moved_dead": 0, "left": {}, "left_dead": {}, "left_deferred": {}}
 _BEFORE_MOVING = (Phase.STEADY, Phase.STOPPING, Phase.CONSUMING)
 _LED_BY_OLD = (Phase.STEADY, Phase.STOPPING, Phase.CONSUMING, Phase.REOPENING)
 
@@ -87,6 +88,11 @@ class PairState:
         seen: path → messages of the active member when it was last looked at, without entities that had none.
         seen_at: when; wall seconds.
         changed_at: when the phase or the active member last changed; wall seconds.
+        moved: messages that the planned fail-over has moved, up to the last entity that was moved to its end.
+        moved_dead: the same of dead letters.
+        left: path → messages that it has left behind.
+        left_dead: path → dead letters that it has left behind.
+        left_deferred: path → deferred messages that it has left behind.
     """
 
     pair: str
@@ -104,6 +110,11 @@ class PairState:
     seen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     seen_at: float = 0.0
     changed_at: float = 0.0
+    moved: int = 0
+    moved_dead: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    left_dead: Mapping[str, int] = field(default_factory=dict)
+    left_deferred: Mapping[str, int] = field(default_factory=dict)
 
     def fence_of(self, alias: str) -> Fence:
         """The fence of a member."""
@@ -149,6 +160,7 @@ class PairState:
             leaves=leaves,
             statuses=dict(statuses),
             changed_at=now,
+            **_NOTHING_MOVED,
         )
 
     def begin_forced(self, now: float) -> PairState:
@@ -156,7 +168,9 @@ class PairState:
 
         It has to be opened first where it is fenced, or where a planned one has begun to move: that may have changed statuses there.
         """
-        begun = replace(self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now)
+        begun = replace(
+            self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now, **_NOTHING_MOVED
+        )
         is_untouched = self.fence_of(self.standby) is Fence.OPEN and self.phase in _BEFORE_MOVING
         return begun.switched(now) if is_untouched else begun
 

@@ -23,6 +23,8 @@ from isthmus.topology.pattern.part.entity import check_own_name
 from isthmus.topology.state import LogState, PlainState, QueueState, TopicState, WantedState
 from isthmus.topology.step.divert import DivertTo, divert_of
 
+SUBSCRIPTION = "/subscriptions/"
+
 __all__ = ["check_diverts", "wanted_by", "wanted_diverts"]
 
 
@@ -119,6 +121,13 @@ def _check(task: Task, divert: DivertTo, place: Place, federation: Federation, d
     if kind.is_log and not divert.is_topic:
         document.fault(place, f"divert_to: {divert.alias} is a log, which has no queues", "write topic: NAME")
     check_own_name(divert.entity, place, document)
+    if not kind.is_log and SUBSCRIPTION in divert.entity.lower():
+        document.fault(
+            place,
+            f"divert_to: {divert.name} is a subscription, to which nothing can be sent",
+            "write the topic, or another queue",
+        )
+        return
     if divert.is_topic and not kind.is_log:
         document.warn(
             place,

@@ -375,6 +375,7 @@ class Flow:
         target_is_recorded: the same of the target.
         goes_alone: whether a message that goes this way goes no other way of the task.
         diverts: where steps send messages instead on which they fail.
+        divert_detection_ms: how long duplicate detection there remembers what came; 0: not told, or not at all.
     """
 
     origin: Endpoint
@@ -394,6 +395,7 @@ class Flow:
     target_is_recorded: bool = False
     goes_alone: bool = False
     diverts: tuple[Endpoint, ...] = ()
+    divert_detection_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.mailbox import rerouted
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.pattern.part.duplicate import DETECTION_WINDOW_MS
 from isthmus.topology.pattern.part.mixed_member import unmarked_only
 from isthmus.topology.step import StepDeclaration, changes, may_drop
 from isthmus.topology.step.divert import DivertTo, divert_of
@@ -34,7 +35,18 @@ def flows(task: Task) -> list[Flow]:
     """What verification of a task compares."""
     found = PATTERNS[task.pattern].audit(task)
     diverts = tuple(Endpoint(each.alias, each.entity) for each in task.diverts if _is_read(each))
-    return [replace(_stepped(flow, task.steps), diverts=diverts) for flow in found] if task.steps else list(found)
+    if not task.steps:
+        return list(found)
+    window_ms = _divert_detection_ms(task)
+    return [replace(_stepped(flow, task.steps), diverts=diverts, divert_detection_ms=window_ms) for flow in found]
+
+
+def _divert_detection_ms(task: Task) -> int:
+    """How long the entities that messages are diverted to remember what came, by the file; 0 where any does not."""
+    if any(KINDS[each.kind or SERVICE_BUS.name] is not SERVICE_BUS for each in task.diverts):
+        return 0
+    by_origin = DETECTION_WINDOW_MS if getattr(task, "duplicates", "") in ("auto", "origin") else 0
+    return getattr(task, "duplicate_detection_ms", 0) or by_origin
 
 
 def _is_read(divert: DivertTo) -> bool:

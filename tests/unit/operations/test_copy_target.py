@@ -92,3 +92,19 @@ def test_a_target_that_never_answers_is_given_up(
         assert all(isinstance(each, Kept) for each in found)
         assert target.gone
     assert called  # locks are renewed meanwhile
+
+
+def test_a_fault_at_the_connection_gives_the_target_up(
+    system: System, open_target: Callable[[], CopyTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_target() as target:
+
+        def faulty(*_: object) -> None:
+            raise ValueError("a fault")
+
+        monkeypatch.setattr(target._pools.get("memory"), "service", faulty)
+        target.send(MESSAGES[:1], lambda: None)
+        target._results.clear()
+        target._credit = 0
+        assert target.send(MESSAGES[:1], lambda: None) == [Kept("b/to: a fault at the connection: ValueError: a fault")]
+        assert target.gone == "b/to: a fault at the connection: ValueError: a fault"

@@ -309,6 +309,52 @@ def test_what_was_moved_before_it_goes_back_is_told() -> None:
     assert told.value.moved == 2
 
 
+@pytest.mark.parametrize("killed_in", [Phase.MOVING, Phase.FENCING, Phase.OPENING])
+def test_whoever_carries_it_on_counts_from_what_was_moved_and_left_before_i7(killed_in: Phase) -> None:
+    stage = Stage({"off": 2, "orders": 1, "flights/Subscriptions/board": 4})
+    stage.kill_at(-1)
+
+    def save(state: PairState) -> None:
+        stage.save(state)
+        if state.phase is killed_in and state.moved:
+            raise Killed
+
+    state = stage.begin(leaves=True)
+    killed = stage.failover()
+    killed.save = save
+    with pytest.raises(Killed):
+        killed.run(state)
+    work = stage.failover()
+    stage.disk = PairState.from_dict(stage.disk.to_dict())
+    after = work.run(stage.disk)
+    assert (work.moved, work.left) == (3, {"flights/Subscriptions/board": 4})
+    assert (after.moved, after.left) == (3, {"flights/Subscriptions/board": 4})
+    stage.jfk.waiting.clear()
+    back = stage.failover()
+    back.run(stage.begin())
+    assert (back.moved, back.left) == (0, {})
+
+
+def test_what_was_moved_before_a_kill_is_told_where_it_goes_back_i7() -> None:
+    stage = Stage({"off": 2, "orders": 1})
+    stage.kill_at(-1)
+
+    def save(state: PairState) -> None:
+        stage.save(state)
+        if state.moved:
+            raise Killed
+
+    state = stage.begin()
+    killed = stage.failover()
+    killed.save = save
+    with pytest.raises(Killed):
+        killed.run(state)
+    stage.refusal = "the queue is full"
+    with pytest.raises(NotEmptyError) as told:
+        stage.failover().run(stage.disk)
+    assert told.value.moved == 2
+
+
 def test_a_pass_that_takes_longer_than_the_locks_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was locked, or due soon, when it began comes afterwards."""
     stage = Stage({"orders": 7})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.errors import ConfigError
 from isthmus.topology import Federation, read
 from isthmus.topology.duplicate import federation_notes
 from isthmus.topology.graph.edge import edges
@@ -54,6 +55,23 @@ def test_routes_know_each_entity_once_and_send_to_it() -> None:
     assert [each.name for each in route.options.diverts] == ["ops/bad", "hub/bad"]
     assert list(map(str, route.sent_to)) == ["jfk/flights", "ops/bad", "hub/bad"]
     assert route.targets == (Endpoint("jfk", "flights"),)
+
+
+@pytest.mark.parametrize(
+    ("ends", "more", "window_ms"),
+    [
+        ([("ops", "queue: bad")], "", 600_000),
+        ([("ops", "queue: bad")], "duplicates: origin, ", 600_000),
+        ([("ops", "queue: bad")], "duplicate_detection: 5m, ", 300_000),
+        ([("ops", "queue: bad")], "duplicates: allow, ", 0),
+        ([("ops", "queue: bad"), ("hub", "topic: bad")], "", 0),
+    ],
+)
+def test_flows_tell_for_how_long_a_second_diverted_copy_is_dropped(
+    ends: list[tuple[str, str]], more: str, window_ms: int
+) -> None:
+    (flow,) = flows(federation(*ends, more=more).tasks["t"])
+    assert flow.divert_detection_ms == window_ms
 
 
 @pytest.mark.parametrize(
@@ -188,3 +206,17 @@ def test_two_tasks_do_not_divert_one_message_to_one_entity(task: str, faults: in
     found = lint(HEAD + TASK % ("", step) + second)
     told = [each for each in found if "nobody can tell" in each.message]
     assert len(told) == faults, found
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_divert_target_that_another_task_wants_as_a_topic_is_faulted_at_divert_to(is_first: bool) -> None:
+    diverting = TASK % ("", STEP % ("ops", "queue: bad"))
+    other = "  u: {pattern: copy, source: ewr, topic: bad, target: ops, audit: 1d}\n"
+    text = HEAD + (diverting + other if is_first else other + diverting)
+    line = next(at for at, each in enumerate(text.splitlines(), 1) if "divert_to" in each)
+    column = text.splitlines()[line - 1].index("{to: ops") + 1
+    with pytest.raises(ConfigError) as told:
+        read(text)
+    (found,) = told.value.faults
+    assert "want both a queue and a topic bad at ops" in found.message
+    assert (found.line, found.column) == (line, column)

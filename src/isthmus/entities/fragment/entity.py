@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from isthmus.entities.catalog.description import EntityStatus
@@ -90,6 +91,16 @@ class _Join:
                 self._on_durable()
         elif self._on_failed is not None:
             self._on_failed(self._error)
+
+
+def _withdraw(member: Intake, numbers: Sequence[int]) -> None:
+    """Cancel what a fragment has scheduled of messages of which others were not; those that were due meanwhile have gone their way."""
+    with suppress(
+        IsthmusError
+    ):  # its store went down since: the sender knows of a failure, and that the outcome is not known
+        missing = set(member.missing_scheduled(numbers))
+        if left := [number for number in numbers if number not in missing]:
+            member.cancel_scheduled(left)
 
 
 class Partitioned(Generic[_M]):
@@ -347,7 +358,9 @@ class Partitioned(Generic[_M]):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> list[int]:
-        """As `Intake.schedule`. Messages of different keys go to their fragments, each fragment's as a unit."""
+        """As `Intake.schedule`. Messages of different keys go to their fragments, each fragment's as a unit; where one fails, what the others
+        have taken is cancelled: nobody has its numbers.
+        """
         self.check_sendable()
         free: _M | None = None
         placed: dict[_M, list[int]] = {}
@@ -360,12 +373,32 @@ class Partitioned(Generic[_M]):
             placed.setdefault(member, []).append(at)
         for member, places in placed.items():
             member.examine([messages[at][0] for at in places])
-        join = _Join(len(placed), on_durable, on_failed)
         sequences = [0] * len(messages)
-        for member, places in placed.items():
-            numbers = member.schedule([messages[at] for at in places], join.durable, join.failed)
-            for at, number in zip(places, numbers, strict=True):
-                sequences[at] = number
+        taken: dict[_M, list[int]] = {}
+        is_durable: set[_M] = set()
+
+        def failed(error: Exception) -> None:
+            for each, numbers in taken.items():
+                if each in is_durable:
+                    _withdraw(each, numbers)
+            if on_failed is not None:
+                on_failed(error)
+
+        def durable(member: _M) -> None:
+            is_durable.add(member)
+            join.durable()
+
+        join = _Join(len(placed), on_durable, failed)
+        try:
+            for member, places in placed.items():
+                numbers = member.schedule([messages[at] for at in places], partial(durable, member), join.failed)
+                taken[member] = numbers
+                for at, number in zip(places, numbers, strict=True):
+                    sequences[at] = number
+        except BaseException:
+            for member, numbers in taken.items():
+                _withdraw(member, numbers)
+            raise
         return sequences
 
     def cancel_scheduled(

@@ -38,6 +38,7 @@ from isthmus.connectors.system import TellsBegins
 from isthmus.replication.verification.audited import Audited, Selects
 from isthmus.replication.verification.confirmed import confirmed, entered_since
 from isthmus.replication.verification.detection import dropped_by_detection
+from isthmus.replication.verification.diverted import dropped_of_told
 from isthmus.replication.verification.hour.reading import HourReading
 from isthmus.replication.verification.identity import Identity, Members, identify
 from isthmus.replication.verification.passage import (
@@ -231,15 +232,20 @@ def audit(
             at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
             _doubt(*at, began_ms - DRIFT_MS, passage)
         if delivered is not None:
+            diverted_ms: dict[tuple[str, str], dict[int, int]] = {}
             for passage in followed:
                 if doubtful := rest[passage.pair].consumed:
                     entered_ms = since(passage)
                     rest[passage.pair].delivered |= confirmed(doubtful, delivered(passage), entered_ms)
                     if passage.diverts and diverted is not None:
-                        rest[passage.pair].diverted |= confirmed(doubtful, diverted(passage), entered_ms)
+                        times = diverted(passage)
+                        of_ledger = confirmed(doubtful, times, entered_ms)
+                        rest[passage.pair].diverted |= of_ledger
+                        diverted_ms.setdefault(passage.pair, {}).update({each: times[each] for each in of_ledger})
                     if hours is not None and enqueued is not None and not passage.is_witnessed:
                         told = rest[passage.pair].delivered | rest[passage.pair].diverted
                         hours.tell_all(passage.origin, told, enqueued(passage))
+            dropped_of_told(diverted_ms, {each.pair: each.divert_detection_ms for each in followed}, rest)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task,
@@ -366,6 +372,7 @@ def _missing(
         - undelivered.expired
         - undelivered.dead_lettered
         - undelivered.diverted
+        - undelivered.dropped
         - undelivered.elsewhere
         for pair, undelivered in rest.items()
     }

@@ -53,7 +53,7 @@ COUNTS = (
     Count(
         "dropped",
         Verdict.CLEAN,
-        "duplicate detection dropped the copy; a message with the same MessageId and content is there",
+        "duplicate detection dropped the copy, at the target or at the entity of `divert_to`; an equal message is there",
     ),
     Count(
         "copy_expired",

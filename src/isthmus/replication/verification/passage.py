@@ -21,8 +21,9 @@ from typing import Protocol
 from isthmus.connectors.servicebus.head import pages, standing
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.system import KnowsRemoved
-from isthmus.errors import EntityNotFoundError, NotAllowedError
+from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
+from isthmus.replication.verification.diverted import diverted_from, sources_of
 from isthmus.replication.verification.identity import Identity
 from isthmus.replication.verification.reconcile import Undelivered
 from isthmus.topology.model import Endpoint, Route
@@ -30,6 +31,7 @@ from isthmus.topology.model import Endpoint, Route
 __all__ = [
     "DEAD_LETTER",
     "DRIFT_MS",
+    "DivertTargetUnreadableError",
     "LogReader",
     "PAGE_MESSAGES",
     "Passage",
@@ -46,6 +48,13 @@ PeekOpener = Callable[[Endpoint], Peek]
 """Opens an entity for browsing; EntityNotFoundError where there is none."""
 
 Read = Callable[[bytes], Identity]
+
+
+class DivertTargetUnreadableError(IsthmusError):
+    """The entity that steps divert to cannot be read, e.g. since its namespace is away."""
+
+    code = "divert-target-unreadable"
+    retryable = True
 
 
 class LogReader(Protocol):
@@ -116,6 +125,7 @@ class Passage:
         keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
         forwards: the queue that forwards to what the first route reads; None: that is where messages enter.
         diverts: where steps of the routes send messages instead.
+        divert_detection_ms: how long duplicate detection there remembers what came; 0: not told, or not at all.
     """
 
     origin: str
@@ -132,6 +142,7 @@ class Passage:
     keeps_numbers: bool = False
     forwards: Endpoint | None = None
     diverts: tuple[Endpoint, ...] = ()
+    divert_detection_ms: int = 0
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -277,19 +288,28 @@ class SourceReader:
             IsthmusError: a namespace cannot be read.
         """
         for end in dict.fromkeys(end for each in self._passages for end in each.diverts):
-            passages = [(each, entered_since(each)) for each in self._passages if end in each.diverts]
+            passages = [
+                (each, entered_since(each), sources_of(each.routes)) for each in self._passages if end in each.diverts
+            ]
             try:
                 for message, identity in messages(self._open(end), 0, self._read):
-                    for each, earliest in passages:
-                        if identity.origin != each.origin:
-                            continue
+                    ways = [each for each in passages if each[0].origin == identity.origin]
+                    by = diverted_from(message) if len(ways) > 1 else ""
+                    is_told = any(by in sources for _, _, sources in ways)
+                    for each, earliest, sources in ways:
                         if identity.entered_ms >= earliest(identity.number) - DRIFT_MS:
-                            self.found[each.pair].diverted.add(identity.number)
+                            at = self.found[each.pair]
+                            is_others = is_told and each.divert_detection_ms and by not in sources
+                            (at.dropped if is_others else at.diverted).add(identity.number)
                             self._tell_time(each.origin, message, identity)
             except (EntityNotFoundError, NotAllowedError) as error:
                 why = "there is no such entity" if isinstance(error, EntityNotFoundError) else "it may not be read"
                 text = f"what steps divert to {end} is not known: {why}"
                 self.untold += [text] if text not in self.untold else []
+            except IsthmusError as error:
+                raise DivertTargetUnreadableError(f"what steps divert to {end} cannot be read: {error}") from error
+        for at in self.found.values():  # the entity may keep one of each route
+            at.dropped -= at.diverted
 
     def _in_feed(self, source: Endpoint, route: Route) -> Iterator[tuple[bytes, Identity]]:
         """What the subscription before a mailbox has not forwarded."""

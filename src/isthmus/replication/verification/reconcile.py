@@ -72,7 +72,7 @@ class Undelivered:
         expired: their life ended in the route's source; they are there, or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
         diverted: sent to the entity of a step's `divert_to`.
-        dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
+        dropped: dropped by duplicate detection, of the target (see `detection`) or of the entity of `divert_to`, which holds an equal.
         resent: dead letters that were sent again, and entered again.
         copy_expired: the time for which the task lets a copy live is over.
         consumed: may have been taken out of the entity that was read at the target, or of the origin.

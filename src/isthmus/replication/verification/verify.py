@@ -291,8 +291,11 @@ def _delivered(passage: Passage, ground: Ground, passed: Sequence[Route], outcom
         return {}
     from isthmus.replication.ledger.moved import moved
 
-    told = [moved(path, route.name, _entities(passage, ground), outcome) for route in passed]
-    return {number: at_ms for each in told for number, at_ms in each.items()}
+    found: dict[int, int] = {}
+    for route in passed:
+        for number, at_ms in moved(path, route.name, _entities(passage, ground), outcome).items():
+            found[number] = max(at_ms, found.get(number, 0))
+    return found
 
 
 def _enqueued(passage: Passage, ground: Ground) -> dict[int, int]:
@@ -356,6 +359,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 keeps_numbers=flow.target.is_table,
                 forwards=flow.origin if passed and flow.origin.entity != passed[0].entered else None,
                 diverts=flow.diverts,
+                divert_detection_ms=flow.divert_detection_ms,
             )
         )
         for source in (flow.origin, *(route.source for route in passed[:1])):

@@ -17,7 +17,8 @@ Invariants:
     I7. A folder that serves again gives nothing under the numbers of bodies that had begun without it, until they are copied;
         after a kill in between what it may still have has no checksums, and so gives no block that is not right.
     I8. A folder of another namespace is neither read nor written.
-    I9. Where a start finds no folder that has every body, it removes none: together they may have all.
+    I9. Where a start finds no folder that has every body, it removes none: two together have all. It serves once it has two, and both are
+        told as lacking until each has what the other one has.
     I10. A folder that serves again and lacks bodies is told as lacking in the marks: a start takes it for stale, as long as
         another one may have them.
     I11. A folder whose files have gone is nothing that others are made like, though it serves or was marked since; where it is
@@ -83,10 +84,12 @@ class ZonedBlobs:
             except StoreError as error:  # I8
                 folder.reason = str(error)
         marks = {folder: mark for folder in self._folders if (mark := folder.read_mark()) is not None}
+        is_divided = False  # no folder has every body
         if not marks:
             stale: list[int] = []
         else:
             self._version, stale, self._may_remove = max(marks.values())
+            is_divided = not self._may_remove
             # One that is alone may be the stale one; the first start marks the folders one after the other.
             alone = next(iter(marks)) if len(marks) < MAJORITY else None
             if alone is not None and ((self._version, stale) != (1, []) or alone.bodies.numbers()):
@@ -108,19 +111,39 @@ class ZonedBlobs:
                         folder.reason, self._may_remove = "", False
         self._version += 1
         is_marked = True
+        lacking = [each.index for each in self._serving if is_divided]
         for folder in self._serving:
+            folder.may_lack = is_divided
             try:
                 folder.identify()
-                folder.write_mark(self._version, [each.index for each in self._folders if each.reason])
+                folder.write_mark(self._version, [each.index for each in self._folders if each.reason], lacking)
             except (OSError, StoreError) as error:
                 folder.reason, is_marked = str(error), False
         if not is_marked and self._serving:
             self._write_marks()  # those before it do not name it
         if not self._serving:
             raise StoreError("No copy of the bodies of large messages can be read: " + self._reasons())
-        for folder in self._folders:
+        self._know_lacks(self._serving)
+        for folder in sorted(self._folders, key=lambda each: each not in marks):
+            if is_divided and folder not in marks:
+                break  # it would be made like one that lacks bodies
             if folder.reason and len(self._serving) < MAJORITY:
                 self._try_back(folder)
+        if is_divided and len(self._serving) < MAJORITY:
+            raise StoreError(
+                f"No copy of the bodies of large messages has all of them, and {MAJORITY} together do: "
+                + self._reasons()
+            )
+
+    @staticmethod
+    def _know_lacks(folders: Sequence[BodyFolder]) -> None:
+        """Learn what folders lack that were told as lacking before a start, from others that have it."""
+        for folder in folders:
+            others = [each for each in folders if each is not folder]
+            if folder.may_lack and others:
+                ended = {number for each in others for number in each.bodies.numbers() if each.sums(number) is not None}
+                folder.lacks |= {number for number in ended if folder.sums(number) is None}
+                folder.may_lack = False
 
     @property
     def _serving(self) -> list[BodyFolder]:
@@ -167,7 +190,7 @@ class ZonedBlobs:
         """
         self._version += 1
         stale = [each.index for each in self._folders if each.reason and each is not back]
-        lacking = [each.index for each in self._folders if each.lacks and each.index not in stale]
+        lacking = [each.index for each in self._folders if (each.lacks or each.may_lack) and each.index not in stale]
         replaced: BodyFolder | None = None
         fault = ""
         for each in self._serving:
@@ -241,6 +264,7 @@ class ZonedBlobs:
                 under_way = set(self._begun)
                 self._forget_former(folder, under_way)
                 folder.lacks = under_way
+                self._know_lacks([*self._serving, folder])
                 if not self._write_marks(folder):
                     return
                 removed = set(self._removed)

@@ -79,6 +79,7 @@ class BodyFolder:
     Attributes:
         reason: why it is out of service; empty while it is in it.
         lacks: numbers of bodies that began while it was out of service, and have not been copied here yet.
+        may_lack: whether it may lack some whose numbers are not known: it was told as lacking before a start.
         identity: what the file of the identity holds, as far as this process knows.
     """
 
@@ -89,6 +90,7 @@ class BodyFolder:
         self.bodies = BlobFolder(path)
         self.reason = ""
         self.lacks: set[int] = set()
+        self.may_lack = False
         self.identity = ""
 
     def read_mark(self) -> Mark | None:

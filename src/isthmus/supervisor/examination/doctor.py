@@ -86,6 +86,10 @@ def _http(endpoint: Endpoint) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(authority, timeout=_CONNECT_SECONDS, context=context)
 
 
+# As OpenSSL names it, whatever the connector.
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+
+
 class _Examination:
     """Of one namespace."""
 
@@ -201,9 +205,16 @@ class _Examination:
         return Finding(alias=self._alias, subject=subject, verdict=Verdict.OK, text=text)
 
     def _failed(self, subject: str, error: Exception) -> Finding:
-        hint = str(getattr(error, "hint", ""))
+        hint = str(getattr(error, "hint", "")) or _remedy(str(error))
         text = scrub(str(error)).removesuffix(f"; {hint}") if hint else scrub(str(error))
         return Finding(alias=self._alias, subject=subject, verdict=Verdict.FAULT, text=text, hint=hint)
+
+
+def _remedy(text: str) -> str:
+    """What to do where TLS trusts the other side not; empty for any other error."""
+    if _UNTRUSTED not in text:
+        return ""
+    return "write ca_file: the PEM file of the authority that issued the namespace's certificate; if there is one, see that it is the one"
 
 
 def _attached(endpoint: Endpoint, entity: str, attach: Callable[[Client, str], object]) -> None:

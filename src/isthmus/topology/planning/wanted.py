@@ -19,11 +19,13 @@ from isthmus.errors import Fault
 from isthmus.topology.canary import with_canary
 from isthmus.topology.claim import claims
 from isthmus.topology.divert import wanted_diverts
+from isthmus.topology.file.document import Place
 from isthmus.topology.mailbox import with_mailboxes
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.planning.change import label, same_value, shown
 from isthmus.topology.state import EntityState, LogState, PlainState, QueueState, SubscriptionState, TopicState
+from isthmus.topology.step.divert import divert_of
 
 __all__ = ["contradictions", "wanted", "wanted_of", "wanted_topics"]
 
@@ -73,18 +75,28 @@ def _gathered(federation: Federation) -> tuple[dict[str, tuple[EntityState, ...]
                 continue
             at[key], conflicts = _merged(stands, entity)
             other = first[alias, key]
+            place = _place(task, alias, key) or _place(federation.tasks[other], alias, key) or task.place
             whom = f"tasks {other} and {task.name} want" if other != task.name else f"task {task.name} wants"
             faults += [
                 Fault(
                     f"{whom} {what} at {alias}",
                     "write the same in both, or another entity in one of them",
                     federation.file,
-                    task.place.line,
-                    task.place.column,
+                    place.line,
+                    place.column,
                 )
                 for what in conflicts
             ]
     return {alias: tuple(at.values()) for alias, at in found.items()}, faults
+
+
+def _place(task: Task, alias: str, name: str) -> Place | None:
+    """Where a step of a task says that it diverts to an entity; None where none does."""
+    for step in task.steps:
+        divert = divert_of(step.settings)
+        if divert is not None and (divert.alias, divert.entity.lower()) == (alias, name):
+            return step.at("divert_to")
+    return None
 
 
 def _merged(first: EntityState, second: EntityState) -> tuple[EntityState, list[str]]:

@@ -245,6 +245,48 @@ class TestReceiving:
         held.advance(60_001)
         assert [body for body, _ in drain(held)] == ["8"]
 
+    @pytest.mark.parametrize("path", ["q", "t"])
+    @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)], ids=["others first", "the failed one first"])
+    def test_messages_of_several_fragments_are_scheduled_together_or_not_at_all(
+        self, held: Stores, path: str, order: tuple[int, ...]
+    ) -> None:
+        """The sender has no numbers of what it could cancel."""
+        held.engine.create_topic("t", TopicDescription(enable_partitioning=True))
+        held.engine.create_subscription("t", "all")
+        held.commit()
+        told: list[str] = []
+        due = held.clock.wall_ms() + 60_000
+        messages = [(message(str(n), key=key_in(n)), due) for n in range(STORES)]
+        held.engine.sender(path).schedule(
+            messages, lambda: told.append("ok"), lambda error: told.append(type(error).__name__)
+        )
+        held.journals[1].fail_syncs = OSError("bad sector")
+        for index in order:
+            held.commit_store(index)
+        held.journals[1].fail_syncs = None
+        assert told == ["StoreError"]
+        held.stores.retry()
+        held.commit()
+        assert held.engine.runtime(path).scheduled_message_count == 0
+        held.crash()
+        held.advance(60_001)
+        assert drain(held, "q" if path == "q" else "t/Subscriptions/all") == []
+
+    def test_nothing_stays_scheduled_where_a_fragment_refuses(
+        self, held: Stores, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        due, queue = held.clock.wall_ms() + 60_000, queue_of(held)
+        refusing = queue._member(place(key_in(1), FRAGMENTS))
+
+        def full(*_: object) -> None:
+            raise QuotaExceededError("q")
+
+        monkeypatch.setattr(refusing, "schedule", full)
+        with pytest.raises(QuotaExceededError):
+            held.engine.sender("q").schedule([(message(str(n), key=key_in(n)), due) for n in range(STORES)])
+        held.commit()
+        assert held.engine.runtime("q").scheduled_message_count == 0
+
     def test_locks_expire_and_messages_end(self, held: Stores) -> None:
         send(held, "q", message("a"))
         queue = queue_of(held)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from audit_entities import AUDIT, ROUTES, Entities, copied
+from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.message.name import HOP_PROPERTIES, RESENT
 from isthmus.replication.verification import passage
 from isthmus.replication.verification.audit import audit
@@ -641,6 +642,19 @@ def test_an_entity_that_is_gone_is_told() -> None:
     assert result.doubts == ("what steps divert to jfk/worse is not known: there is no such entity",)
 
 
+def test_a_divert_target_that_is_away_is_named() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+
+    def away(endpoint: Endpoint):
+        if endpoint.entity == "bad":
+            raise ConnectionLostError("no answer")
+        return entities.peek(endpoint)
+
+    with pytest.raises(IsthmusError, match="what steps divert to jfk/bad cannot be read: no answer"):
+        audit("flights", ROUTES[:1], AUDIT, away, passages=[DIVERTED])
+
+
 def test_what_was_diverted_of_an_entity_that_was_made_again_since_counts_not() -> None:
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1, at_ms=1_800_000_000_000)
@@ -686,3 +700,77 @@ def test_a_message_that_is_diverted_during_the_reading_is_not_missing() -> None:
 
     result = audit("flights", ROUTES[:1], AUDIT, moving, passages=[DIVERTED])
     assert (result.total("diverted"), result.verdict) == (1, Verdict.CLEAN)
+
+
+BOTH = [
+    replace(
+        DIVERTED,
+        member=member,
+        routes=(
+            replace(
+                ROUTES[0],
+                name=f"flights.ewr.{member}",
+                source=Endpoint("ewr", f"flights/Subscriptions/isthmus.flights.{member}"),
+                targets=(Endpoint(member, "flights"),),
+            ),
+        ),
+        diverts=(Endpoint("jfk", "bad"),),
+        divert_detection_ms=600_000,
+    )
+    for member in ("jfk", "lga")
+]
+SOURCE = {
+    way.member: {"repl-dead-letter-source": f"ewr/flights/Subscriptions/isthmus.flights.{way.member}"} for way in BOTH
+}
+
+
+def diverted_by_both(entities: Entities, ways: list[passage.Passage], **more: object) -> Reconciliation:
+    places = {**AUDIT, "lga": Endpoint("lga", "flights/Subscriptions/audit")}
+    entities.held |= {str(place): entities.held.get(str(place), []) for place in places.values()}
+    entities.held |= {str(way.routes[0].source): [] for way in ways}
+    entities.held.setdefault("jfk/bad", [])
+    return audit("flights", [way.routes[0] for way in ways], places, entities.peek, passages=ways, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("left_by", "window_ms", "expected"),
+    [
+        (["jfk"], 600_000, {"jfk": (1, 0), "lga": (0, 1)}),
+        (["jfk", "lga"], 600_000, {"jfk": (1, 0), "lga": (1, 0)}),
+        (["jfk"], 0, {"jfk": (1, 0), "lga": (1, 0)}),
+        ([""], 600_000, {"jfk": (1, 0), "lga": (1, 0)}),
+    ],
+)
+def test_what_two_routes_divert_to_one_entity_that_keeps_it_once_counts_as_diverted_once(
+    left_by: list[str], window_ms: int, expected: dict[str, tuple[int, int]]
+) -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    for member in left_by:
+        entities.put("jfk/bad", 1, origin="ewr", own=dict(SOURCE.get(member, {})))
+    result = diverted_by_both(entities, [replace(way, divert_detection_ms=window_ms) for way in BOTH])
+    told = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
+    assert (told, result.verdict) == (expected, Verdict.CLEAN)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ((1000, 2000), {"jfk": (1, 0), "lga": (0, 1)}),
+        ((2000, 1000), {"jfk": (0, 1), "lga": (1, 0)}),
+        ((1000, 601_001), {"jfk": (1, 0), "lga": (1, 0)}),
+        ((1000, 1000), {"jfk": (1, 0), "lga": (1, 0)}),
+    ],
+)
+def test_what_ledgers_tell_of_two_routes_that_divert_one_message_counts_as_diverted_once(
+    times: tuple[int, int], expected: dict[str, tuple[int, int]]
+) -> None:
+    """Equal times are those of one route that both ways have."""
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    ledger = dict(zip(("jfk", "lga"), times, strict=True))
+    result = diverted_by_both(
+        entities, BOTH, delivered=lambda _: {}, diverted=lambda each: {1: ledger[each.member]}, by_hour=True
+    )
+    told = {each.member: (each.diverted, each.dropped) for each in result.comparisons if each.origin != each.member}
+    assert (told, result.verdict) == (expected, Verdict.CLEAN)

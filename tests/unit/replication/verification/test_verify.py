@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,22 @@ def asked(monkeypatch: pytest.MonkeyPatch, task: str) -> dict[str, Any]:
 def test_a_topic_may_have_a_slash(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(monkeypatch, "topic: east/flights")["subscriptions"]
     assert str(found["ewr"]) == "ewr/east/flights/Subscriptions/audit"
+
+
+def test_of_what_several_routes_tell_of_a_message_the_latest_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entity that was made again gives its numbers again: what the last route of a way diverted may be the former message."""
+    chain = "chain: {pattern: fan-out, topic: f, hub: ewr, audit: 1d, members: {jfk: [lga]}, ledger: {path: %s}}"
+    head = FILE.partition("tasks:")[0] + "  lga: {connection: env:LGA}\ntasks:\n  "
+    federation = read(head + chain % tmp_path)
+    told = {"chain.ewr.jfk": {7: 2000, 8: 1}, "chain.jfk.lga": {7: 1000, 9: 3}}
+    monkeypatch.setattr("isthmus.replication.ledger.moved.moved", lambda path, route, *_: told[route])
+    ground = verify_module.ground_of(flows_of(federation, "chain"), {each.name: each for each in routes(federation)})
+    (way,) = [each for each in ground.passages if len(each.routes) > 1]
+    assert [route.name for route in way.routes] == list(told)
+    found = verify_module._delivered(way, ground, way.routes, "divert")
+    assert found == {7: 2000, 8: 1, 9: 3}
 
 
 def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) -> str:

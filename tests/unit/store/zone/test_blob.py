@@ -697,6 +697,126 @@ def test_a_kill_between_the_marks_of_two_folders_refuses_no_start(
     assert files(folders[0]) == files(folders[1]) == files(folders[2])
 
 
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def lacking(folder: Path) -> None:
+    """Leave a folder as one that serves again and has not got body 1."""
+    for path in folder.glob("*1.*"):
+        path.unlink()
+
+
+def test_i9_a_start_that_is_killed_before_another_folder_is_back_tells_none_as_whole(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are stale, and the third lacks a body that both have."""
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    store(blobs, 2)
+    blobs.close()
+    mark = blobs._folders[2].read_mark()
+    assert mark is not None
+    blobs._folders[2].write_mark(mark.version + 1, [0, 1], [2])
+    lacking(folders[2])
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ZonedBlobs, "_try_back", killed)
+        with pytest.raises(Killed):
+            ZonedBlobs(folders)
+    blobs = ZonedBlobs(folders)
+    assert blobs.open(1).read(0, 600_000) == BODY
+    until(lambda: not any(blobs.reasons()) and not any(each.lacks for each in blobs._folders))
+    blobs.close()
+    assert len(files(folders[0])) == 4
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+
+
+def test_i9_a_folder_that_lacks_bodies_is_filled_from_the_first_one_that_is_back(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it lacks is nowhere else once the other two are away again."""
+    monkeypatch.setattr(ZonedBlobs, "_run", lambda self: None)
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    blobs.close()
+    mark = blobs._folders[2].read_mark()
+    assert mark is not None
+    blobs._folders[2].write_mark(mark.version + 1, [0, 1], [2])
+    lacking(folders[2])
+    blobs = ZonedBlobs(folders)
+    marks = [folder.read_mark() for folder in (blobs._folders[0], blobs._folders[2])]
+    assert [mark and mark.stale for mark in marks] == [[1, 2]] * 2
+    blobs._look()
+    assert blobs._folders[2].lacks == set()
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+    marks = [folder.read_mark() for folder in blobs._folders]
+    assert [mark and mark.stale for mark in marks] == [[]] * 3
+    blobs.close()
+
+
+def test_i9_none_that_lacks_bodies_serves_alone_where_the_others_do_not_come_back(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the third folder lacks is in them."""
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    blobs.close()
+    mark = blobs._folders[2].read_mark()
+    assert mark is not None
+    blobs._folders[2].write_mark(mark.version + 1, [0, 1], [2])
+    lacking(folders[2])
+    write_mark = BodyFolder.write_mark
+
+    def refusing(self: BodyFolder, *args: object) -> None:
+        if self.index < 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_mark(self, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BodyFolder, "write_mark", refusing)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"zone 1: .*No space left"):
+                ZonedBlobs(folders)
+    blobs = ZonedBlobs(folders)
+    assert blobs.open(1).read(0, 600_000) == BODY
+    blobs.close()
+
+
+def test_an_operator_joins_two_folders_of_which_none_is_whole(folders: list[Path]) -> None:
+    """The whole one was destroyed, the second is stale, the third lacks a body: docs/how-to/keep-the-store-in-three-zones.md."""
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    store(blobs, 2)
+    blobs.close()
+    mark = blobs._folders[2].read_mark()
+    assert mark is not None
+    for at in (0, 2):
+        blobs._folders[at].write_mark(mark.version + 1, [1], [2])
+    lacking(folders[2])
+    for path in folders[1].glob("*2.*"):
+        path.unlink()
+    shutil.rmtree(folders[0])
+    with pytest.raises(StoreError, match="zone 1: there is no copy"):
+        ZonedBlobs(folders)
+    for sums in folders[1].glob("*.sums"):
+        if not (folders[2] / sums.name).exists():
+            for path in folders[1].glob(f"{sums.stem}.*"):
+                shutil.copy(path, folders[2] / path.name)
+    for at in (0, 1):
+        shutil.rmtree(folders[at], ignore_errors=True)
+        shutil.copytree(folders[2], folders[at])
+    blobs = ZonedBlobs(folders)
+    assert [blobs.open(number).read(0, 600_000) for number in (1, 2)] == [BODY] * 2
+    until(lambda: not any(blobs.reasons()))
+    blobs.close()
+    assert len(files(folders[0])) == 4
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+
+
 @pytest.mark.parametrize("refuses", [0, 1, 2])
 def test_i3_a_folder_that_refuses_its_mark_at_the_start_is_stale_in_the_others(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, refuses: int

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import http.client
+from types import SimpleNamespace
 
 import pytest
 
+from isthmus.errors import ConnectionLostError
 from isthmus.supervisor.examination import doctor
 from isthmus.supervisor.examination.doctor import _http
+from isthmus.supervisor.examination.examination import Verdict
 from isthmus.topology import read
 from isthmus.transport import Endpoint
 
@@ -37,3 +40,21 @@ def test_a_member_of_a_pair_is_used_though_no_task_uses_it(monkeypatch: pytest.M
     )
     monkeypatch.setattr(doctor._Examination, "service_bus", lambda _: iter(()))
     assert [(each.alias, each.text) for each in doctor.examine(federation)] == [("lga", "no task and no pair uses it")]
+
+
+@pytest.mark.parametrize("kind", ["eventhubs", "servicebus"])
+def test_a_certificate_that_is_not_trusted_has_a_remedy(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def untrusted(*_: object, **__: object) -> str:
+        raise ConnectionLostError(
+            "ewr.example:5671: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate"
+        )
+
+    monkeypatch.setenv("EWR", "Endpoint=sb://ewr.example/;SharedAccessKeyName=x;SharedAccessKey=eA==")
+    monkeypatch.setattr(doctor, "system_of", lambda _: SimpleNamespace(identity=untrusted))
+    monkeypatch.setattr(doctor.Client, "open", untrusted)
+    federation = read(
+        f"isthmus: 1\nnamespaces:\n  ewr: {{kind: {kind}, connection: env:EWR}}\n  jfk: {{host: jfk.example}}\n"
+        "  lga: {host: lga.example}\npairs:\n  contoso: {primary: jfk, secondary: lga}\n"
+    )
+    (found,) = [each for each in doctor.examine(federation) if (each.alias, each.subject) == ("ewr", "connect")]
+    assert (found.verdict, found.hint[:15]) == (Verdict.FAULT, "write ca_file: ")

@@ -6,7 +6,8 @@ or the connections to sink and driver (`reader`).
 
 Invariants:
     I1. What one iteration costs grows with the routes that have something to do, not with the number of routes.
-    I2. Whatever a source raises ends the opening of its own route, and nothing else.
+    I2. Whatever a source raises ends the opening of its own route, and nothing else; what the connections of a kind raise, that of the
+        routes from there.
     I3. Rows wait in `rows` until what is to be told before them has been written.
     I4. A route is reported as ended, and is opened again here, only after its source has left its system: who opens it next reads nothing
         that was settled.
@@ -27,6 +28,7 @@ from isthmus.bridge.deadlines import Deadlines
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.flow.byte_budget import ByteBudget
 from isthmus.bridge.frame import Kind, pack_json, pack_numbers, unpack_flushed, unpack_json, unpack_numbers, unpack_runs
+from isthmus.bridge.host.guarded_pools import GuardedPools
 from isthmus.bridge.host.reader.claim_book import ClaimBook
 from isthmus.bridge.host.reader.item import Rows
 from isthmus.bridge.host.reader.route import CarriedRoute
@@ -75,7 +77,7 @@ class ReaderRoutes:
         self._sink = sink
         self._claims = claims
         self._budget = ByteBudget()
-        self._pools: dict[str, SourcePool] = {}
+        self._pools: GuardedPools[SourcePool] = GuardedPools(lambda kind: connectors(kind).sources())
         self._by_name: dict[str, CarriedRoute] = {}
         self._by_handle: dict[int, CarriedRoute] = {}
         self._handles = itertools.count(1)
@@ -157,27 +159,30 @@ class ReaderRoutes:
 
     def descriptors(self) -> list[tuple[int, int]]:
         """What to poll."""
-        return [each for pool in self._pools.values() for each in pool.descriptors()]
+        return self._pools.descriptors()
 
     def deadline(self, now: float) -> float:
         """When something is due though no descriptor is ready."""
-        return min([self._timers.next(), *(pool.deadline(now) for pool in self._pools.values())])
+        return min(self._timers.next(), self._pools.deadline(now))
 
     def service(self, ready: Mapping[int, int], now: float) -> None:
         """Serves the pools, and whoever has something to tell or is due."""
-        for pool in list(self._pools.values()):
-            for key in pool.service(ready, now):
-                route = self._by_handle.get(key)
-                if route is not None:
-                    self._poll(route, now)
+        for key in self._pools.service(ready, now):
+            route = self._by_handle.get(key)
+            if route is not None:
+                self._poll(route, now)
+        for kind, error in self._pools.take_faults().items():
+            for route in list(self._by_handle.values()):
+                if route.spec.source.kind == kind:
+                    self._feed(route, _fault(error), now)
+            self._pools.close_faulty()
         for route in self._timers.due(now):
             self._poll(route, now)
             self._feed(route, e.Tick(), now)
 
     def flush(self) -> None:
         """Writes what is queued for sources."""
-        for pool in self._pools.values():
-            pool.flush()
+        self._pools.flush()
 
     def take_rows(self) -> list[Rows]:
         """What is to be handed on now."""
@@ -202,11 +207,7 @@ class ReaderRoutes:
 
     def close(self) -> None:
         """Closes all pools."""
-        for kind, pool in self._pools.items():
-            try:
-                pool.close()
-            except Exception as error:  # noqa: BLE001 - the others have to be closed all the same
-                _LOG.warning("closing the connections of kind '%s': %s: %s", kind, type(error).__name__, error)
+        self._pools.close(in_good_order=False)
 
     # ---- from the sink and the driver
 
@@ -353,8 +354,6 @@ class ReaderRoutes:
         if route.source is None:
             end = route.spec.source
             pool = self._pools.get(end.kind)
-            if pool is None:
-                pool = self._pools[end.kind] = self._connectors(end.kind).sources()
             capabilities = self._connectors(end.kind).capabilities
             route.lease.messages.is_numbered_again = not capabilities.is_log
             route.lease.messages.is_known_by_content = not capabilities.keeps_positions

@@ -10,6 +10,7 @@ Invariants:
     I2. A route that fails, or whose target cannot be made, changes nothing for the others.
     I3. Rows of a handle that is not open are dropped and counted: the reader gave them back.
     I4. The handles of one route are opened, closed and given up together.
+    I5. A fault of the connections of one kind fails the routes that lead there, and no others.
 """
 
 from __future__ import annotations
@@ -225,6 +226,18 @@ class SenderRoutes:
                 self._changed.add(number)
                 (self._awaiting.add if handle.awaits_target else self._awaiting.discard)(number)
         self.pools.flush()
+        for kind, error in self.pools.take_faults().items():
+            self._fail_kind(kind, error)
+            self.pools.close_faulty()
+
+    def _fail_kind(self, kind: str, error: Exception) -> None:
+        """The pool of a kind is of no use any more: the routes that have a target there fail, and are opened again."""
+        for number in [key for key, each in self._handles.items() if each.spec.target.kind == kind]:
+            handle = self._handles.get(number)
+            if handle is not None:  # another handle of its route has failed
+                text = f"'{handle.spec.name}': a fault at the connections: {type(error).__name__}: {error}"
+                handle.fail(TargetUnavailableError(text))
+                self._close_route(number)
 
     def close_all(self, *, in_good_order: bool) -> None:
         """Ends all connections."""

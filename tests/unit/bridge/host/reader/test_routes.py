@@ -102,3 +102,31 @@ def test_a_message_that_comes_twice_at_once_is_handed_on_once() -> None:
     routes.system.wake("a")
     routes.made.service({}, 0.1)
     assert [position for rows in routes.made.take_rows() for position in rows.positions] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("call", ["service", "flush", "descriptors", "deadline"])
+def test_a_fault_of_the_connections_of_one_kind_ends_no_other_route_i2(call: str) -> None:
+    routes = Routes()
+    routes.open(0.0)
+    other = replace(routes.spec, name="b", source=End("other", "a", {"queue": "b"}))
+    routes.made.add(other, Plan(), 0.0)
+    routes.made.service({}, 0.0)
+    routes.made.on_frame(Kind.READY, pack_numbers(2), 0.0)
+
+    def faulty(*_: object) -> None:
+        raise ValueError("a fault")
+
+    assert len(routes.system.pools) == 2
+    setattr(routes.system.pools[1], call, faulty)
+    routes.system.put("a", 1)
+    routes.made.descriptors()
+    routes.made.deadline(0.1)
+    routes.made.flush()
+    routes.made.service({}, 0.1)
+    told = routes.made.take_reports(0.1)
+    assert "a fault" in told["b"].error
+    assert told["a"].state is RouteState.RUNNING
+    assert [rows.handle for rows in routes.made.take_rows()] == [1]
+    routes.run_until(0.1, 2.0)  # the route is opened again, with connections of its own
+    assert len(routes.system.pools) == 3
+    assert routes.system.opened == ["a", "b", "b"]

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,47 @@ def test_a_target_that_cannot_be_made_fails_only_its_route(bench: Bench, route: 
     bench.reader.open(2, spec("good"))
     bench.rows(2, range(2))
     bench.reader.wait_settled(2, 2)
+
+
+@pytest.mark.parametrize("call", ["service", "flush", "descriptors", "deadline"])
+def test_a_fault_of_the_connections_of_one_kind_fails_no_other_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    kinds = {"fake": FakeSystem(), "other": FakeSystem()}
+    for each in kinds.values():
+        monkeypatch.setattr(each, "close", threading.Event().set)  # another pool of the kind is the same object
+    reader = FakeReader(tmp_path / "c")
+    host = SenderHost(channel=tmp_path / "c", connectors=kinds.__getitem__).start()
+    reader.accept()
+    other = spec("bad")
+    other = replace(other, target=replace(other.target, kind="other"))
+    reader.open(1, other)
+    reader.open(2, spec("good"))
+
+    sound, is_faulty = getattr(kinds["other"], call), [True]
+
+    def faulty(*args: Any) -> Any:
+        if is_faulty:
+            is_faulty.clear()
+            raise ValueError("a fault")
+        return sound(*args)
+
+    monkeypatch.setattr(kinds["other"], call, faulty)
+    kinds["other"].rouse(1)
+    reader.wait_kind(Kind.FAILED)
+    told = reader.failed()[1]
+    assert not told["is_fatal"]
+    assert "a fault" in told["error"]
+    host.hand_over(2, range(3), *encoded([b"0", b"1", b"2"]))
+    assert reader.wait_settled(2, 3) == [0, 1, 2]
+    reader.close_handle(1)
+    reader.open(3, other)
+    host.hand_over(3, range(3), *encoded([b"0", b"1", b"2"]))
+    assert reader.wait_settled(3, 3) == [0, 1, 2]
+    host.abort(SourceGoneError("the test is over"))
+    reader.discard()
+    for each in kinds.values():
+        each.discard()
 
 
 def test_a_message_that_is_refused_for_itself_is_dead_lettered(bench: Bench) -> None:

@@ -1,0 +1,113 @@
+"""The pools of one process by kind, where a fault of one ends nothing of another.
+
+What it is: what a loop asks of all its pools, with a net under each call, and the pools that have met a fault. What it is not: what becomes of
+their ends: the loop fails these, and opens them again.
+
+Invariants:
+    I1. An exception of a pool is told once, by `take_faults`; that pool is asked nothing more, and the next end of its kind gets a new one.
+    I2. A pool at fault is closed only once its ends are, and without holding up the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+from isthmus.bridge.port import Pool
+
+__all__ = ["GuardedPools"]
+
+_log = logging.getLogger(__name__)
+_P = TypeVar("_P", bound=Pool)
+_T = TypeVar("_T")
+
+
+class GuardedPools(Generic[_P]):
+    """The pools.
+
+    Args:
+        make: makes the pool of a kind; what it raises is the caller's.
+    """
+
+    def __init__(self, make: Callable[[str], _P]) -> None:
+        self._make = make
+        self._pools: dict[str, _P] = {}
+        self._faulty: list[_P] = []
+        self._faults: dict[str, Exception] = {}
+
+    def get(self, kind: str) -> _P:
+        """The pool of a kind; made now where there is none."""
+        if kind not in self._pools:
+            self._pools[kind] = self._make(kind)
+        return self._pools[kind]
+
+    # ---- the loop
+
+    def descriptors(self) -> list[tuple[int, int]]:
+        """What to poll."""
+        nothing: Sequence[tuple[int, int]] = ()
+        return [each for kind, pool in self._all() for each in self._guarded(kind, pool.descriptors, nothing)]
+
+    def deadline(self, now: float) -> float:
+        """When `service` is due though no descriptor is ready."""
+        due = [self._guarded(kind, partial(pool.deadline, now), now) for kind, pool in self._all()]
+        return now if self._faults else min(due, default=math.inf)
+
+    def service(self, ready: Mapping[int, int], now: float) -> list[int]:
+        """Reads and writes; the keys of ends that have something to tell."""
+        nothing: Sequence[int] = ()
+        return [
+            key for kind, pool in self._all() for key in self._guarded(kind, partial(pool.service, ready, now), nothing)
+        ]
+
+    def flush(self) -> None:
+        """Writes what is queued."""
+        for kind, pool in self._all():
+            self._guarded(kind, pool.flush, None)
+
+    # ---- faults
+
+    def take_faults(self) -> dict[str, Exception]:
+        """By kind, what pools have raised since this was asked last: the ends of that kind are of no use any more."""
+        faults, self._faults = self._faults, {}
+        return faults
+
+    def close_faulty(self) -> None:
+        """Closes the pools that have met a fault, in a thread: a pool may wait for what its ends have sent."""
+        while self._faulty:
+            pool = self._faulty.pop()
+            threading.Thread(target=_close, args=(pool,), name="isthmus-faulty-pool", daemon=True).start()
+
+    def close(self, *, in_good_order: bool = True) -> None:
+        """Closes everything; after an error nothing more is written."""
+        self.close_faulty()
+        for pool in self._pools.values():
+            if in_good_order:
+                with contextlib.suppress(Exception):  # it ends anyway
+                    pool.flush()
+            _close(pool)
+
+    def _all(self) -> list[tuple[str, _P]]:
+        return list(self._pools.items())
+
+    def _guarded(self, kind: str, call: Callable[[], _T], otherwise: _T) -> _T:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - a connector's fault; the ends of other kinds go on
+            _log.exception("a fault at the connections of kind '%s', which are given up", kind)
+            self._faults.setdefault(kind, error)
+            if kind in self._pools:
+                self._faulty.append(self._pools.pop(kind))
+            return otherwise
+
+
+def _close(pool: Pool) -> None:
+    try:
+        pool.close()
+    except Exception as error:  # noqa: BLE001 - it ends anyway, and the others have to be closed all the same
+        _log.warning("closing connections: %s: %s", type(error).__name__, error)
