@@ -43,7 +43,12 @@ def test_no_error_holds_a_password_wherever_the_url_has_it(url: str, shown: str)
 
 @pytest.mark.parametrize(
     "url",
-    ["redis://:sec/ret@localhost", "redis://me:secret@localhost:port", "redis://localhost:1?db=1&socket_timeout=secret", "redis://[secret"],
+    [
+        "redis://:sec/ret@localhost",
+        "redis://me:secret@localhost:port",
+        "redis://localhost:1?db=1&socket_timeout=secret",
+        "redis://[secret",
+    ],
 )
 def test_a_url_that_is_none_is_refused_and_not_shown(url: str) -> None:
     """A password with a slash is no part of an address: it would be taken for a port, and the rest for a path."""
