@@ -88,11 +88,16 @@ class Granted(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of deliveries `first` to `last`, ordinals of this connection; `refusal` is None where they were accepted."""
+    """The outcome of deliveries `first` to `last`, ordinals of this connection; `refusal` is None where they were accepted.
+
+    An envelope that its target divides may be refused in part: `taken` are the messages of it that were accepted all the same, ascending
+    numbers within the envelope, fewer than it has. Only where `first` is `last`.
+    """
 
     first: int
     last: int
     refusal: Refusal | None = None
+    taken: Sequence[int] = ()
 
 
 class Lost(NamedTuple):

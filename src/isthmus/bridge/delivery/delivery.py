@@ -14,7 +14,8 @@ Invariants:
     I4. A target that is busy, full, disabled or away blocks: no message is set aside for it, and credit is taken back at the
         source. When it has taken nothing for `timeout_seconds`, the machine fails.
     I5. A flush row is answered after everything handed over before it is finished.
-    I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
+    I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone. What the
+        target has taken of it all the same is completed, and not sent again.
     I7. What is sent again goes in no envelope that the machine chose by itself; those are for credit that is short (`envelope`).
     I8. A strict machine has one delivery in flight, and sends nothing behind a message that was refused and has no outcome.
 """
@@ -22,7 +23,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from isthmus.bridge import delivery_event as e
@@ -166,10 +167,12 @@ class Delivery:
         self._link.credit = event.credit
 
     def _on_outcome(self, event: e.Outcome, now: float, effects: list[Effect]) -> None:
-        first, last, refusal = event
+        first, last, refusal, taken = event
         for answered in self._link.flight.answered(first, last):
             if refusal is None:
                 self._accept(answered, now, effects)
+            elif taken:
+                self._refuse_rest(answered, taken, refusal, now, effects)
             elif refusal.kind is RefusalKind.FATAL:
                 self._fail(refusal, effects)
             else:
@@ -255,6 +258,34 @@ class Delivery:
                 self._again.remove(index, index + 1)
                 self._set_aside(index, refusal, f"{refusal} ({history})", effects)
                 recovery.hurry()
+
+    def _refuse_rest(
+        self, answered: Answered, taken: Sequence[int], refusal: Refusal, now: float, effects: list[Effect]
+    ) -> None:
+        """An envelope was refused in part. What it is refused for may be any of the rest: it says nothing of one message."""
+        stored, rest = IndexSet(), IndexSet()
+        rest.add(answered.first, answered.first + answered.size)
+        for index in (answered.first + number for number in taken):
+            stored.add(index, index + 1)
+            rest.remove(index, index + 1)
+        for start, stop in stored:
+            self._accept(Answered(start, 1, stop - start), now, effects)
+        if refusal.kind is RefusalKind.FATAL:
+            self._fail(refusal, effects)
+            return
+        for start, stop in rest:
+            self._again.add(start, stop)
+            if refusal.kind in _OF_THE_MESSAGE:
+                self._alone.add(start, stop)
+            else:
+                self._refusals.excuse(start, stop)
+        if refusal.kind is RefusalKind.MESSAGE:
+            self._recovery.begin(now, None)
+            return
+        self._recovery.begin(now, refusal)
+        self._link.limit = 1
+        if refusal.kind is not RefusalKind.UNCLEAR:
+            self._recovery.is_searching = False
 
     def _set_aside(self, index: int, refusal: Refusal, text: str, effects: list[Effect]) -> None:
         position = self._outbox.position(index)

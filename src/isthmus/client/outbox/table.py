@@ -136,7 +136,11 @@ class SqliteDelivery:
         self.close()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything that has been committed is delivered; whether it is."""
+        """Wait until everything that has been committed is delivered; whether it is.
+
+        Raises:
+            StoreError: the table cannot be read.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._source.waiting():
             self._drain.wake()
@@ -220,10 +224,13 @@ class _TableSource:
     def waiting(self) -> int:
         """How many messages have been committed and not delivered; may be called from any thread."""
         with closing(self._open()) as connection:
-            row = connection.execute(
-                f"SELECT count(*) FROM {self._table} WHERE entity = ? AND refused IS NULL",  # noqa: S608
-                (self._entity,),
-            ).fetchone()
+            try:
+                row = connection.execute(
+                    f"SELECT count(*) FROM {self._table} WHERE entity = ? AND refused IS NULL",  # noqa: S608
+                    (self._entity,),
+                ).fetchone()
+            except sqlite3.Error as error:
+                raise self._failed(error) from error
         return int(row[0])
 
     def _open(self) -> sqlite3.Connection:
@@ -231,7 +238,11 @@ class _TableSource:
             connection = sqlite3.connect(self._database, timeout=_BUSY_SECONDS, isolation_level=None)
         except sqlite3.Error as error:
             raise StoreError(f"the database {self._database} cannot be opened: {error}") from error
-        _make(connection, self._table)
+        try:
+            _make(connection, self._table)
+        except StoreError:
+            connection.close()
+            raise
         return connection
 
     def _run(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:

@@ -250,7 +250,12 @@ class _TableSource:
             connection = self._connect()
         except Exception as error:  # each driver has errors of its own
             raise StoreError(f"no connection to the database of the table {self._table}: {error}") from error
-        _make(connection, self._table)
+        try:
+            _make(connection, self._table)
+        except StoreError:
+            with suppress(Exception):
+                connection.close()
+            raise
         return connection
 
     def _run(self, statement: str, values: tuple[Any, ...], *, reads: bool = True) -> Sequence[Any]:

@@ -4,7 +4,7 @@ What it is: the classes for asyncio, run in a loop on a thread of their own. Han
 What it is not: any protocol.
 
 Invariants:
-    I1. Closing either ends its threads.
+    I1. Closing either ends its threads, and what other threads wait for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +20,7 @@ from isthmus.client.endpoint import EndpointLike
 from isthmus.client.relay import listener, message, requester
 from isthmus.client.relay.channel import ChannelState
 from isthmus.client.relay.message import RelayRequest, RelayResponse
+from isthmus.errors import ConnectionLostError
 
 __all__ = ["BlockingRelayConnection", "RelayListener", "RelayRequester"]
 
@@ -27,27 +28,55 @@ _T = TypeVar("_T")
 
 
 class _Loop:
-    """An event loop on a thread."""
+    """An event loop on a thread; its methods may be called from any other."""
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._name = name
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        self._lock = threading.Lock()
         self._is_closed = False
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of a coroutine, waited for."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        """The result of a coroutine, waited for.
 
-    def close(self) -> None:
-        """End the thread."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.run(self.loop.shutdown_asyncgens())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        Raises:
+            ConnectionLostError: the loop is closed, or was while the coroutine ran.
+        """
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise ConnectionLostError(f"the {self._name} was closed; make a new one")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ConnectionLostError(f"the {self._name} was closed meanwhile") from None
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Do what is to be done last, give up what still runs, and end the thread."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        try:
+            asyncio.run_coroutine_threadsafe(self._end(last), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        try:
+            if last is not None:
+                await last()
+        finally:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._loop.shutdown_asyncgens()
 
 
 class BlockingRelayConnection:
@@ -152,10 +181,8 @@ class RelayRequester:
         return BlockingRelayConnection(connection, self._loop)
 
     def close(self) -> None:
-        """Close all connections that are kept, and end the thread."""
-        if not self._loop.loop.is_closed():
-            self._loop.run(self._inner.close())
-            self._loop.close()
+        """Close all connections, and end the thread; another thread that waits for an answer gets a `ConnectionLostError`."""
+        self._loop.close(self._inner.close)
 
 
 class RelayListener:

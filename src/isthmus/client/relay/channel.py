@@ -221,13 +221,15 @@ class Channel:
         self, control: aiohttp.ClientWebSocketResponse, told: dict[str, Any], body: bytes, place: RelayPlace
     ) -> None:
         if "method" in told:
-            answer = await self._handle(told, body)
+            answer, is_the_services = await self._handle(told, body)
             if len(answer.body) + sum(len(n) + len(v) for n, v in answer.headers.items()) <= _CONTROL_BYTES:
                 async with self._sending:
                     await _send(control, told["id"], answer)
+                self.state.requests += is_the_services
                 return
             async with self._meet(told["address"], place) as meeting:
                 await _send(meeting, told["id"], answer)
+                self.state.requests += is_the_services
                 await meeting.receive()  # until the relay has it all
             return
         async with self._meet(told["address"], place) as meeting:
@@ -239,21 +241,24 @@ class Channel:
                         f"a request's body did not come whole, or has more than {self._max_body_bytes} bytes"
                     )
                 body = message.data
-            await _send(meeting, request["id"], await self._handle(request, body))
+            answer, is_the_services = await self._handle(request, body)
+            await _send(meeting, request["id"], answer)
+            self.state.requests += is_the_services
             await meeting.receive()
 
-    async def _handle(self, told: dict[str, Any], body: bytes) -> RelayResponse:
+    async def _handle(self, told: dict[str, Any], body: bytes) -> tuple[RelayResponse, bool]:
+        """The answer to a request, and whether its handler gave it."""
         request = RelayRequest(
             told["method"], told["requestTarget"], told.get("requestHeaders") or {}, body, self.side, told["id"]
         )
         if self._handlers.on_request is None:
-            return RelayResponse(501, b"The service takes no requests.\n")
+            return RelayResponse(501, b"The service takes no requests.\n"), False
         try:
             answer = await self._handlers.on_request(request)
         except Exception:  # noqa: BLE001 - the application's own; its requester is told
             _log.exception("the handler of a request failed: side=%s method=%s", self.side, request.method)
             self.state.failed += 1
-            return RelayResponse(500, b"The service failed.\n")
+            return RelayResponse(500, b"The service failed.\n"), False
         if not _can_be_sent(answer):
             _log.error(
                 "the handler of a request has to give a RelayResponse, with texts as headers and bytes as body: side=%s method=%s",
@@ -261,9 +266,8 @@ class Channel:
                 request.method,
             )
             self.state.failed += 1
-            return RelayResponse(500, b"The service failed.\n")
-        self.state.requests += 1
-        return answer
+            return RelayResponse(500, b"The service failed.\n"), False
+        return answer, True
 
     # ---- connections
 

@@ -4,10 +4,12 @@ What it is: requests and answers with their bodies, and connections. What it is 
 
 Invariants:
     I1. A connection that is not accepted is rejected, so that its requester does not wait for a time-out.
+    I2. A connection is accepted once, whatever its handler does at one time.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -87,6 +89,7 @@ class RelayConnection:
         self._socket = socket
         self._join = join
         self._refuse = refuse
+        self._joining = asyncio.Lock()
 
     @property
     def is_accepted(self) -> bool:
@@ -110,11 +113,23 @@ class RelayConnection:
         return self._socket.close_code if self._socket is not None else None
 
     async def accept(self, subprotocol: str = "") -> None:
-        """Take the connection; sending and receiving do so by themselves."""
-        if self._socket is None:
-            if self._join is None or self.is_rejected:
-                raise ConnectionLostError("the connection was rejected")
-            self._socket = await self._join(subprotocol)
+        """Take the connection; sending and receiving do so by themselves.
+
+        Raises:
+            ConnectionLostError: it was rejected, or its requester has left.
+        """
+        async with self._joining:
+            if self._socket is None:
+                self._socket = await self._joined(subprotocol)
+
+    async def _joined(self, subprotocol: str) -> aiohttp.ClientWebSocketResponse:
+        if self._join is None or self.is_rejected:
+            raise ConnectionLostError("the connection was rejected")
+        try:
+            return await self._join(subprotocol)
+        except (OSError, aiohttp.ClientError) as error:
+            told = str(error) or type(error).__name__
+            raise ConnectionLostError(f"the relayed connection is gone: {told}") from None
 
     async def reject(self, status: int = 503, reason: str = "The service does not take the connection.") -> None:
         """Refuse it, with what the requester is told."""

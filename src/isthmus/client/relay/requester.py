@@ -105,6 +105,7 @@ class RelayRequester:
         self._connect_timeout = connect_timeout
         self._retry_unknown = retry_unknown
         self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
         self._answered = dict.fromkeys(self._addresses, 0)
         self._failed = dict.fromkeys(self._addresses, 0)
         self._unknown = 0
@@ -250,6 +251,8 @@ class RelayRequester:
                     place.websocket("connect", target), headers={**headers, _HEADER: token}, protocols=subprotocols,
                     ssl=place.tls, max_msg_size=0,
                 )  # fmt: skip
+        except aiohttp.InvalidURL as error:
+            raise InvalidArgumentError(f"the target {target!r} makes no URL: {error}") from None
         except aiohttp.WSServerHandshakeError as error:
             via = error.headers.getall("Via", ()) if error.headers is not None else ()
             outcome = outcome_of_status(error.status, via, place.host)
@@ -261,6 +264,8 @@ class RelayRequester:
         return RelayConnection(socket, target=target, headers=headers, side=side)
 
     def _http(self) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise _Failed(Outcome.NOT_DELIVERED, "the requester was closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(connect=self._connect_timeout),
@@ -269,7 +274,8 @@ class RelayRequester:
         return self._session
 
     async def close(self) -> None:
-        """Close all connections that are kept."""
+        """Close all connections; what is under way ends, and nothing more is sent."""
+        self._is_closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -21,6 +21,8 @@ from isthmus.extra import require
 __all__ = ["RedisSeen"]
 
 _TIMEOUT_SECONDS = 5.0
+_ANY = "in Redis"
+_FORM = "redis://[user:password@]host[:port][/database], with %2F for a / in a password"
 _NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000);"
 _COMMON = """
 local function is_handled(key)
@@ -123,6 +125,7 @@ class RedisSeen:
 
     Raises:
         MissingExtraError: redis-py is not installed.
+        SeenStoreError: the URL is none.
     """
 
     def __init__(self, url: str, name: str, bounds: Bounds | None = None, client: Any = None) -> None:
@@ -132,7 +135,12 @@ class RedisSeen:
             require("redis", f"the list of seen messages at {self._shown}")
             import redis
 
-            client = redis.Redis.from_url(url, socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS)
+            try:
+                client = redis.Redis.from_url(
+                    url, socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS
+                )
+            except (ValueError, TypeError):  # whose texts quote what they cannot read, e.g. a password as a port
+                raise SeenStoreError(_ANY, f"it is no URL of a Redis: {_FORM}") from None
         self._client = client
         # In braces what Redis Cluster chooses the slot by: scripts need all their keys in one.
         self._keys = [f"isthmus:{{{name}}}:{kind}" for kind in ("handled", "claim", "owner")]
@@ -190,5 +198,12 @@ def _flat(messages: Sequence[Keys]) -> Iterator[bytes | int]:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    """Where a URL leads, without what may be secret: redis-py takes a password from the query, too."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return _ANY
+    host = f"[{host}]" if ":" in host else host
+    # Of a password with a slash a part would be in the path.
+    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{'' if '@' in parts.path else parts.path}"

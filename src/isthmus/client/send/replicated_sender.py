@@ -168,7 +168,12 @@ class _Base:
 
     def _is_behind(self, side: Side) -> bool:
         outbox = self._outboxes.get(side)
-        return outbox is not None and not outbox.is_empty
+        try:
+            return outbox is not None and not outbox.is_empty
+        except (StoreError, OSError) as error:
+            # Of a disk that fails nothing that waits is delivered: what is sent now overtakes it, but is not lost.
+            _log.error("the outbox of %s cannot be looked at: %s", side.value, error)
+            return False
 
     def _start(self, effect: Try, parcel: Parcel) -> dict[Side, Sending]:
         started: dict[Side, Sending] = {}
@@ -177,10 +182,12 @@ class _Base:
             timeout = self._attempt_timeout if lane.has_been_open else self._connect_timeout
             try:
                 started[side] = lane.start(parcel, max(0.05, timeout - effect.spent))
-            except (ValueError, RuntimeError) as error:  # closed meanwhile, or no thread to be had
+            except RuntimeError as error:  # no thread to be had: the other side may have one, and take the messages
+                started[side] = lane.not_started(error)
+            except ValueError as error:  # closed meanwhile
                 if not started:
                     raise
-                started[side] = lane.not_started(error)  # the other side may take the messages
+                started[side] = lane.not_started(error)
         return started
 
     def _warm(self) -> None:
@@ -225,7 +232,7 @@ class _Base:
     def _keep(self, side: Side, parcel: Parcel) -> dict[Side, Attempt] | None:
         try:
             self._outboxes[side].keep(parcel)
-        except (StoreError, OutcomeUnknownError) as error:
+        except (StoreError, OutcomeUnknownError, OSError, RuntimeError) as error:
             _log.error("%s does not get %d messages: %s", side.value, len(parcel), error)
             return {side: Attempt(error, Failure.FULL, is_definite=not isinstance(error, OutcomeUnknownError))}
         return None

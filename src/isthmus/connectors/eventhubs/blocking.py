@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import time
 import urllib.error
@@ -42,6 +43,8 @@ LOOK_SECONDS = 20.0
 _SCHEMA = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _API_VERSION = "2014-01"
 _TEXT_CHARACTERS = 300
+# Of a conflict with an operation that is under way, as the vendor's documents of errors have it; others say that it exists.
+_BUSY = "SubCode=40901"
 
 
 class BlockingHubs:
@@ -177,33 +180,50 @@ class BlockingHubs:
         if token is not None:
             text = token.text if token.text.startswith("SharedAccessSignature") else f"Bearer {token.text}"
             request.add_header("Authorization", text)
-        context = ssl.create_default_context()
-        if endpoint.ca_file:
-            context.load_verify_locations(endpoint.ca_file)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_context(endpoint)))
         try:
             opener.open(request, timeout=LOOK_SECONDS).close()
         except urllib.error.HTTPError as error:
             with error:
-                told = scrub(error.read(4096).decode("utf-8", "replace"))[:_TEXT_CHARACTERS]
+                told = _text_of(error)
             refused = _refusal(path, error.code, told)
             if refused is not None:
                 raise refused from None
         except TimeoutError:
             raise OperationTimeoutError(f"{endpoint.host}: '{path}': no answer within {LOOK_SECONDS:g} s") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise ConnectionLostError(f"{endpoint.host}: {getattr(error, 'reason', None) or error}") from None
+
+
+def _context(endpoint: Endpoint) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if endpoint.ca_file:
+        try:
+            context.load_verify_locations(endpoint.ca_file)
+        except OSError as error:  # also of ssl, where it holds no certificate
+            raise ConnectionLostError(
+                f"{endpoint.host}: ca_file {endpoint.ca_file} cannot be read: {error.strerror or error}"
+            ) from None
+    return context
+
+
+def _text_of(error: urllib.error.HTTPError) -> str:
+    """What an answer says; its connection may be lost within it, and the status tells enough."""
+    try:
+        return scrub(error.read(4096).decode("utf-8", "replace"))[:_TEXT_CHARACTERS]
+    except (OSError, http.client.HTTPException):
+        return str(error.reason)
 
 
 def _refusal(path: str, status: int, told: str) -> IsthmusError | None:
     """What an answer with an error's status means; None: it exists already."""
     text = f"'{path}': HTTP {status}: {told}"
-    if status == 409:
+    if status == 409 and _BUSY not in told:
         return None
     if status in (401, 403):
         return UnauthorizedError(f"{text}; creating event hubs and consumer groups needs the right Manage")
     if status == 404:
         return EntityNotFoundError(path)
-    if status == 429 or status >= 500:
+    if status in (409, 429) or status >= 500:
         return ConnectionLostError(text)
     return NotAllowedError(text)

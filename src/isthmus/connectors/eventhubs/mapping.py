@@ -17,10 +17,13 @@ Invariants:
     I1. `to_event(read(event))` is the event, but for the annotations that the service writes, and a partition key that a producer wrote
         as binary: it is a string, as Service Bus has it.
     I2. What else the producer wrote comes out byte for byte but for a MessageId or a SessionId that is added.
+    I3. What the producer wrote and nobody can read keeps no event from being given: nothing is added where it would have to be read, and
+        what makes copies refuses the message for itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import Any, NamedTuple
 
@@ -124,8 +127,9 @@ class EventReader:
                     told[name] = codec.decode(payload, middle)[0]
                 continue
             if is_shown or name in (_OFFSET, names.PARTITION_KEY):
-                told[str(name)] = codec.decode(payload, middle)[0]
-            if name == names.PARTITION_KEY and isinstance(told[name], bytes):
+                with contextlib.suppress(*_MALFORMED):  # (I3)
+                    told[str(name)] = codec.decode(payload, middle)[0]
+            if name == names.PARTITION_KEY and isinstance(told.get(name), bytes):
                 pairs.append(_KEY_NAME + codec.encode(_key_of(told[name])))
             else:
                 pairs.append(payload[start:end])
@@ -137,13 +141,11 @@ class EventReader:
         if key is None and self._names_partition:
             key = f"partition-{partition}"
             pairs.append(_KEY_NAME + codec.encode(key))
-        changes = self._changes(payload, found, position, key)
-        if "group_id" in changes:
+        properties, is_keyed = self._properties(payload, found, position, key)
+        if is_keyed:
             pairs.append(_KEYED_PAIR)
         pairs.append(_PARTITION_NAME + partition.to_bytes(4, "big"))
         own = _SEQUENCE_NAME + position.to_bytes(8, "big")
-        start, end = found.properties
-        properties = section.replace_properties(payload, found.properties, changes) if changes else payload[start:end]
         message = b"".join(
             (
                 payload[slice(*found.header)],
@@ -155,6 +157,18 @@ class EventReader:
             )
         )
         return Event(sequence, str(told.get(_OFFSET) or ""), message)
+
+    def _properties(
+        self, payload: bytes, found: section.Sections, position: int, key: str | None
+    ) -> tuple[bytes, bool]:
+        """The properties of the message, and whether its SessionId is the event's key."""
+        try:
+            changes = self._changes(payload, found, position, key)
+            if changes:
+                return section.replace_properties(payload, found.properties, changes), "group_id" in changes
+        except _MALFORMED:  # (I3)
+            pass
+        return payload[slice(*found.properties)], False
 
     def _changes(self, payload: bytes, found: section.Sections, position: int, key: str | None) -> dict[str, Any]:
         changes: dict[str, Any] = {}
@@ -185,8 +199,11 @@ class EventReader:
             added |= {name: _plain(value) for name, value in told.items() if name.startswith(self._shown)}
         if not added:
             return payload[slice(*place)]
-        own = [payload[start:end] for start, _, end in section.map_items(payload, place)]
-        known = {codec.decode(payload, start)[0] for start, _, _ in section.map_items(payload, place)}
+        try:
+            own = [payload[start:end] for start, _, end in section.map_items(payload, place)]
+            known = {codec.decode(payload, start)[0] for start, _, _ in section.map_items(payload, place)}
+        except (*_MALFORMED, TypeError):  # (I3); a name may be a map, which is in no set
+            return payload[slice(*place)]
         own += [codec.encode(name) + codec.encode(value) for name, value in added.items() if name not in known]
         return _map_section(section.APPLICATION_PROPERTIES, own)
 

@@ -3,7 +3,8 @@
 What it is: the links to the hub's partitions over one connection, and what they give as events, within the credit. What it is not: the
 account of what was read (`reading`), where reading begins (`opening`), what was lost unread (`loss`), or checkpoints (`checkpoint.thread`). docs/how-to/use-eventhubs.md.
 
-An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, `SourceOpened`.
+An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, the first checkpoint
+of those that have none, `SourceOpened`.
 
 A checkpoint, in order: the target has acknowledged; the owner settles; the account tells up to where nothing of a partition is outstanding;
 that event's checkpoint is written, at most every `checkpoint_seconds`, and at the end.
@@ -92,6 +93,7 @@ class EventHubsSource(End):
         self._links: dict[int, PartitionLink] = {}
         self._look: HubLook | None = None
         self._checkpoints: dict[int, Checkpoint] | None = None
+        self._first: dict[int, Checkpoint] = {}  # of partitions that had none, until they are written
         self._group: GroupKey | None = None
         self._identity = ""
         self._loads = 0
@@ -189,7 +191,7 @@ class EventHubsSource(End):
             return
         self._is_closed = True
         self.pool.unmark(self.key)
-        last = self._reading.unconfirmed()
+        last = self._first | self._reading.unconfirmed()
         if last and self._group is not None:
             self._thread.write(self._group, last)
         self._thread.stop()
@@ -220,6 +222,9 @@ class EventHubsSource(End):
                 self._reading.written(answer.checkpoints, failed=answer.error is not None, now=now)
                 if answer.error is not None:
                     self.fail(answer.error)
+                else:
+                    for number in answer.checkpoints:
+                        self._first.pop(number, None)
             elif answer.number == self._loads and self.step is Step.ATTACHING:
                 if answer.error is not None:
                     self.fail(answer.error)
@@ -243,7 +248,8 @@ class EventHubsSource(End):
         for link in self._links.values():
             if link.error is not None:
                 raise link.error
-        if self.step is Step.ATTACHING and self._links and all(each.attached for each in self._links.values()):
+        are_attached = self._links and all(each.attached for each in self._links.values())
+        if self.step is Step.ATTACHING and are_attached and not self._first:
             self.attached()
             events.append(SourceOpened(self._identity))
         if self.step is Step.ATTACHED:
@@ -260,9 +266,19 @@ class EventHubsSource(End):
         openings = {
             number: Opening(Begin(), begins_again=True)
             if number in self._made_again  # whatever the checkpoint says that exists
-            else opening(view, checkpoints.get(number), self._reading.next_of(number), self.settings.start)
+            else opening(
+                view,
+                checkpoints.get(number) or self._first.get(number),
+                self._reading.next_of(number),
+                self.settings.start,
+            )
             for number, view in look.views.items()
         }
+        for number, each in openings.items():
+            if each.begins_again:
+                self._first.pop(number, None)
+            elif each.checkpoint is not None:
+                self._first[number] = each.checkpoint
         again = [number for number, each in openings.items() if each.begins_again]
         for number in again:
             self._is_made_again(number)
@@ -273,9 +289,8 @@ class EventHubsSource(End):
             )
         self._made_again.clear()
         self._losses.reads_again(again)
-        first = {number: each.checkpoint for number, each in openings.items() if each.checkpoint is not None}
-        if first and self._group is not None:
-            self._thread.write(self._group, first)
+        if self._first and self._group is not None:
+            self._thread.write(self._group, dict(self._first))
         for number, each in openings.items():
             self._reading.assign(number, begins_again=each.begins_again, first=each.begin.sequence)
             if present is not None:

@@ -4,7 +4,7 @@ What it is: the links to a hub and to its partitions, the copies as events, wher
 machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`). docs/how-to/use-eventhubs.md.
 
 Order. Events that go to one place, a partition by number or a key, are sent over one link in their order. An envelope of the machine is
-divided by place: the hub stores each batch in one partition.
+divided by place: the hub stores each batch in one partition. Where it refuses one, what it has stored of the others is not sent again.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
@@ -58,6 +58,7 @@ class _Part(NamedTuple):
     payload: bytes
     is_batch: bool
     ordinal: int
+    numbers: Sequence[int]  # of its events, within the delivery
 
 
 class EventHubsTarget(End):
@@ -80,7 +81,8 @@ class EventHubsTarget(End):
         self._rewriter: MessageRewriter | None = None
         self._look: HubLook | None = None
         self._senders: dict[int | None, MarkedSender] = {}
-        self._ordinals: dict[int | None, dict[int, int]] = {}  # of each link: its ordinal, the delivery's
+        # Of each link: by its ordinal, the delivery's, and the numbers of the events within the delivery.
+        self._ordinals: dict[int | None, dict[int, tuple[int, Sequence[int]]]] = {}
         self._flight = Flight()
         self._waiting: deque[_Part] = deque()
         self._credit = 0  # as it was told, less what was sent since
@@ -104,9 +106,12 @@ class EventHubsTarget(End):
             self._granted(events, now)
         if self.fault is not None:
             fault = self.fault
-            self._disconnect(now)
             kind = RefusalKind.UNKNOWN if may_pass(fault) else RefusalKind.FATAL
-            events.append(Lost(Refusal(kind, str(fault.attributes.get("condition") or ""), str(fault))))
+            refusal = Refusal(kind, str(fault.attributes.get("condition") or ""), str(fault))
+            self._flight.lost(refusal)
+            events += self._flight.take()
+            self._disconnect(now)
+            events.append(Lost(refusal))
         return events
 
     def deadline(self, now: float) -> float:
@@ -149,22 +154,23 @@ class EventHubsTarget(End):
 
     def _add(self, payloads: Sequence[bytes]) -> None:
         """A delivery of one event, or of several."""
-        places: dict[tuple[int | None, str], list[bytes]] = {}
+        places: dict[tuple[int | None, str], tuple[list[bytes], list[int]]] = {}
         try:
-            for payload in payloads:
+            for number, payload in enumerate(payloads):
                 outgoing, partition = self._placed(payload)
                 place = (partition, outgoing.key if partition is None else "")
-                places.setdefault(place, []).append(outgoing.payload)
+                events, numbers = places.setdefault(place, ([], []))
+                events.append(outgoing.payload)
+                numbers.append(number)
         except CodecError as error:
-            self._flight.answered([self._flight.begin(1)], Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
+            self._flight.answered(self._flight.begin(1), Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
             self.mark()
             return
         ordinal = self._flight.begin(len(places))
-        for (partition, key), events in places.items():
-            if len(payloads) == 1:
-                self._waiting.append(_Part(partition, events[0], is_batch=False, ordinal=ordinal))
-            else:
-                self._waiting.append(_Part(partition, _batch(events, key), is_batch=True, ordinal=ordinal))
+        is_batch = len(payloads) > 1
+        for (partition, key), (events, numbers) in places.items():
+            data = _batch(events, key) if is_batch else events[0]
+            self._waiting.append(_Part(partition, data, is_batch, ordinal, numbers if len(places) > 1 else ()))
 
     def _placed(self, payload: bytes) -> tuple[Outgoing, int | None]:
         """An event, and the partition by number; None: the key decides, or any."""
@@ -186,7 +192,7 @@ class EventHubsTarget(End):
                 return
             waiting.popleft()
             number = sender.send((part.payload,), message_format=BATCH_FORMAT if part.is_batch else 0)
-            self._ordinals[part.partition][number] = part.ordinal
+            self._ordinals[part.partition][number] = part.ordinal, part.numbers
 
     def _take_outcomes(self) -> None:
         for place, sender in self._senders.items():
@@ -194,7 +200,9 @@ class EventHubsTarget(End):
             while sender.outcomes:
                 first, last, error = sender.outcomes.popleft()
                 refusal = None if error is None else refusal_of(error)
-                self._flight.answered([ordinals.pop(each) for each in range(first, last + 1)], refusal)
+                for each in range(first, last + 1):
+                    ordinal, numbers = ordinals.pop(each)
+                    self._flight.answered(ordinal, refusal, numbers)
 
     def _granted(self, events: list[TargetEvent], now: float) -> None:
         free = min((sender.sendable for sender in self._senders.values()), default=0)

@@ -121,11 +121,11 @@ class IotHubTarget(End):
             try:
                 made = to_device(payload, self.settings.device, asks=self._asks)
             except NoDeviceError as error:
-                self._flight.answered([ordinal], Refusal(RefusalKind.MESSAGE, "", str(error), "NoDevice"))
+                self._flight.answered(ordinal, Refusal(RefusalKind.MESSAGE, "", str(error), "NoDevice"))
                 self.mark()
                 continue
             except (CodecError, IndexError, ValueError) as error:
-                self._flight.answered([ordinal], Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
+                self._flight.answered(ordinal, Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
                 self.mark()
                 continue
             if self._asks:  # feedback may come before the hub's own answer
@@ -161,9 +161,9 @@ class IotHubTarget(End):
                 ordinal, made = self._sent.pop(number)
                 if error is not None:
                     self._forget(made, ordinal)
-                    self._flight.answered([ordinal], _refusal(error))
+                    self._flight.answered(ordinal, _refusal(error))
                 elif not self._asks:
-                    self._flight.answered([ordinal])
+                    self._flight.answered(ordinal)
 
     def _take_feedback(self, receiver: MarkedReceiver) -> None:
         for run in receiver.take():
@@ -186,7 +186,7 @@ class IotHubTarget(End):
                     ordinal = self._awaited[place].pop(0)
                     if not self._awaited[place]:
                         del self._awaited[place]
-                    self._flight.answered([ordinal], refusal)
+                    self._flight.answered(ordinal, refusal)
                 if is_ours or not records:
                     receiver.dispose(number, number)
         if receiver.credit < _FEEDBACK_CREDIT // 2:

@@ -8,7 +8,7 @@ librdkafka sends a record again by itself, in its order and without doubling it,
 the target does (`stall_seconds`), for all of them at once, so that none overtakes another.
 
 Invariants:
-    I1. Each record that was taken has one answer, but after `stop`.
+    I1. Each record that was taken has one answer, but after `stop`, or where the connection is lost.
     I2. After `stop` nothing is told, and what is still in the producer's queue is not sent.
     I3. A record is told as stored only where the cluster named its offset; what librdkafka concludes from a later one is not known.
     I4. The first record to a partition is stored before anything is sent there behind it (`partition_opening`).
@@ -163,10 +163,18 @@ class ProducerThread(threading.Thread):
         self._producer, self.view = producer, view
         self._wake()
         while not self._stops:
-            if producer.poll(POLL_SECONDS):
-                self._wake()
-        producer.poll(0)
+            self._poll(producer, POLL_SECONDS)
+        self._poll(producer, 0)
         self._producer = None  # its threads end with it, here
+
+    def _poll(self, producer: Any, seconds: float) -> None:
+        """Takes answers. What a callback raises comes out here, and with it an answer may be gone (I1): the connection is of no use."""
+        try:
+            if producer.poll(seconds):
+                self._wake()
+        except Exception as error:  # noqa: BLE001 - as above; the thread goes on until the owner has taken the producer back
+            if not self._stops:
+                self._lose(Refusal(RefusalKind.UNKNOWN, "", f"{type(error).__name__}: {error}"))
 
     def _settings(self, view: TopicView) -> dict[str, Any]:
         limit = min(max(view.message_bytes, 1000), 1_000_000_000)

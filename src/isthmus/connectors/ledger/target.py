@@ -119,10 +119,10 @@ class LedgerTarget:
                 self._early[self._first] = self._sent.popleft()
                 self._first += 1
             payloads = self._early.pop(ordinal, ())
-            if outcome.refusal is None:
-                found += (self._record(self._taken, payload) for payload in payloads)
-            elif outcome.refusal.kind is RefusalKind.MESSAGE:
-                found += (self._record(f"refused: {outcome.refusal.reason}", payload) for payload in payloads)
+            taken = range(len(payloads)) if outcome.refusal is None else outcome.taken
+            found += (self._record(self._taken, payloads[number]) for number in taken)
+            if outcome.refusal is not None and outcome.refusal.kind is RefusalKind.MESSAGE and len(payloads) == 1:
+                found.append(self._record(f"refused: {outcome.refusal.reason}", payloads[0]))
         return found
 
     def _record(self, outcome: str, message: bytes) -> Record:

@@ -91,6 +91,7 @@ class StreamSource(End):
         self._settlement = Settlement(options, self._reading)
         self._losses = Losses(options.topic)
         self._loads = 0
+        self._first: dict[int, Checkpoint] = {}  # where it begins without a checkpoint, until that is written
         self._is_draining = self._is_finished = False
         self._waiting = WaitingBytes()
         self._reset()
@@ -104,7 +105,7 @@ class StreamSource(End):
         self._reset_channel()
 
     def _reset_channel(self) -> None:
-        self._is_verified = False
+        self._is_verified = self._is_consuming = False
         self._came: list[tuple[int, Record]] = []
         self._tag = 0  # the last that is not acknowledged; 0: none
         if not self._reading.queue.count:
@@ -219,7 +220,7 @@ class StreamSource(End):
         self._is_finished = True
         if (untold := self._losses.gave()) is not None:
             _log.error("%s", untold)  # the checkpoint may be behind it, and no reader finds it any more
-        last = self._reading.unconfirmed()
+        last = self._first | self._reading.unconfirmed()
         if last and self._group is not None:
             self._thread.write(self._group, last)
         self._thread.stop()
@@ -256,6 +257,9 @@ class StreamSource(End):
                 self._reading.written(answer.checkpoints, failed=answer.error is not None, now=now)
                 if answer.error is not None:
                     self.fail(answer.error)
+                else:
+                    self._first.clear()
+                    self._try_open()
             elif answer.number == self._loads and self.connection is not None:
                 if answer.error is not None:
                     self.fail(answer.error)
@@ -282,9 +286,12 @@ class StreamSource(End):
         reached = self._reading.next_of(PARTITION)
         options = self.options
         digest = self._reading.noted(PARTITION, reached - 1)
+        kept = kept or self._first.get(PARTITION)
         found = opening(self.entity, options.checkpoints, *last, kept, reached, options.start, digest)
-        if found.first is not None and self._group is not None:
-            self._thread.write(self._group, {PARTITION: found.first})
+        if found.first is not None:
+            self._first[PARTITION] = found.first
+        if self._first and self._group is not None:
+            self._thread.write(self._group, dict(self._first))
         self._reading.assign(PARTITION, first=found.begin if found.is_known else -1)
         self._reading.rewind.clear()
         present = self._reading.present
@@ -303,6 +310,11 @@ class StreamSource(End):
         connection.write(wire.close_method(CHANNEL))
         connection.flush()
 
+    def _try_open(self) -> None:
+        """It is open once a later reader would begin where it does."""
+        if self._is_consuming and self._step and not self._first:
+            self.opened()
+
     # ---- called by the connection
 
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
@@ -320,7 +332,9 @@ class StreamSource(End):
             self._last.began(time.monotonic())
             self.mark()
         elif which == M.BASIC_CONSUME_OK:
-            self.opened()
+            self._is_consuming = True
+            self.step(f"the first checkpoint of stream '{self.entity}'")
+            self._try_open()
         elif which == M.CHANNEL_CLOSE_OK and connection is not None and self._opening is not None:
             self._is_recalling = False
             connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))

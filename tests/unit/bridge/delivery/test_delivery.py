@@ -803,3 +803,55 @@ def test_nothing_is_lost_and_order_is_as_promised(
     if settings_.window == 1 and not probes_possible:
         first = list(dict.fromkeys(made.stored))
         assert first == sorted(first)
+
+
+# ---- envelopes that are refused in part
+
+
+@pytest.mark.parametrize("refusal", [BUSY, ODD, BAD, NO_OUTCOME])
+def test_what_is_stored_of_an_envelope_that_is_refused_is_not_sent_again_i6(refusal: Refusal) -> None:
+    made = bench(envelope_messages=6)
+    made.hand_over(6)
+    ordinal, numbers = made.wire.popleft()
+    assert numbers == list(range(6))
+    made.stored += [1, 2, 5]
+    made.tell(Outcome(ordinal, ordinal, refusal, (1, 2, 5)))
+    assert sorted(made.settled) == [1, 2, 5]
+    made.pass_time(5)
+    assert sorted(made.stored) == list(range(6))
+    assert sorted(made.settled) == list(range(6))
+    assert made.disposed == {}
+
+
+def test_what_is_stored_of_an_envelope_is_settled_before_the_machine_fails_i6() -> None:
+    made = bench(envelope_messages=3)
+    made.hand_over(3)
+    made.tell(Outcome(0, 0, MISSING, (1,)))
+    assert made.failed is not None
+    assert made.settled == [1]
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_envelopes_that_are_refused_in_part_lose_and_double_nothing_i6(data: st.DataObject) -> None:
+    made = bench(envelope_messages=5, set_aside_seconds=1000.0)
+    made.hand_over(data.draw(st.integers(1, 20)))
+    for _ in range(30):
+        if made.wire:
+            ordinal, numbers = made.wire.popleft()
+            taken = sorted(data.draw(st.sets(st.integers(0, len(numbers) - 1))))
+            made.stored += [numbers[each] for each in taken]
+            whole = len(taken) == len(numbers)
+            refusal = (
+                None
+                if whole
+                else data.draw(st.sampled_from([BUSY, ODD, NO_OUTCOME, BAD if len(numbers) > 1 else BUSY]))
+            )
+            made.tell(Outcome(ordinal, ordinal, refusal, () if whole else tuple(taken)))
+        elif data.draw(st.booleans()):
+            made.hand_over(data.draw(st.integers(1, 5)))
+        made.now += 0.5
+        made.tell(Tick())
+    made.pass_time(20)
+    assert sorted(made.stored) == list(range(made.handed))
+    assert sorted(made.settled) == list(range(made.handed))

@@ -7,11 +7,15 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from isthmus.client.outbox.table import _TableSource, sqlite
+from isthmus.client.outbox.drain import Drain
+from isthmus.client.outbox.table import SqliteDelivery, _TableSource, sqlite
+from isthmus.client.outbox.table_postgresql import _TableSource as PostgresqlSource
+from isthmus.errors import StoreError
 
 
 @pytest.fixture
@@ -94,3 +98,37 @@ def test_no_more_is_read_than_a_batch_takes(tmp_path: Path, connection: sqlite3.
     assert peak < 1_000_000
     here.done(batch)  # no reading is left open
     here.release()
+
+
+@pytest.fixture
+def delivery(tmp_path: Path, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> SqliteDelivery:
+    """One that has a message to deliver, and no thread that does."""
+    add(connection, "orders", b"order")
+    monkeypatch.setattr(Drain, "start", lambda self: None)
+    endpoint = "Endpoint=sb://localhost/;SharedAccessKeyName=k;SharedAccessKey=a2V5"
+    return SqliteDelivery(endpoint, "orders", tmp_path / "app.db")
+
+
+def test_flush_says_in_an_error_of_ours_that_the_table_cannot_be_read(
+    delivery: SqliteDelivery, connection: sqlite3.Connection
+) -> None:
+    assert not delivery.flush(timeout=0)
+    with connection:
+        connection.execute("ALTER TABLE isthmus_outbox RENAME COLUMN refused TO reason")
+    with pytest.raises(StoreError, match="no such column: refused"):
+        delivery.flush(timeout=0)
+
+
+def test_flush_says_in_an_error_of_ours_that_the_file_is_no_database(delivery: SqliteDelivery, tmp_path: Path) -> None:
+    (tmp_path / "app.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="cannot be made: file is not a database"):
+        delivery.flush(timeout=0)
+
+
+def test_a_connection_to_postgresql_is_closed_where_the_table_cannot_be_made() -> None:
+    """A delivery tries again each second: the server would soon have no connection left."""
+    made = Mock()
+    made.cursor.return_value.execute.side_effect = RuntimeError("permission denied")
+    with pytest.raises(StoreError, match="permission denied"):
+        PostgresqlSource(lambda: made, "orders", "isthmus_outbox").acquire()
+    made.close.assert_called_once_with()

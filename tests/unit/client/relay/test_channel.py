@@ -100,6 +100,16 @@ async def test_a_refusal_of_the_other_relay_does_not_hide_that_the_first_may_hav
         assert requester.statistics().unknown == 1
 
 
+async def test_a_requester_that_is_closed_sends_nothing_more() -> None:
+    """A request that goes on to the other relay meanwhile would leave a connection that nobody closes."""
+    text = f"Endpoint=sb://127.0.0.1:1/;{KEY};UseDevelopmentEmulator=true"
+    requester = RelayRequester(text, text, "orders")
+    await requester.close()
+    with pytest.raises(RelayUnavailableError, match="the requester was closed"):
+        await requester.request("GET")
+    assert requester._session is None
+
+
 async def test_no_error_ends_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: asyncio.Queue[None] = asyncio.Queue()
 
@@ -169,6 +179,25 @@ async def test_a_handler_that_gives_no_answer_leaves_nobody_waiting_and_the_chan
     head, body = sent
     assert (head["statusCode"], head["body"], body) == (500, True, b"The service failed.\n")
     assert channel.state.failed == 1
+
+
+async def test_an_answer_that_could_not_be_given_is_not_counted_as_one() -> None:
+    class Control:
+        async def send_json(self, told: Any) -> None:
+            raise ConnectionResetError("the relay is gone")
+
+    async def handler(request: Any) -> RelayResponse:
+        return RelayResponse(200)
+
+    nothing: Any = None
+    channel = Channel(
+        "primary", nothing, Handlers(handler, nothing), nothing, asyncio.Semaphore(), heartbeat=1.0, max_body_bytes=1,
+        on_change=lambda: None,
+    )  # fmt: skip
+    told = {"id": "1", "method": "GET", "requestTarget": "/orders", "address": "wss://relay"}
+    channel._begin(lambda: channel._answer(Control(), told, b"", nothing))  # type: ignore[arg-type]
+    await asyncio.gather(*channel._working)
+    assert (channel.state.requests, channel.state.failed) == (0, 1)
 
 
 async def test_a_listener_that_is_closed_as_its_channel_ends_is_closed() -> None:

@@ -10,6 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from isthmus.client import sdk
+from isthmus.client.send.durable_sender import DurableSender
 from isthmus.client.send.lane import Attempt
 from isthmus.client.send.parcel import Parcel
 from isthmus.client.send.replicated_sender import AsyncReplicatedSender, ReplicatedSender
@@ -124,3 +125,43 @@ def test_a_switch_that_does_not_survive_a_restart_is_told(tmp_path: Path) -> Non
             sender.switch_to("secondary")
         assert sender.active == "secondary"
         sender._save(Side.SECONDARY)
+
+
+def no_thread(parcel: Parcel, timeout: float) -> Any:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("mode", ["active", "passive"])
+def test_a_side_whose_lane_begins_no_thread_does_not_keep_the_other_from_taking_a_message(
+    mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the other side has one already."""
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", mode) as sender:
+        for circuit in sender._replication.circuits.values():
+            circuit.succeeded()
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", no_thread)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", taken)
+        assert sender.send_messages(MESSAGE).taken == ("secondary",)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreError("no lock")])
+def test_an_outbox_that_cannot_be_looked_at_keeps_no_message_from_a_namespace(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was no more than the question which side still has to get earlier ones."""
+
+    def fails(sender: object, *_: object) -> Any:
+        raise error
+
+    with ReplicatedSender(NOWHERE, NOWHERE, "orders", outbox=tmp_path / "outbox") as sender:
+        monkeypatch.setattr(DurableSender, "is_empty", property(fails))
+        monkeypatch.setattr(DurableSender, "keep", fails)
+        for circuit in sender._replication.circuits.values():
+            circuit.succeeded()
+        for side in Side:
+            monkeypatch.setattr(sender._lanes[side], "start", taken)
+        assert sender.send_messages(MESSAGE).taken == ("primary", "secondary")
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", no_thread)
+        result = sender.send_messages(MESSAGE)
+        assert (result.taken, result.pending, result.missed) == (("primary",), (), ("secondary",))
+        monkeypatch.undo()

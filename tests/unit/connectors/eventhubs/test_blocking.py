@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import io
+import urllib.error
+import urllib.request
+from email.message import Message
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -10,7 +16,7 @@ from isthmus.connectors.eventhubs import blocking
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.peek import HubPeek
-from isthmus.errors import ConnectionLostError, UnauthorizedError
+from isthmus.errors import ConnectionLostError, IsthmusError, UnauthorizedError
 from isthmus.transport import Endpoint
 
 OPTIONS = HubOptions(connection="env:NONE")
@@ -56,3 +62,58 @@ def test_a_hub_that_cannot_be_looked_at_leaves_no_connection() -> None:
     with pytest.raises(UnauthorizedError):
         HubPeek(OPTIONS, "flights", hubs=BlockingHubs(OPTIONS, PLACE))
     assert [each.is_closed for each in FakeClient.made] == [True]
+
+
+class Refusing:
+    """Answers a request with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def open(self, request: object, timeout: float) -> Any:
+        raise self._error
+
+
+class Body(io.BytesIO):
+    """An answer whose connection is lost within it."""
+
+    def read(self, *_: Any) -> bytes:
+        raise TimeoutError("timed out")
+
+
+def answer(status: int, body: io.BytesIO) -> urllib.error.HTTPError:
+    return urllib.error.HTTPError("https://hub/t", status, "no", Message(), body)
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted", "told"),
+    [
+        (http.client.BadStatusLine("SSH-2.0"), ConnectionLostError, "SSH-2.0"),
+        (answer(500, Body()), ConnectionLostError, "HTTP 500"),
+        (answer(403, Body()), UnauthorizedError, "HTTP 403"),
+        (
+            answer(409, io.BytesIO(b"SubCode=40901. Another conflicting operation is in progress")),
+            ConnectionLostError,
+            "40901",
+        ),
+        (urllib.error.URLError(OSError("unreachable")), ConnectionLostError, "unreachable"),
+    ],
+)
+def test_what_is_no_answer_of_the_administration_is_an_error_of_ours(
+    error: Exception, wanted: type[IsthmusError], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urllib.request, "build_opener", lambda *_: Refusing(error))
+    with pytest.raises(wanted, match=told):
+        BlockingHubs(OPTIONS, PLACE).create_hub("flights", 2)
+
+
+def test_what_exists_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    exists = answer(409, io.BytesIO(b"SubCode=40900. Conflict"))
+    monkeypatch.setattr(urllib.request, "build_opener", lambda *_: Refusing(exists))
+    BlockingHubs(OPTIONS, PLACE).create_hub("flights", 2)
+
+
+def test_authorities_that_cannot_be_read_are_an_error_of_ours(tmp_path: Path) -> None:
+    place = Endpoint("127.0.0.1", 1, tls=True, ca_file=str(tmp_path / "missing.pem"))
+    with pytest.raises(ConnectionLostError, match=r"missing\.pem"):
+        BlockingHubs(OPTIONS, place).create_hub("flights", 2)

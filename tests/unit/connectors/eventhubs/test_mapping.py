@@ -10,6 +10,7 @@ from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Timestamp
 from isthmus.connectors.eventhubs.mapping import EventReader, to_event
+from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.entities.hub.event import EventReader as Broker
 from isthmus.entities.hub.event import write_events
 
@@ -127,3 +128,36 @@ def test_what_is_no_event_is_refused(raw: bytes) -> None:
     if raw:
         with pytest.raises(CodecError):
             to_event(raw)
+
+
+ANNOTATED = section.encode_map_section(section.MESSAGE_ANNOTATIONS, {"x-opt-partition-key": "k"})
+BODY = b"\0Su\xa0\x01x"
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        b"\0Ss\xc0\x0e\x0b" + b"@" * 10 + b"\xa1\x01\xd1",  # group-id is no UTF-8
+        b"\0Ss\xc0\x02\x01\xff",  # message-id has no type
+        b"\0St\xc1\x03\x02\xa1\x05",
+        b"\0St\xc1\x04\x02\xff\xa1\x00",
+    ],
+)
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_event_whose_properties_cannot_be_read_is_given_as_it_is(malformed: bytes, changes: bool) -> None:
+    """A producer can send one that the service takes. The reader would stop there for ever; what makes copies sets it aside."""
+    reader = EventReader("hub", gives_ids=changes, names_partition=changes, tells_system=changes)
+    read = reader.read(PARTITION, stored(ANNOTATED + malformed + BODY))
+    assert read.sequence == SEQUENCE
+    assert malformed in read.message
+    rewriter = MessageRewriter("a", "b", 8, origin_namespace="x", target_namespace="y", entity="t")
+    _, [refused] = rewriter.copy_all(read.message, [0, len(read.message)], 0)
+    assert (refused.disposition, refused.reason) == ("dead-letter", "Malformed")
+
+
+def test_an_annotation_that_cannot_be_read_is_not_shown() -> None:
+    raw = section.encode_map_section(section.MESSAGE_ANNOTATIONS, {"iothub-a": "zz", "iothub-b": "b"})
+    event = raw.replace(b"\xa1\x02zz", b"\xa1\x02\xff\xff") + BODY
+    message = EventReader("hub", shown=("iothub-",)).read(0, stored(event)).message
+    found = section.locate(message)
+    assert section.decode_map(message, found.application_properties) == {"iothub-b": "b"}

@@ -9,8 +9,9 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import Arrived, Exhausted, SourceLost
-from isthmus.connectors.checkpoint.checkpoint import Checkpoint
+from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
+from isthmus.connectors.checkpoint.thread import Written
 from isthmus.connectors.eventhubs import source as source_module
 from isthmus.connectors.eventhubs.option import read_source
 from isthmus.connectors.eventhubs.partition.look import PartitionView
@@ -185,3 +186,47 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     assert Exhausted() not in hub.source.poll(0.0)
     stored.append(1)
     assert Exhausted() in hub.source.poll(0.0)
+
+
+# ---- `start: latest`
+
+
+@pytest.fixture
+def latest(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    return Hub(monkeypatch, start="latest")
+
+
+FIRST = {0: Checkpoint(9, "90")}
+
+
+def test_a_source_is_open_once_the_place_where_it_begins_is_kept(latest: Hub) -> None:
+    """A later reader would begin behind what comes meanwhile (`opening`, I4)."""
+    assert latest.open(last=9) == []
+    assert latest.written == [FIRST]
+    latest.answers = [Written(latest.written[0], None)]
+    assert list(latest.source.poll(0.0)) == [SourceOpened("")]
+
+
+@pytest.mark.parametrize("is_stolen", [False, True])
+def test_the_place_where_it_begins_stays_though_it_could_not_be_kept_at_first(latest: Hub, is_stolen: bool) -> None:
+    """What came in between would be skipped, by this reader or by the next one."""
+    latest.open(last=9)
+    latest.answers = [Written(latest.written[0], CheckpointError("the disk is full"))]
+    assert "the disk is full" in lost(latest.source.poll(0.0))  # type: ignore[arg-type]
+    if is_stolen:
+        latest.source._reading.forget([0])
+    assert latest.open(last=19) == []
+    assert latest.begins_at == 10
+    assert latest.written == [FIRST, FIRST]
+    latest.answers = [Written(latest.written[1], None)]
+    assert list(latest.source.poll(0.0)) == [SourceOpened("")]
+    latest.source.grant(100)
+    assert latest.give(10, 12) == [10, 11]
+
+
+def test_the_place_where_it_begins_is_kept_at_the_end_where_it_was_not_before(latest: Hub) -> None:
+    latest.open(last=9)
+    latest.answers = [Written(latest.written[0], CheckpointError("the disk is full"))]
+    latest.source.poll(0.0)
+    latest.source.close()
+    assert latest.written == [FIRST, FIRST]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from isthmus.amqp import section
-from isthmus.bridge.delivery_event import Granted, Outcome, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Outcome, Send
+from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.eventhubs.option import read_target
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.target import EventHubsTarget
 from isthmus.connectors.servicebus.port.end import Step
-from isthmus.errors import IsthmusError
+from isthmus.errors import ConnectionLostError, IsthmusError, ServerBusyError
+from isthmus.message import name as names
+from isthmus.transport.sender import Outcome as Sent
 
 CREDIT = 3
 
@@ -59,3 +63,39 @@ def test_credit_that_came_back_is_told_though_it_is_what_it_was_before(target: E
     target._senders[0].answer()  # type: ignore[attr-defined]
     assert list(target.poll(0.0)) == [Outcome(0, CREDIT - 1), Granted(CREDIT)]
     assert list(target.poll(0.0)) == []
+
+
+def keyed(key: str) -> bytes:
+    return section.encode_map_section(section.MESSAGE_ANNOTATIONS, {names.PARTITION_KEY: key}) + section.encode_message(
+        b"x"
+    )
+
+
+@pytest.fixture
+def divided(target: EventHubsTarget) -> EventHubsTarget:
+    """A target that was sent an envelope for two keys, in two parts."""
+    target._senders = {None: Sender()}  # type: ignore[dict-item]
+    target._ordinals = {None: {}}
+    target.settings = replace(target.settings, partitioning="key")
+    target.send(Send([keyed("a"), keyed("b"), keyed("a")], is_envelope=True))
+    return target
+
+
+def test_parts_of_an_envelope_that_were_stored_are_told_where_another_is_refused(divided: EventHubsTarget) -> None:
+    """Sent again with the refused part they would be there twice."""
+    divided._senders[None].outcomes += [Sent(0, 0, None), Sent(1, 1, ServerBusyError("hub"))]
+    outcome = divided.poll(0.0)[0]
+    assert isinstance(outcome, Outcome)
+    assert outcome.refusal is not None
+    assert outcome.refusal.kind is RefusalKind.BLOCKED
+    assert outcome.taken == (0, 2)
+
+
+def test_parts_of_an_envelope_that_were_stored_are_told_before_the_connection_is_lost(divided: EventHubsTarget) -> None:
+    divided._senders[None].outcomes.append(Sent(1, 1, None))
+    divided._take_outcomes()
+    divided._senders.clear()
+    divided.fail(ConnectionLostError("gone"))
+    outcome, lost = divided.poll(0.0)
+    assert isinstance(lost, Lost)
+    assert outcome == Outcome(0, 0, lost.refusal, (1,))

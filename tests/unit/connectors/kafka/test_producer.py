@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from isthmus.bridge.refusal import RefusalKind
+from isthmus.connectors.kafka import producer as producer_module
+from isthmus.connectors.kafka.cluster import TopicView
 from isthmus.connectors.kafka.mapping.mapping import Record
 from isthmus.connectors.kafka.option import read_target
 from isthmus.connectors.kafka.partition_opening import PartitionOpenings
@@ -178,3 +180,37 @@ def test_i2_the_queue_is_emptied_behind_what_was_being_sent(rig: tuple[ProducerT
     producer.answer(0)
     stopping.join()
     assert purged == [3]
+
+
+class RaisingProducer(FakeProducer):
+    """Raises from a callback, as librdkafka's Python client does out of `poll`; the one behind stops the thread."""
+
+    def __init__(self, thread: ProducerThread) -> None:
+        super().__init__()
+        self.thread = thread
+        self.polled: list[float] = []
+
+    def poll(self, seconds: float) -> int:
+        self.polled.append(seconds)
+        if len(self.polled) != 2:
+            raise ValueError("a callback failed")
+        self.thread.send(0, record("late"), 0)  # the owner has not heard of it yet
+        self.thread._stops = True
+        return 0
+
+
+def test_an_exception_in_a_callback_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner would wait for `stall_seconds` for answers that nobody takes any more."""
+    woken: list[bool] = []
+    thread = ProducerThread(OPTIONS, lambda: woken.append(thread.lost is not None))
+    producer = RaisingProducer(thread)
+    monkeypatch.setattr(producer_module, "look_at", lambda *_: TopicView("c", 2, 1_000_000))
+    monkeypatch.setattr(producer_module, "Producer", lambda _: producer)
+    thread.run()
+    assert thread.lost is not None
+    assert thread.lost.kind is RefusalKind.UNKNOWN
+    assert thread.lost.description == "ValueError: a callback failed"
+    assert woken == [False, True]
+    assert producer.values == [b"late"]
+    assert len(producer.polled) == 3
+    assert thread._producer is None

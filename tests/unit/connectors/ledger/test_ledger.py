@@ -101,6 +101,18 @@ def test_i1_an_outcome_is_noted_before_it_is_told(tmp_path: Path, monkeypatch: p
     assert sorted(found) == [("moved", 2), ("moved", 3), ("moved", 4), ("refused: MessageTooLarge", 1)]
 
 
+def test_of_an_envelope_that_is_refused_what_was_taken_is_noted_and_nothing_else(tmp_path: Path) -> None:
+    """The others are sent again, each alone: what becomes of them is not known yet."""
+    inner, target = made(tmp_path)
+    target.send(Send([message(1), message(2), message(3)], is_envelope=True))
+    target.send(Send([message(4), message(5)], is_envelope=True))
+    inner.events = [Outcome(0, 0, REFUSED, (0, 2)), Outcome(1, 1, REFUSED)]
+    target.poll(1.0)
+    target.close()
+    collect(tmp_path, bodies=False)
+    assert sorted((row["outcome"], row["sequence_number"]) for row in rows(tmp_path)) == [("moved", 1), ("moved", 3)]
+
+
 def test_i2_while_it_cannot_be_written_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner, target = made(tmp_path)
     target.send(Send([message(1)]))

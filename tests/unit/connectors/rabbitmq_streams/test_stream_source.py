@@ -10,6 +10,7 @@ import pytest
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
+from isthmus.connectors.checkpoint.thread import Loaded
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
 from isthmus.connectors.rabbitmq.port.end import STEP_SECONDS
 from isthmus.connectors.rabbitmq.port.stream import EMPTY_SECONDS
@@ -260,6 +261,53 @@ def test_an_empty_stream_is_read_from_its_first_message(clock: Clock) -> None:
     reader.source.grant(100)
     stream.add(0, 3)
     assert positions(reader.run()) == [0, 1, 2]
+
+
+def test_the_place_where_it_begins_is_kept_before_it_is_open_and_stays_though_that_fails_at_first(
+    stream: Stream, clock: Clock
+) -> None:
+    """What came in between would be skipped by a later reader, which has no checkpoint and begins at the end."""
+    end = max(stream.messages)
+    reader = Reader(stream, clock, start="latest")
+    reader.thread.error = CheckpointError("the disk is full")
+    told = reader.open()
+    assert SourceOpened() not in told
+    assert "the disk is full" in lost(told).text
+    stream.add(end + 1, end + 4)
+    reader.thread.error = None
+    told = reader.open()
+    assert SourceOpened() in told
+    assert reader.thread.kept[0].sequence == end
+    reader.source.grant(100)
+    assert positions(reader.run()) == [end + 1, end + 2, end + 3]
+
+
+def test_a_store_that_does_not_answer_keeps_it_from_being_open_for_so_long(stream: Stream, clock: Clock) -> None:
+    reader = Reader(stream, clock, start="latest")
+    taken = reader.thread.take
+    reader.thread.take = lambda: [each for each in taken() if isinstance(each, Loaded)]  # type: ignore[method-assign]
+    assert SourceOpened() not in reader.open()
+    clock.now = reader.source.deadline(clock.now)
+    assert "waited 30 s for the first checkpoint" in lost(reader.run()).text
+
+
+def test_a_channel_that_was_made_again_is_waited_for_no_longer(stream: Stream, clock: Clock) -> None:
+    reader = Reader(stream, clock)
+    opened(reader, 10)
+    reader.source.release(5, 9)
+    reader.source.grant(5)
+    assert positions(reader.run()) == [5, 6, 7, 8, 9]
+    clock.now += STEP_SECONDS + 1
+    assert not [each for each in reader.run() if isinstance(each, SourceLost)]
+
+
+def test_the_place_where_it_begins_is_kept_at_the_end_where_it_was_not_before(stream: Stream, clock: Clock) -> None:
+    reader = Reader(stream, clock, start="latest")
+    reader.thread.error = CheckpointError("the disk is full")
+    reader.open()
+    reader.thread.error = None
+    reader.source.close()
+    assert reader.thread.kept[0].sequence == max(stream.messages)
 
 
 def test_a_store_that_takes_nothing_ends_the_connection_and_keeps_what_is_settled(stream: Stream, clock: Clock) -> None:

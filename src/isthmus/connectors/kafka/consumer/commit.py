@@ -9,12 +9,13 @@ Invariants:
     I1. While a commit has no answer no other one is made, so that none is overtaken by an older one.
     I2. What was not confirmed is committed again.
     I3. Of partitions that were handed over nothing is committed.
+    I4. An offset is committed again where what is noted beside it has changed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount
 
@@ -33,12 +34,18 @@ class Commits:
     Args:
         account: what is settled.
         seconds: how often a commit is made at most.
+        note: what is noted beside the offset of a partition.
     """
 
-    def __init__(self, account: OffsetAccount, seconds: float = COMMIT_SECONDS) -> None:
+    def __init__(
+        self, account: OffsetAccount, seconds: float = COMMIT_SECONDS, note: Callable[[int], str] = lambda _: ""
+    ) -> None:
         self._account = account
         self._seconds = seconds
+        self._note = note
         self._confirmed: dict[int, int] = {}
+        self._noted: dict[int, str] = {}  # beside them
+        self._asked_notes: dict[tuple[int, int], str] = {}  # of commits, by partition and offset
         self._outstanding: dict[int, int] = {}
         self._held: dict[int, int] = {}  # partitions that were committed up to their limit at most when it was time
         self._since = 0.0
@@ -84,7 +91,17 @@ class Commits:
         found = self._account.to_commit(partitions)
         if limits:
             found = {number: min(offset, limits.get(number, offset)) for number, offset in found.items()}
-        return {number: offset for number, offset in found.items() if offset > self._confirmed.get(number, -1)}
+        return {number: offset for number, offset in found.items() if self._is_news(number, offset)}
+
+    def _is_news(self, number: int, offset: int) -> bool:
+        confirmed = self._confirmed.get(number, -1)
+        return offset > confirmed or (0 <= offset == confirmed and self._note(number) != self._noted.get(number, ""))
+
+    def notes(self, commits: Mapping[int, int]) -> dict[int, str]:
+        """What is noted beside the offsets of a commit that is made now."""
+        notes = {number: self._note(number) for number in commits}
+        self._asked_notes |= {(number, commits[number]): note for number, note in notes.items()}
+        return notes
 
     def answered(self, offsets: Mapping[int, int], failed: Iterable[int], now: float) -> None:
         """The cluster answered a commit of these offsets; of the partitions in `failed` it did not take them."""
@@ -92,12 +109,13 @@ class Commits:
         if self._outstanding and offsets.items() >= self._outstanding.items():
             self._outstanding = {}
         for number, offset in offsets.items():
+            note = self._asked_notes.pop((number, offset), "")
             if number in refused:
                 self.settled(now)
             elif number in self._account.partitions:
                 if offset < self._confirmed.get(number, -1):  # one that was thought to get no answer
                     self.settled(now)
-                self._confirmed[number] = offset
+                self._confirmed[number], self._noted[number] = offset, note
 
     def failed(self, now: float) -> None:
         """The commit that `begin` gave could not even be made."""
@@ -108,10 +126,13 @@ class Commits:
         """Partitions are somebody else's."""
         for number in partitions:
             self._confirmed.pop(number, None)
+            self._noted.pop(number, None)
             self._outstanding.pop(number, None)
             self._held.pop(number, None)
 
     def reset(self) -> None:
         """The consumer is used no more: no answer will come."""
         self._confirmed.clear()
+        self._noted.clear()
+        self._asked_notes.clear()
         self._outstanding.clear()

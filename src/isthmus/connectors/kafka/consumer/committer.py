@@ -122,4 +122,6 @@ class Committer:
             self._commits.answered(offsets, failed, time.monotonic())
 
     def _offsets(self, commits: Mapping[int, int]) -> list[TopicPartition]:
-        return [TopicPartition(self._topic, number, offset) for number, offset in commits.items()]
+        with self._lock:
+            notes = self._commits.notes(commits)
+        return [TopicPartition(self._topic, number, offset, notes[number]) for number, offset in commits.items()]

@@ -77,7 +77,7 @@ class ConsumerThread(threading.Thread):
         self._is_due = threading.Condition()  # guards all that follows up to the consumer
         self._removed = RemovedRecords(options.topic)
         self._delivered = Delivered(options, only_present=only_present, removed=self._removed)
-        self._commits = Commits(self._delivered.account)
+        self._commits = Commits(self._delivered.account, note=self._delivered.note)
         self._committer = Committer(options.topic, self._commits, self._is_due)
         self._told: deque[Told] = deque()
         self._wants_open = self._stops = False
@@ -138,6 +138,7 @@ class ConsumerThread(threading.Thread):
         """What was taken is read again, and what was read of its partitions and not taken yet, too."""
         with self._is_due:
             self._delivered.give_back(first, last)
+            self._commits.came_free()  # it is noted, lest a reader after a kill does not know
             self._is_due.notify()
 
     def stop(self) -> None:

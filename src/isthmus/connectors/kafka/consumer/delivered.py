@@ -21,6 +21,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.kafka.consumer import return_note
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount, PartitionOffsets
 from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
@@ -128,6 +129,7 @@ class Delivered:
         if self.present is not None and not self.present.belongs(partition, offset):
             return False
         self._note_missing(partition, found, offset)
+        self._removed.came(partition, offset)
         if not found.is_new(offset):
             return False
         found.deliver(offset)
@@ -143,6 +145,7 @@ class Delivered:
     def _note_missing(self, partition: int, found: PartitionOffsets, offset: int) -> None:
         if found.next < 0:
             self._removed.first(partition, offset)
+        self._removed.passed(partition, offset)
         for first, came in found.gone_before(offset):
             self.came_free = True
             self._removed.gap(partition, first, came, is_return=True)
@@ -196,6 +199,11 @@ class Delivered:
             or not found.returned
             or found.returned.first()[0] >= starts.get(partition, 1 << 62)
         }
+
+    def note(self, partition: int) -> str:
+        """What is noted beside the offset of a partition: what was given back, to this reader or one before, and has not come again."""
+        found = self.account.partitions.get(partition)
+        return return_note.write([*(found.returned if found is not None else ()), *self._removed.awaited(partition)])
 
     def note_awaited(self) -> None:
         """What was given back is read no more by this reader: it may be gone."""

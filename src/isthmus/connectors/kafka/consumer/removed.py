@@ -15,6 +15,8 @@ Invariants:
     I4. While it is not known where the group was, nothing may be committed (`is_asking`): the answer would be behind the loss. Nor of a
         partition of which a range waits for its look (`unlooked`): a reader that is killed meanwhile has told nobody, and the next one
         finds the range only where the group is before it.
+    I5. A record that was given back to a reader before this one, and has not come again, is told likewise, where that one has noted it
+        beside the offset (`return_note`).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException, TopicPartition
 
 from isthmus.bridge.index_set import IndexSet
+from isthmus.connectors.kafka.consumer import return_note
 
 __all__ = ["AGAIN_SECONDS", "MOST_RANGES", "SPACING_SECONDS", "RemovedRecords"]
 
@@ -70,6 +73,10 @@ class RemovedRecords:
         # Partitions of which it is not known where the group was, with the offset that came first.
         self._unknown: dict[int, int | None] = {}
         self._begins: dict[int, int] = {}  # by partition of which nothing has come yet, where the group was
+        self._came: dict[int, IndexSet] = {}  # by partition that is not known, what came meanwhile
+        self._awaited: dict[
+            int, IndexSet
+        ] = {}  # by partition, what was given back to a reader before, and may come still
         self._wanted: dict[int, list[_Range]] = {}
         self._told: dict[int, IndexSet] = {}
         self._due = 0.0
@@ -78,7 +85,8 @@ class RemovedRecords:
         """Partitions are read from where the group is."""
         for number in partitions:
             self._unknown[number] = None
-            self._begins.pop(number, None)
+            for each in (self._begins, self._came, self._awaited):
+                each.pop(number, None)
         self._due = 0.0
 
     @property
@@ -109,8 +117,8 @@ class RemovedRecords:
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are somebody else's; what did not come is looked at all the same (I3)."""
         for number in partitions:
-            self._unknown.pop(number, None)
-            self._begins.pop(number, None)
+            for each in (self._unknown, self._begins, self._came, self._awaited):
+                each.pop(number, None)
 
     def begins_again(self, partitions: Collection[int]) -> None:
         """The offsets of partitions name other records."""
@@ -118,6 +126,37 @@ class RemovedRecords:
         for number in partitions:
             self._wanted.pop(number, None)
             self._told.pop(number, None)
+
+    def passed(self, partition: int, offset: int) -> None:
+        """All records of a partition below an offset have come that will."""
+        awaited = self._awaited.get(partition)
+        if awaited:
+            for first, stop in awaited:
+                if first < offset:
+                    self.gap(partition, first, min(stop, offset), is_return=True)
+            awaited.remove(0, offset)
+
+    def came(self, partition: int, offset: int) -> None:
+        """A record of a partition came, behind all of those that are before it."""
+        if partition in self._unknown:
+            self._came.setdefault(partition, IndexSet()).add(offset, offset + 1)
+        elif awaited := self._awaited.get(partition):
+            awaited.remove(offset, offset + 1)
+
+    def awaited(self, partition: int) -> Iterable[tuple[int, int]]:
+        """What was given back to a reader before this one, and may come still."""
+        return self._awaited.get(partition, ())
+
+    def _await(self, partition: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """What the group notes was given back; a part of it may have come before that was known."""
+        awaited = self._awaited[partition] = IndexSet()
+        for first, stop in ranges:
+            awaited.add(first, stop)
+        came = list(self._came.pop(partition, ()))
+        for first, stop in came:
+            awaited.remove(first, stop)
+        if came:
+            self.passed(partition, came[-1][1])
 
     def gap(self, partition: int, first: int, came: int, *, is_return: bool = False) -> None:
         """A record came, and those from `first` on did not; `is_return`: they had been given back."""
@@ -199,6 +238,7 @@ class RemovedRecords:
             if each.error is not None:
                 continue
             came = self._unknown.pop(each.partition)
+            self._await(each.partition, return_note.read(getattr(each, "metadata", None)))
             if each.offset >= 0:
                 self._wanted.setdefault(each.partition, []).append(_Range(each.offset, came))
                 if came is None:

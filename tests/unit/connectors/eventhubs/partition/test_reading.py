@@ -189,13 +189,25 @@ def test_a_delivery_in_parts_is_answered_once() -> None:
     """isthmus.connectors.eventhubs.flight, I1."""
     flight, refusal = Flight(), Refusal(RefusalKind.BLOCKED, "c", "busy")
     assert [flight.begin(1), flight.begin(3), flight.begin(1), flight.begin(1)] == [0, 1, 2, 3]
-    flight.answered([1, 0])
-    flight.answered([1], refusal)
+    flight.answered(1, None, (0, 3))
+    flight.answered(0)
+    flight.answered(1, refusal, (1,))
     assert flight.take() == [Outcome(0, 0)]
-    flight.answered([3, 2])
-    flight.answered([1])
-    assert flight.take() == [Outcome(1, 1, refusal), Outcome(2, 3)]
+    flight.answered(3)
+    flight.answered(2)
+    flight.answered(1, None, (2,))
+    assert flight.take() == [Outcome(1, 1, refusal, (0, 2, 3)), Outcome(2, 3)]
     assert flight.outstanding == 0
+
+
+def test_what_a_lost_connection_has_stored_of_a_delivery_is_told_i2() -> None:
+    """isthmus.connectors.eventhubs.flight, I2: sent again it would be there twice."""
+    flight, lost = Flight(), Refusal(RefusalKind.UNKNOWN, "c", "lost")
+    assert [flight.begin(2), flight.begin(2), flight.begin(1)] == [0, 1, 2]
+    flight.answered(0, None, (1,))
+    flight.lost(lost)
+    assert flight.take() == [Outcome(0, 0, lost, (1,))]
+    assert flight.outstanding == 2
 
 
 def test_the_first_event_tells_that_a_partition_was_made_again() -> None:

@@ -4,7 +4,7 @@ W1. Nothing is given twice by a reader that was not given back, nothing beyond t
 W2. No offset is committed beyond a record that has no outcome, is there, and was given by this reader.
 W3. What is told as lost was removed, and is told once by a reader.
 W4. In the end every record that is there was given and settled, and each that the retention removed unread, or that was removed after it
-    had been given back, was told.
+    had been given back, was told: by a later reader, too, where that was noted beside the offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.port import PARTITION_SHIFT, SourceLost
 from isthmus.connectors.kafka.cluster import TopicView
-from isthmus.connectors.kafka.consumer import committer, consumer
+from isthmus.connectors.kafka.consumer import committer, consumer, return_note
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
 from isthmus.connectors.kafka.option import read_source
 
@@ -79,6 +79,7 @@ class Cluster:
         self.chance = chance
         self.logs = {number: Log() for number in PARTITIONS}
         self.committed = dict.fromkeys(PARTITIONS, 0)  # as `apply` begins a group
+        self.notes = dict.fromkeys(PARTITIONS, "")
         self.is_flaky = True
 
     def may_fail(self) -> None:
@@ -154,14 +155,17 @@ class Client:
         if is_taken:
             self._on_commit(made)
             self._cluster.committed |= made
+            self._cluster.notes |= {each.partition: each.metadata or "" for each in offsets}
         if asynchronous:
             self._answers.append((made, is_taken))
         return offsets
 
     def committed(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
         self._cluster.may_fail()
+        numbers = [each.partition for each in places]
         return [
-            TopicPartition("t", each.partition, self._cluster.committed.get(each.partition, -1001)) for each in places
+            TopicPartition("t", number, self._cluster.committed.get(number, -1001), self._cluster.notes.get(number))
+            for number in numbers
         ]
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
@@ -187,7 +191,8 @@ class World:
         self.lost: set[int] = set()
         self.retired: set[int] = set()  # removed by the retention before they were read
         self.returned_gone: set[int] = set()  # removed after they had been given back to a reader that was still there
-        self.left: set[int] = set()  # under way when their reader ended
+        self.left: set[int] = set()  # under way when their reader ended, and not noted
+        self.noted: set[int] = set()  # given back to a reader that has ended, noted, and not given since
         self.compacted: set[int] = set()
         clock = SimpleNamespace(monotonic=lambda: self.now)
         monkeypatch.setattr(consumer, "time", clock)
@@ -251,7 +256,7 @@ class World:
 
     def _removed(self, gone: set[int]) -> None:
         queued = {position for batch in self.thread._delivered.queue._batches for position in batch.positions}
-        self.returned_gone |= (gone & self.back) - queued
+        self.returned_gone |= (gone & (self.back | self.noted)) - queued
 
     def take(self) -> None:
         self.thread.grant(self.chance.randint(0, 12))
@@ -270,6 +275,7 @@ class World:
                 assert position > self.seen.get(partition, -1) or position in self.back, "W1"
                 self.seen[partition] = max(position, self.seen.get(partition, -1))
                 self.back.discard(position)
+                self.noted.discard(position)
                 self.out.add(position)
                 self.read.add(position)
         assert count <= credit, "W1"
@@ -314,16 +320,29 @@ class World:
     def handed_over(self, number: int) -> None:
         """What was under way comes to the next reader of the partition, this one or another."""
         own = {each for each in self.out | self.settled | self.back if each >> PARTITION_SHIFT == number}
-        self.left |= own & (self.out | self.back)
+        self.leave(own, [number])
         for each in (self.out, self.settled, self.back):
             each.difference_update(own)
         self.seen.pop(number, None)
+
+    def leave(self, own: set[int], numbers: Sequence[int] = PARTITIONS) -> None:
+        """What was under way of these comes to another reader; it knows only what is noted."""
+        again = {each for each in self.noted if each >> PARTITION_SHIFT in numbers}  # may be read again, and not taken
+        own = again | own & (self.out | self.back)
+        noted = {
+            number << PARTITION_SHIFT | offset
+            for number, note in self.cluster.notes.items()
+            for first, stop in return_note.read(note)
+            for offset in range(first, stop)
+        }
+        self.left |= own - noted | own & self.out
+        self.noted = (self.noted - own) | (own & noted - self.out)
 
     def wait(self) -> None:
         self.now += self.chance.choice([0.1, 0.6, 3, 12])
 
     def kill(self) -> None:
-        self.left |= self.back | self.out
+        self.leave(self.out | self.back)
         for event in self.thread._told:
             if isinstance(event, SourceLost):
                 self.hear(event.text)
@@ -338,7 +357,7 @@ class World:
         for logged in self.caplog.messages:
             self.hear(logged)
         self.caplog.clear()
-        self.left |= self.back | self.out
+        self.leave(self.out | self.back)
         self.begin()
 
     # ---- what is told
@@ -385,7 +404,7 @@ class World:
         assert there <= self.done, f"W4: {sorted(there - self.done)}"
         untold = self.retired - self.read - self.lost
         assert not untold, f"W4: {sorted(untold)}"
-        # The next reader cannot know that what compaction removed had been read.
+        # The next reader cannot know that what compaction removed had been read, where it was not noted.
         untold = self.returned_gone - self.done - self.lost - (self.left & self.compacted)
         assert not untold, f"W4: {sorted(untold)}"
 
