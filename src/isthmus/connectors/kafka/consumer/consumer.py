@@ -138,7 +138,7 @@ class ConsumerThread(threading.Thread):
         """What was taken is read again, and what was read of its partitions and not taken yet, too."""
         with self._is_due:
             self._delivered.give_back(first, last)
-            self._commits.came_free()  # it is noted, lest a reader after a kill does not know
+            self._commits.came_free()  # it is noted: a reader after a kill has to know
             self._is_due.notify()
 
     def stop(self) -> None:
