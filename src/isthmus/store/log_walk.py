@@ -6,17 +6,19 @@ Spec: RocksDB's wiki, "Write Ahead Log File Format" and "WAL Recovery Modes"; `W
 number (u64) and how many it takes (u32), little-endian.
 
 Invariants:
-    I1. A log's end is torn if no intact record begins behind the place; otherwise the place is damage.
+    I1. A log's end is torn if no intact record begins behind the place; otherwise the place is damage. Also where the
+        damage is in a length, so that the walk has passed over the begin of the record.
     I2. Sequence numbers continue from record to record, within a log and from one to the next.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-__all__ = ["Fragment", "LogWalk", "checksum", "records", "walk"]
+__all__ = ["Fragment", "LogWalk", "checksum", "missed_record", "records", "walk"]
 
 _BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")
@@ -25,6 +27,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 # Crc-32c, as RocksDB stores it: rotated, and with a constant added, since data may hold checksums of its own.
 _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
+_MOST_SEQUENCE = (1 << 56) - 1
 
 
 class Fragment(NamedTuple):
@@ -52,6 +55,7 @@ class LogWalk(NamedTuple):
     Attributes:
         first: sequence number of the first record; None if there is none.
         next: the sequence number that has to follow.
+        last_sequence: of the last whole record; None if there is none.
         last: the fragments of the last whole record.
         end: offset behind the last whole record.
         size: of the log; what is behind `end` is torn.
@@ -60,6 +64,7 @@ class LogWalk(NamedTuple):
 
     first: int | None
     next: int
+    last_sequence: int | None
     last: tuple[Fragment, ...]
     end: int
     size: int
@@ -74,22 +79,25 @@ class LogWalk(NamedTuple):
 def walk(data: bytes) -> LogWalk:
     """Walk a log from its begin to its end, or to the first place that cannot be followed."""
     first: int | None = None
+    last_sequence: int | None = None
     following = end = 0
     last: tuple[Fragment, ...] = ()
     open_: list[Fragment] = []
     place = searched = 0
     reason = ""
     for fragment in _fragments(data):
-        place = searched = fragment.at
         if fragment.kind > _LAST:  # says how the log is written, and holds no change
             continue
         starts = fragment.kind in (_FULL, _FIRST)
         if starts == bool(open_):
+            place = searched = fragment.at
+            open_.append(fragment)
             reason = "a record without its begin or its end"
             break
         open_.append(fragment)
         if fragment.kind in (_FIRST, _MIDDLE):
             continue
+        place = searched = open_[0].at
         head = _head(data, open_)
         if len(head) < _BATCH.size:
             reason = "a record too short to be one"
@@ -100,16 +108,54 @@ def walk(data: bytes) -> LogWalk:
         elif sequence != following:
             reason = f"a record of sequence number {sequence}, where {following} has to follow"
             break
-        following = sequence + count
+        following, last_sequence = sequence + count, sequence
         last, open_, end = tuple(open_), [], fragment.end
     else:
         place, reason = (open_[0].at if open_ else end), "an unreadable place"
         searched = place + 1
-    if end < len(data) and (at := _record_from(data, place, searched)) is not None:
-        return LogWalk(first, following, last, end, len(data), f"{reason} at byte {place}, and a record at byte {at}")
+    walked = LogWalk(first, following, last_sequence, last, end, len(data), "")
+    if end < len(data):
+        at = _record_from(data, place, searched)
+        if at is None:
+            at = missed_record(data, walked, open_)
+        if at is not None:
+            return walked._replace(damage=f"{reason} at byte {place}, and a record at byte {at}")
     # Fillers at the end of a block, and what describes the log, belong to no record.
-    is_clean = not open_ and _is_filler(data, end)
-    return LogWalk(first, following, last, len(data) if is_clean else end, len(data), "")
+    return walked._replace(end=len(data)) if not open_ and _is_filler(data, end) else walked
+
+
+def missed_record(data: bytes, walked: LogWalk, behind: Sequence[Fragment] = ()) -> int | None:
+    """Where an intact record begins that lengths do not lead to, since one of them is not as it was written; None if none does.
+
+    A length leads no further than its block, and the blocks behind are searched from their begins on: so it is enough to look
+    at each byte of one block, and the length is that of one of the last fragments.
+
+    Args:
+        data: the log.
+        walked: what a walk has found.
+        behind: the fragments behind the last whole record.
+    """
+    known = (*walked.last, *behind)
+    start, least = (known[-1].end if known else 0), walked.next
+    for number, fragment in enumerate(known):
+        if fragment.end > start - 2 * _BLOCK_BYTES and not fragment.is_intact(data):
+            start = fragment.at
+            if number < len(walked.last):
+                least = walked.last_sequence or 0  # of a damaged record it is not known how many numbers it takes
+            break
+    if _BLOCK_BYTES - start % _BLOCK_BYTES < _HEADER.size:
+        start += _BLOCK_BYTES - start % _BLOCK_BYTES
+    # A change takes at least a byte. Without a whole record before nothing is known of the number.
+    most = _MOST_SEQUENCE if walked.first is None else least + len(data)
+    end = min(start - start % _BLOCK_BYTES + _BLOCK_BYTES, len(data))
+    for at in range(start, end - _HEADER.size + 1):
+        if data[at + _HEADER.size - 1] not in (_FULL, _FIRST):
+            continue
+        fragments = list(islice(_fragments(data, at), 2))
+        head = _head(data, fragments)
+        if len(head) == _BATCH.size and least <= _BATCH.unpack(head)[0] <= most and fragments[0].is_intact(data):
+            return at
+    return None
 
 
 def records(data: bytes) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ def oldest_log(folder: Path) -> int:
     try:
         name = (folder / "CURRENT").read_text(encoding="ascii").strip()
         data = (folder / name).read_bytes()
-    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
+    except (FileNotFoundError, IsADirectoryError, ValueError):  # zeros are no name, nor is what is not ASCII
         return 0
     return max((value for edit in records(data) for tag, value in _numbers(edit) if tag == _OLDEST_LOG), default=0)
 

@@ -29,7 +29,7 @@ import rocksdict
 
 from isthmus.errors import StoreError
 from isthmus.store.log_in_use import missing_log
-from isthmus.store.log_walk import LogWalk, walk
+from isthmus.store.log_walk import LogWalk, missed_record, walk
 from isthmus.store.manifest import oldest_log
 
 __all__ = ["damaged", "lock_folder", "open_database"]
@@ -154,6 +154,8 @@ def _cut_last(file: Path) -> bytes:
     data = file.read_bytes()
     walked = walk(data)
     if not walked.last or all(fragment.is_intact(data) for fragment in walked.last):
+        return b""
+    if missed_record(data, walked) is not None:  # its length is not its own, and has led past others
         return b""
     start = walked.last[0].at
     _cut(file, start)

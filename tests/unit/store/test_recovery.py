@@ -181,7 +181,7 @@ def test_i3_a_gap_before_a_log_that_is_needed_is_refused(generations: list[Path]
         RocksJournal(left)
 
 
-@pytest.mark.parametrize("current", [None, "", "MANIFEST-999999", "\xff", "../left"])
+@pytest.mark.parametrize("current", [None, "", "MANIFEST-999999", "\xff", "../left", "\0" * 16])
 def test_a_manifest_that_cannot_be_followed_makes_no_log_obsolete(tmp_path: Path, current: str | None) -> None:
     if current is not None:
         (tmp_path / "CURRENT").write_text(current, encoding="latin-1")
