@@ -46,9 +46,15 @@ class Sent(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """It stays where it is; `text` says why."""
+    """It stays where it is.
+
+    Attributes:
+        text: why.
+        is_there: whether the target has had the message already, so that a route would complete it unsent.
+    """
 
     text: str
+    is_there: bool = False
 
 
 Verdict = Sent | Kept
@@ -117,7 +123,8 @@ class CopyTarget:
         copies = self._target.copies(b"".join(payloads), offsets, time.time_ns() // 1_000_000)
         verdicts: list[Verdict] = [Kept("not sent")] * len(payloads)
         for row, disposition in copies.disposed:
-            verdicts[row] = Kept(f"{disposition.reason}: {disposition.description}")
+            text = f"{disposition.reason}: {disposition.description}"
+            verdicts[row] = Kept(text, is_there=disposition.kind == "complete")
         rows = list(copies.rows if copies.rows is not None else range(len(payloads)))
         base, done = self._sent, 0
         while done < len(rows):

@@ -10,7 +10,7 @@ Invariants:
     I2. What a message was set aside for decides whether it is sent (`is_retried`), unless the operator names reasons: one that killed
         workers, and one that would return to where it has been, is not sent unasked.
     I3. A message whose time to live is over is not sent unasked; from the parking queue each is sent with a new one.
-    I4. A message that goes to several targets leaves its queue when all have acknowledged their copies.
+    I4. A message that goes to several targets leaves its queue when all have acknowledged their copies, but for those where it has been.
     I5. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
         queue, where each message begins again, it does not.
 """
@@ -31,7 +31,7 @@ from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
-from isthmus.operations.copy_target import CopyTarget, Sent
+from isthmus.operations.copy_target import CopyTarget, Kept, Sent, Verdict
 from isthmus.operations.diverted import place_of, restored
 from isthmus.operations.look import Progress, messages
 from isthmus.operations.message import entered_as, sequence_of
@@ -301,18 +301,21 @@ class _Pass:
             parties.setdefault((cleaned.origin, cleaned.route), []).append((place, cleaned.payload))
         unsent: set[int] = set()
         sent: set[int] = set()
+        there: dict[int, str] = {}
         for (origin, route), party in parties.items():
             legs = self._legs[origin] if origin else next(iter(self._legs.values()))
             for leg in legs:
                 if route not in ("", leg.route):
                     continue
-                for place, verdict in self._through(leg, party, renew):
-                    if verdict is True:
+                for place, outcome in self._through(leg, party, renew):
+                    if isinstance(outcome, Sent):
                         sent.add(place)
-                    elif verdict is False:
+                    elif outcome is not None and leg.target.gone:
                         unsent.add(place)
-                    elif verdict is not None:
-                        refused.setdefault(place, verdict)
+                    elif outcome is not None:
+                        (there if outcome.is_there else refused).setdefault(place, outcome.text)
+        # It has been at one target and has gone to another: nobody waits for it any more.
+        refused |= {place: text for place, text in there.items() if place not in sent}
         for text in refused.values():
             self._refuse(text)
         finished = [place for party in parties.values() for place, _ in party if place not in refused.keys() | unsent]
@@ -321,9 +324,9 @@ class _Pass:
 
     def _through(
         self, leg: _Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
-    ) -> list[tuple[int, bool | str | None]]:
-        """Of each message whether the target has it; None: a step drops it; a text: it is refused, and why."""
-        found: list[tuple[int, bool | str | None]] = []
+    ) -> list[tuple[int, Verdict | None]]:
+        """What becomes of each message at one target; None: a step drops it."""
+        found: list[tuple[int, Verdict | None]] = []
         ready: list[int] = []
         copies: list[bytes] = []
         for place, payload in party:
@@ -333,31 +336,28 @@ class _Pass:
                 copies.append(made)
             else:
                 found.append((place, made))
-        for place, verdict in zip(ready, leg.target.send(copies, renew), strict=True):
-            if isinstance(verdict, Sent):
-                self._acknowledged += 1
-                found.append((place, True))
-            else:
-                found.append((place, False if leg.target.gone else verdict.text))
-        return found
+        verdicts = leg.target.send(copies, renew)
+        self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)
+        return [*found, *zip(ready, verdicts, strict=True)]
 
     def _refuse(self, text: str) -> None:
         self._done.refused += 1
         self._done.first_refusal = self._done.first_refusal or text
 
 
-def _prepared(steps: Sequence[NamedStep], payload: bytes) -> bytes | str | None:
-    """What the steps make of a message; None: they drop it; a text: why it is refused."""
+def _prepared(steps: Sequence[NamedStep], payload: bytes) -> bytes | Kept | None:
+    """What the steps make of a message, or why they do not pass it on; None: they drop it."""
     if not steps:
         return payload
     try:
         message = StepMessage(payload)
     except (IsthmusError, ValueError) as error:
-        return f"the message cannot be read: {error}"
+        return Kept(f"the message cannot be read: {error}")
     for step in steps:
         disposition = guarded(step, message)
         if disposition is not None:
-            return None if disposition.kind == "complete" else f"{disposition.reason}: {disposition.description}"
+            is_dropped = disposition.kind == "complete"
+            return None if is_dropped else Kept(f"{disposition.reason}: {disposition.description}")
     return message.encoded()
 
 

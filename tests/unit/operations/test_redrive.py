@@ -13,7 +13,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConnectionLostError
 from isthmus.operations import redrive
-from isthmus.operations.copy_target import Sent
+from isthmus.operations.copy_target import Kept, Sent
 from isthmus.operations.redrive import Choice, _Cleaned, _Leg
 from isthmus.operations.sweep import Taken
 
@@ -114,3 +114,60 @@ def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: py
     with pytest.raises(ConnectionLostError) as lost:
         redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert lost.value.__notes__ == ["the target had acknowledged 2 copies by then"]
+
+
+class Answering:
+    """A target with an answer for each message."""
+
+    def __init__(self, *verdicts: Sent | Kept, gone: str = "") -> None:
+        self.verdicts = list(verdicts)
+        self.gone = gone
+
+    def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent | Kept]:
+        return self.verdicts[: len(payloads)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        (Sent(), Sent(), (1, 0, 0, 0)),
+        (Sent(), Kept("no"), (0, 0, 1, 0)),
+        (Kept("no"), Kept("no"), (0, 0, 1, 0)),
+        (Sent(), Kept("Visited", is_there=True), (1, 0, 0, 0)),
+        (Kept("Visited", is_there=True), Kept("Visited", is_there=True), (0, 0, 1, 0)),
+        (Kept("Visited", is_there=True), Kept("no"), (0, 0, 1, 0)),
+    ],
+)
+def test_i4_a_message_leaves_once_all_targets_are_done_with_it(
+    monkeypatch: pytest.MonkeyPatch, first: Sent | Kept, second: Sent | Kept, counts: tuple[int, ...]
+) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+        return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
+
+    monkeypatch.setattr(redrive, "sweep", sweep)
+    chosen = RunSet()
+    chosen.add(1, 1)
+    legs: Any = {"": [_Leg("a", Answering(first), []), _Leg("b", Answering(second), [])]}  # type: ignore[arg-type]
+    client: Any = None
+    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    assert (done.sent, done.dropped, done.refused, done.left) == counts
+
+
+def test_i4_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+        return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
+
+    monkeypatch.setattr(redrive, "sweep", sweep)
+
+    class Leaving(Answering):
+        def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent | Kept]:
+            self.gone = "away"
+            return super().send(payloads, meanwhile)
+
+    away = Leaving(Kept("away"))
+    chosen = RunSet()
+    chosen.add(1, 1)
+    legs: Any = {"": [_Leg("a", Answering(Sent()), []), _Leg("b", away, [])]}  # type: ignore[arg-type]
+    client: Any = None
+    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    assert (done.sent, done.refused, done.left, done.gone) == (0, 0, 1, "away")
