@@ -195,7 +195,11 @@ class Keeper:
             AdministrationError: a member gives no answer.
         """
         found = self._members[state.standby].begin_descriptions()  # both answer at the same time
-        active = kept(self._members[state.active].descriptions(), self._exclude)
+        try:
+            active = kept(self._members[state.active].descriptions(), self._exclude)
+        except BaseException:
+            found.cancel()  # else readings pile up at a slow standby member, one for each try
+            raise
         standby = kept(found.result(), self._exclude)
         wanted = closed(active) if state.fence_of(state.standby) is not Fence.OPEN else active
         may = consent is not None and consent.foreign

@@ -299,6 +299,17 @@ def test_what_is_made_while_messages_are_counted_is_known_as_made_by_pairing(
     assert found.seen_at
 
 
+def test_a_reading_of_the_standby_member_is_given_up_where_the_active_one_gives_no_answer(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Future[list[Description]]()
+    monkeypatch.setattr(members["jfk"], "begin_descriptions", lambda: begun)
+    members["ewr"].is_away = True
+    with pytest.raises(ConnectionLostError):
+        session.keeper.compare(PairState(pair="contoso", active="ewr", standby="jfk"))
+    assert begun.cancelled()
+
+
 def test_a_forced_fail_over_waits_for_no_planned_one(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,9 +81,12 @@ class PairMember:
         self._read: _Read | None = None
         self.endpoint = self._open().endpoint
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"pair-{namespace.alias}")
+        # A reading waits for work of the pool: in the pool itself, readings that overlap would leave that work no thread.
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"pair-{namespace.alias}-read")
 
     def close(self) -> None:
         """Close all connections."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             opened, self._opened = self._opened, []
@@ -155,8 +158,8 @@ class PairMember:
         return [*queues.result(), *topics, *subscriptions, *rules]
 
     def begin_descriptions(self) -> Future[list[Description]]:
-        """Begin to ask for `descriptions`."""
-        return self._pool.submit(self.descriptions)
+        """Begin to ask for `descriptions`, after those that were begun before; cancel what is not needed."""
+        return self._reader.submit(self.descriptions)
 
     def _queues(self) -> list[Description]:
         return [describe_queue(each) for each in self._open().client.list_queues()]
