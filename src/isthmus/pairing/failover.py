@@ -29,7 +29,7 @@ from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.topology.pair.description import CLOSED, Description, Key, kept
+from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
 
 __all__ = ["Failover", "Member", "NotEmptyError", "detects", "is_movable", "statuses_of", "stop_layers"]
 
@@ -41,7 +41,6 @@ _DUE_SECONDS = 6.0
 """A scheduled message that is due within five seconds stays until it is (`isthmus.pairing.mover`, I5)."""
 _STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
 _DROPS = "duplicate detection would drop messages that were at the other member before"
-_TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
 _GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})
 
 
@@ -223,7 +222,7 @@ class Failover:
             each.write_marker(state.pair, state.marker)
         member, held = self.members[state.active], self._held(state.active)
         for layer in stop_layers(held):
-            to_stop = [each for each in layer if each.status not in _TAKES_NONE]
+            to_stop = [each for each in layer if each.status not in TAKES_NONE]
             member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
             self._await_forwarded(state, [each for each in held.values() if _feeds(each, layer)])
         # Again: a process elsewhere may have read what the member said before, and replaced it since.
@@ -331,7 +330,7 @@ class Failover:
         old.map(lambda each: old.set_status(each, "SendDisabled"), closed)
         folded = {path.lower() for path in paths}
         held = self._held(state.standby).values()
-        shut = [each for each in held if each.path.lower() in folded and each.status in _TAKES_NONE]
+        shut = [each for each in held if each.path.lower() in folded and each.status in TAKES_NONE]
         new.map(lambda each: new.set_status(each, "ReceiveDisabled" if each.kind == "queue" else "Active"), shut)
 
     def fence(self, state: PairState, alias: str) -> None:
@@ -347,7 +346,8 @@ class Failover:
     def open(self, state: PairState, alias: str) -> None:
         """Give the entities of a member the status that they had for applications."""
         member = self.members[alias]
-        statuses = {path.lower(): status for path, status in state.statuses.items()}
+        stopped = state.stopped if alias == state.standby else {}
+        statuses = {path.lower(): status for path, status in (*stopped.items(), *state.statuses.items())}
         # A member that was not fenced has entities of its own, with statuses of their own.
         is_all = state.fence_of(alias) is not Fence.OPEN or state.phase is Phase.REOPENING
         wrong = [

@@ -24,7 +24,7 @@ from isthmus.errors import IsthmusError
 from isthmus.pairing.failover import statuses_of
 from isthmus.pairing.state import Fence, PairState, key_of
 from isthmus.pairing.state_file import SupersededError
-from isthmus.topology.pair.description import CLOSED, Key, closed, kept
+from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Key, closed, kept
 from isthmus.topology.pair.difference import Drift, Step, difference
 
 __all__ = ["Comparison", "Consent", "Keeper", "Round", "SameNamespaceError"]
@@ -195,7 +195,11 @@ class Keeper:
             AdministrationError: a member gives no answer.
         """
         found = self._members[state.standby].begin_descriptions()  # both answer at the same time
-        active = kept(self._members[state.active].descriptions(), self._exclude)
+        try:
+            active = kept(self._members[state.active].descriptions(), self._exclude)
+        except BaseException:
+            found.cancel()  # else readings pile up at a slow standby member, one for each try
+            raise
         standby = kept(found.result(), self._exclude)
         wanted = closed(active) if state.fence_of(state.standby) is not Fence.OPEN else active
         may = consent is not None and consent.foreign
@@ -247,22 +251,43 @@ class Keeper:
             state = state.intending(creations)
             self._save(state)
         messages = consent is not None and consent.messages
+        member = self._members[state.standby]
+        stopped = _to_be_stopped(state, drift)
+        self._restore(member, state, drift, stopped)
+        if stopped != state.stopped:
+            state = replace(state, stopped=stopped)
+            self._save(state)
         for group in drift.groups:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
             # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
             stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
-            possible = tuple(step for step in group if not any(step.entity.key[: len(key)] == key for key in stays))
-            self._make(self._members[state.standby], possible, found, on_step, with_messages=messages)
+            possible = tuple(
+                _with_former_status(step, stopped)
+                for step in group
+                if not any(step.entity.key[: len(key)] == key for key in stays)
+            )
+            self._make(member, possible, found, on_step, with_messages=messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
         gone = {step.entity.path for step in found.done if step.action == "delete"}
-        after = state.having_made((stands - gone) | created)
+        settled = gone | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
+        after = replace(
+            state.having_made((stands - gone) | created),
+            stopped={path: status for path, status in stopped.items() if path not in settled},
+        )
         if after != state:
             state = after
             self._save(state)
         found.seconds = time.monotonic() - began
         return state, found
+
+    @staticmethod
+    def _restore(member: PairMember, state: PairState, drift: Drift, stopped: Mapping[str, str]) -> None:
+        """Give the former status back to what an earlier round stopped, and what is not deleted any more."""
+        for each in drift.foreign:
+            if each.path in state.stopped and each.path not in stopped and each.status == "SendDisabled":
+                member.set_status(each, state.stopped[each.path])
 
     @staticmethod
     def _make(
@@ -311,3 +336,23 @@ class Keeper:
         member = self._members[alias]
         counts = member.counts(kept(member.descriptions(), self._exclude).values())
         return {path: each._asdict() for path, each in counts.items()}
+
+
+def _to_be_stopped(state: PairState, drift: Drift) -> dict[str, str]:
+    """Path → status of the queues and topics to delete that take messages, or did before an earlier round stopped them."""
+    found: dict[str, str] = {}
+    for step in drift.steps:
+        entity = step.entity
+        if step.action != "delete" or entity.kind not in {"queue", "topic"}:
+            continue
+        status = state.stopped.get(entity.path, entity.status) if entity.status == "SendDisabled" else entity.status
+        if status not in TAKES_NONE:
+            found[entity.path] = status
+    return found
+
+
+def _with_former_status(step: Step, stopped: Mapping[str, str]) -> Step:
+    """The deletion of an entity that an earlier round stopped, as if it had not."""
+    if step.action != "delete" or step.before is None or step.before.path not in stopped:
+        return step
+    return replace(step, before=step.before.with_settings(status=stopped[step.before.path]))

@@ -85,6 +85,8 @@ class PairState:
         fences: alias → fence of each member.
         made: alias → paths that pairing made there.
         intended: paths that pairing is about to make at the standby member.
+        stopped: path → former status of the standby member's queues and topics that are stopped to count their messages before
+            they are deleted. What was not deleted gets it back.
         seen: path → messages of the active member when it was last looked at, without entities that had none.
         seen_at: when; wall seconds.
         changed_at: when the phase or the active member last changed; wall seconds.
@@ -107,6 +109,7 @@ class PairState:
     fences: Mapping[str, Fence] = field(default_factory=dict)
     made: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     intended: tuple[str, ...] = ()
+    stopped: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     seen_at: float = 0.0
     changed_at: float = 0.0
@@ -166,12 +169,14 @@ class PairState:
     def begin_forced(self, now: float) -> PairState:
         """A forced fail-over, from any phase: the other member becomes active without the old one's help.
 
-        It has to be opened first where it is fenced, or where a planned one has begun to move: that may have changed statuses there.
+        It has to be opened first where it is fenced, where entities were stopped to delete them, or where a planned one has begun to
+        move: that may have changed statuses there.
         """
         begun = replace(
             self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now, **_NOTHING_MOVED
         )
-        is_untouched = self.fence_of(self.standby) is Fence.OPEN and self.phase in _BEFORE_MOVING
+        is_open = self.fence_of(self.standby) is Fence.OPEN and not self.stopped
+        is_untouched = is_open and self.phase in _BEFORE_MOVING
         return begun.switched(now) if is_untouched else begun
 
     def advanced(self, now: float) -> PairState:
@@ -207,6 +212,7 @@ class PairState:
             phase=Phase.STEADY,
             fences={self.standby: Fence.OPEN, self.active: old},
             intended=(),
+            stopped={},
             changed_at=now,
         )
 
@@ -226,7 +232,17 @@ class PairState:
             return self
         other = self.standby if active == self.active else self.active
         fences = self.fences if active == self.active else {str(active): Fence.OPEN, other: Fence.PENDING}
-        return replace(self, epoch=epoch, active=str(active), standby=other, fences=fences, intended=(), changed_at=now)
+        stopped = self.stopped if active == self.active else {}
+        return replace(
+            self,
+            epoch=epoch,
+            active=str(active),
+            standby=other,
+            fences=fences,
+            intended=(),
+            stopped=stopped,
+            changed_at=now,
+        )
 
     def is_overtaken(self, marker: Mapping[str, Any]) -> bool:
         """Whether a marker says that another process makes a fail-over that this state does not know yet."""
@@ -283,6 +299,7 @@ class PairState:
             values["fences"] = {alias: Fence(fence) for alias, fence in values["fences"].items()}
             values["made"] = {alias: tuple(paths) for alias, paths in values["made"].items()}
             values["intended"] = tuple(values["intended"])
+            values["stopped"] = dict(values.get("stopped", {}))
             if not isinstance(values["epoch"], int) or not values["active"] or not values["standby"]:
                 raise ValueError("a value is missing")
             return cls(**values)

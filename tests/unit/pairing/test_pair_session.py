@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -297,6 +299,71 @@ def test_what_is_made_while_messages_are_counted_is_known_as_made_by_pairing(
     found = session.state()
     assert found.made_here == ("fresh",)
     assert found.seen_at
+
+
+def test_a_reading_of_the_standby_member_is_given_up_where_the_active_one_gives_no_answer(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Future[list[Description]]()
+    monkeypatch.setattr(members["jfk"], "begin_descriptions", lambda: begun)
+    members["ewr"].is_away = True
+    with pytest.raises(ConnectionLostError):
+        session.keeper.compare(PairState(pair="contoso", active="ewr", standby="jfk"))
+    assert begun.cancelled()
+
+
+@pytest.fixture
+def killed_in_deletion(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> PairSession:
+    """As after a kill of the keeper, which had stopped an entity of the standby member to count its messages."""
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("gone",)}))
+    members["jfk"].statuses["gone"] = "ReceiveDisabled"
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        members["jfk"].statuses["gone"] = "SendDisabled"
+        raise Hanging("jfk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(members["jfk"], "make", make)
+        with pytest.raises(Hanging):
+            session.sync()
+    return session
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_gets_its_status_back(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        members["jfk"].statuses["gone"] = step.entity.status
+        raise HoldsMessagesError("jfk/gone", 1)
+
+    monkeypatch.setattr(members["jfk"], "make", make)
+    killed_in_deletion.sync()
+    assert members["jfk"].statuses["gone"] == "ReceiveDisabled"
+    assert not killed_in_deletion.state().stopped
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_is_opened_by_a_forced_fail_over(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    members["ewr"].is_away = True
+    killed_in_deletion.force()
+    with contextlib.suppress(ConnectionLostError):
+        killed_in_deletion.finish(0.0)
+    found = killed_in_deletion.state()
+    assert (found.active, found.phase, found.stopped) == ("jfk", Phase.STEADY, {})
+    assert members["jfk"].statuses == {"orders": "Active", "gone": "ReceiveDisabled"}
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_and_that_stays_gets_its_status_back(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """Deleted with the operator's consent, which the next round does not have."""
+    killed_in_deletion.file.save(replace(killed_in_deletion.state(), made={}))
+    killed_in_deletion.sync()
+    assert members["jfk"].statuses["gone"] == "ReceiveDisabled"
+    assert not killed_in_deletion.state().stopped
 
 
 def test_a_forced_fail_over_waits_for_no_planned_one(

@@ -22,6 +22,7 @@ from isthmus.topology.planning.finding import OWN
 __all__ = [
     "CLOSED",
     "MARKER",
+    "TAKES_NONE",
     "AccessRule",
     "Description",
     "EntityKind",
@@ -43,6 +44,9 @@ MARKER = f"{OWN}pair."
 CLOSED: Mapping[str, str] = {"queue": "Disabled", "topic": "SendDisabled", "subscription": "ReceiveDisabled"}
 """The status by which an entity of a fenced member refuses applications. A topic has no ReceiveDisabled and a subscription no
 SendDisabled (Microsoft Learn, "Suspend and reactivate messaging entities")."""
+
+TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
+"""The statuses by which a queue or topic refuses what is sent to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,12 @@ def administration_errors(endpoint: str) -> Iterator[None]:
         raise AdministrationError(endpoint, f"refused with {error.status_code} ({_first_line(error)})") from None
     except AzureError as error:
         raise NamespaceUnreachableError(endpoint, f"gave no answer ({_first_line(error)})", "run it again") from None
+    except (
+        AttributeError
+    ) as error:  # the client looks into an empty body, or into an entity that is of another kind now
+        raise NamespaceUnreachableError(
+            endpoint, f"gave an answer without what was asked for ({_first_line(error)})", "run it again"
+        ) from error
     except ValueError as error:  # e.g. of a host name that can be none
         raise AdministrationError(
             endpoint, f"cannot be reached ({_first_line(error)})", "check host and port"

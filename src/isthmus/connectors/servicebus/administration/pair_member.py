@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, TypeVar
 
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus.management import SqlRuleFilter
 
 from isthmus.connectors.servicebus.administration.client import (
@@ -41,8 +41,9 @@ from isthmus.connectors.servicebus.administration.pair_property import (
     describe_subscription,
     describe_topic,
 )
+from isthmus.errors import IsthmusError
 from isthmus.topology import NamespaceRef, RuleState
-from isthmus.topology.pair.description import CLOSED, MARKER, Description
+from isthmus.topology.pair.description import CLOSED, MARKER, TAKES_NONE, Description
 from isthmus.topology.pair.difference import Step
 
 __all__ = ["PairMember"]
@@ -81,9 +82,12 @@ class PairMember:
         self._read: _Read | None = None
         self.endpoint = self._open().endpoint
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"pair-{namespace.alias}")
+        # A reading waits for work of the pool: in the pool itself, readings that overlap would leave that work no thread.
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"pair-{namespace.alias}-read")
 
     def close(self) -> None:
         """Close all connections."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             opened, self._opened = self._opened, []
@@ -155,8 +159,8 @@ class PairMember:
         return [*queues.result(), *topics, *subscriptions, *rules]
 
     def begin_descriptions(self) -> Future[list[Description]]:
-        """Begin to ask for `descriptions`."""
-        return self._pool.submit(self.descriptions)
+        """Begin to ask for `descriptions`, after those that were begun before; cancel what is not needed."""
+        return self._reader.submit(self.descriptions)
 
     def _queues(self) -> list[Description]:
         return [describe_queue(each) for each in self._open().client.list_queues()]
@@ -307,29 +311,46 @@ class PairMember:
                 return
             if not with_messages:
                 self._refuse_messages(entity)
-            if entity.kind == "queue":
-                client.delete_queue(*entity.names)
-            elif entity.kind == "topic":
-                client.delete_topic(*entity.names)
-            else:
-                client.delete_subscription(*entity.names)
+            try:
+                if entity.kind == "queue":
+                    client.delete_queue(*entity.names)
+                elif entity.kind == "topic":
+                    client.delete_topic(*entity.names)
+                else:
+                    client.delete_subscription(*entity.names)
+            except HttpResponseError:  # not without an answer: it may be deleted yet, and takes nothing until then
+                if not with_messages:
+                    self._accept_messages(entity)
+                raise
 
     def _refuse_messages(self, entity: Description) -> None:
         """Raise where an entity holds messages; from the look on it takes none. A subscription has no status for that."""
-        if entity.kind != "subscription" and entity.status not in {"SendDisabled", CLOSED["queue"]}:
-            self.set_status(entity, "SendDisabled")
-        client = self._open().client
-        if entity.kind == "queue":
-            count = Counts.of(client.get_queue_runtime_properties(*entity.names)).total
-        elif entity.kind == "subscription":
-            count = Counts.of(client.get_subscription_runtime_properties(*entity.names)).total
-        else:
-            count = int(client.get_topic_runtime_properties(*entity.names).scheduled_message_count or 0)
-            count += sum(each.total for each in self._subscription_counts(entity).values())
+        try:
+            if _is_stopped_to_count(entity):
+                self.set_status(entity, "SendDisabled")
+            count = self._count(entity)
+        except (AzureError, IsthmusError):
+            self._accept_messages(entity)
+            raise
         if count:
-            if entity.kind != "subscription":
+            if _is_stopped_to_count(entity):
                 self.set_status(entity, entity.status)
             raise HoldsMessagesError(f"{self.alias}/{entity.path}", count)
+
+    def _accept_messages(self, entity: Description) -> None:
+        """Give an entity the status back that it had before its messages were counted; its caller has an error to tell."""
+        if _is_stopped_to_count(entity):
+            with contextlib.suppress(IsthmusError):
+                self.set_status(entity, entity.status)
+
+    def _count(self, entity: Description) -> int:
+        client = self._open().client
+        if entity.kind == "queue":
+            return Counts.of(client.get_queue_runtime_properties(*entity.names)).total
+        if entity.kind == "subscription":
+            return Counts.of(client.get_subscription_runtime_properties(*entity.names)).total
+        scheduled = int(client.get_topic_runtime_properties(*entity.names).scheduled_message_count or 0)
+        return scheduled + sum(each.total for each in self._subscription_counts(entity).values())
 
     # ---- the marker
 
@@ -384,6 +405,10 @@ class PairMember:
         """
         with administration_errors(self.endpoint), contextlib.suppress(ResourceNotFoundError):
             self._open().client.delete_queue(_marker(pair))
+
+
+def _is_stopped_to_count(entity: Description) -> bool:
+    return entity.kind != "subscription" and entity.status not in TAKES_NONE
 
 
 def _read(text: str | None) -> Mapping[str, Any]:

@@ -1,0 +1,95 @@
+"""A member of a pair, with an administration client in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from azure.core.exceptions import HttpResponseError, ServiceRequestError
+
+from isthmus.connectors.administration import AdministrationError
+from isthmus.connectors.servicebus.administration.pair_member import _THREADS, PairMember
+from isthmus.topology import NamespaceRef
+from isthmus.topology.file.reference import SecretReference
+from isthmus.topology.pair.description import Description
+from isthmus.topology.pair.difference import Step
+
+STRING = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+
+
+class Opened(NamedTuple):
+    client: Any
+    transport: Any = None
+    endpoint: str = "ewr"
+
+
+class FakeClient:
+    """A namespace with one queue, which no list tells; a fault is raised where one is set."""
+
+    def __init__(self) -> None:
+        self.status: Any = "Active"
+        self.count_fault: Exception | None = None
+        self.delete_fault: Exception | None = None
+
+    def get_queue(self, name: str) -> Any:
+        return SimpleNamespace(name=name, status=self.status)
+
+    def update_queue(self, queue: Any) -> None:
+        self.status = queue.status
+
+    def get_queue_runtime_properties(self, name: str) -> Any:
+        if self.count_fault is not None:
+            raise self.count_fault
+        return SimpleNamespace(total_message_count=0)
+
+    def delete_queue(self, name: str) -> None:
+        if self.delete_fault is not None:
+            raise self.delete_fault
+
+    def list_queues(self) -> list[Any]:
+        return []
+
+    def list_topics(self) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def member(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[PairMember]:
+    monkeypatch.setenv("EWR", STRING)
+    with PairMember(NamespaceRef("ewr", SecretReference.parse("env:EWR"))) as made:
+        monkeypatch.setattr(made, "_open", lambda: Opened(client))
+        yield made
+
+
+def test_readings_that_overlap_do_not_wait_for_each_other(member: PairMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def version() -> str:
+        gate.wait(5)
+        return ""
+
+    monkeypatch.setattr(member, "_version", version)
+    begun = [member.begin_descriptions() for _ in range(_THREADS)]
+    gate.set()
+    assert [each.result(timeout=5) for each in begun] == [[]] * _THREADS
+    assert member.map(str, [1]) == ["1"]
+
+
+ORDERS = Description(kind="queue", names=("orders",)).with_settings(status="Active")
+
+
+@pytest.mark.parametrize("fault", ["count_fault", "delete_fault"])
+def test_an_entity_that_is_not_deleted_gets_its_status_back(member: PairMember, client: FakeClient, fault: str) -> None:
+    error = ServiceRequestError("gone") if fault == "count_fault" else HttpResponseError("refused")
+    setattr(client, fault, error)
+    with pytest.raises(AdministrationError):
+        member.make(Step(action="delete", before=ORDERS))
+    assert client.status == "Active"
