@@ -201,7 +201,8 @@ def redrive(
                 origin: [_Leg(spec.name, stack.enter_context(CopyTarget(spec, origin)), steps) for spec, steps in made]
                 for origin in origins
             }
-            is_apart = each.may_be_apart and not client.namespace_id
+            # Of a peer that tells no identity a client has the name of its host.
+            is_apart = each.may_be_apart and not client.peer_properties.get(names.NAMESPACE_ID)
             pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress)
             return pass_.carry(client, each.source.entity)
     finally:
