@@ -93,13 +93,16 @@ def restored(payload: bytes) -> bytes:
 
 def _sent_id(payload: bytes, where: section.Sections, found: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
     """The MessageId that the sender gave the message, where it has another one now; empty where it has its own."""
-    if names.MESSAGE_ID in found:
-        return {"message_id": found[names.MESSAGE_ID]}
+    told = found.get(names.MESSAGE_ID)
     now = section.message_id_text(payload, section.message_id_at(payload, where.properties)) or b""
     first = b"".join(encoded(name) + encoded(str(found[name]).partition(";")[0]) for name in names.HOP_PROPERTIES)
     key = first + encoded(names.DIGEST) + encoded("")
-    is_made = now == made_message_id(duplicate_key(key, 0, len(key))).encode()
-    return {"message_id": None} if is_made and is_first else {}
+    made = made_message_id(duplicate_key(key, 0, len(key)))
+    # Whoever mends a message may have noted the made one as the sender's.
+    is_made = told == made or (told is None and now == made.encode())
+    if is_made and is_first:
+        return {"message_id": None}
+    return {} if told is None else {"message_id": told}
 
 
 def _id_text(rest: bytes) -> bytes:

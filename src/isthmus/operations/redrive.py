@@ -148,7 +148,7 @@ def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = 
     takes_all = each.is_parking or each.is_diverted
     for payload in messages(client, each.source.entity):
         progress(1)
-        origin = ""
+        origin = None
         if each.is_diverted:
             whose = _whose(payload, each)
             if not whose.is_known:
@@ -165,7 +165,7 @@ def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = 
             continue
         sequence = sequence_of(payload)
         found.chosen.add(sequence, sequence)
-        found.origins |= {origin} if origin else set()
+        found.origins |= set() if origin is None else {origin}
         count += 1
     return found
 
@@ -201,7 +201,8 @@ def redrive(
                 origin: [_Leg(spec.name, stack.enter_context(CopyTarget(spec, origin)), steps) for spec, steps in made]
                 for origin in origins
             }
-            is_apart = each.may_be_apart and not client.namespace_id
+            # Of a peer that tells no identity a client has the name of its host.
+            is_apart = each.may_be_apart and not client.peer_properties.get(names.NAMESPACE_ID)
             pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress)
             return pass_.carry(client, each.source.entity)
     finally:
@@ -221,12 +222,12 @@ class _Cleaned(NamedTuple):
 
     Attributes:
         payload: encoded.
-        origin: identity of the namespace that it is from; empty where all are from one.
+        origin: identity of the namespace that it is from, empty where that tells none; None where all are from one.
         route: the only one to whose target it goes; empty: to those of all.
     """
 
     payload: bytes
-    origin: str = ""
+    origin: str | None = None
     route: str = ""
 
 
@@ -287,7 +288,7 @@ class _Pass:
 
     def _send(self, part: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         """Those of these messages with which all targets of each are done."""
-        parties: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
+        parties: dict[tuple[str | None, str], list[tuple[int, bytes]]] = {}
         refused: dict[int, str] = {}
         for place, each in enumerate(part):
             try:
@@ -295,7 +296,7 @@ class _Pass:
             except (IsthmusError, ValueError) as error:
                 refused[place] = f"the message cannot be read: {error}"
                 continue
-            if cleaned.origin and cleaned.origin not in self._legs:
+            if cleaned.origin is not None and cleaned.origin not in self._legs:
                 refused[place] = "its provenance has changed since it was looked at"
                 continue
             parties.setdefault((cleaned.origin, cleaned.route), []).append((place, cleaned.payload))
@@ -303,7 +304,7 @@ class _Pass:
         sent: set[int] = set()
         there: dict[int, str] = {}
         for (origin, route), party in parties.items():
-            legs = self._legs[origin] if origin else next(iter(self._legs.values()))
+            legs = next(iter(self._legs.values())) if origin is None else self._legs[origin]
             for leg in legs:
                 if route not in ("", leg.route):
                     continue
@@ -369,7 +370,7 @@ def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callab
     entered = f"{each.route.source.alias}/{each.route.entered}"
 
     def cleaned(payload: bytes) -> _Cleaned:
-        origin = route = ""
+        origin, route = None, ""
         if each.is_diverted:
             whose = _whose(payload, each)
             if not whose.is_own:

@@ -137,17 +137,22 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
 
 def _diverted(federation: Federation, task: str) -> Iterator[Redrive]:
     """What the steps of a task have diverted, by entity and by where it entered."""
-    found: dict[tuple[DivertTo, Endpoint, str], list[Route]] = {}
+    found: dict[tuple[str, Endpoint, str], list[Route]] = {}
+    written: dict[str, DivertTo] = {}
     for route in routes(federation, task):
-        for divert in route.options.diverts:
+        for name, divert in {each.name.lower(): each for each in route.options.diverts}.items():
+            written.setdefault(name, divert)
             # Without detection each route has left a message of its own there.
             own = route.name if route.options.duplicates == "allow" else ""
-            found.setdefault((divert, Endpoint(route.source.alias, route.entered), own), []).append(route)
+            found.setdefault((name, Endpoint(route.source.alias, route.entered), own), []).append(route)
     known = {
-        divert.name: frozenset(each.name for each in routes(federation) if divert in each.options.diverts)
-        for divert, _, _ in found
+        name: frozenset(
+            each.name for each in routes(federation) if name in {divert.name.lower() for divert in each.options.diverts}
+        )
+        for name in written
     }
-    for (divert, _, _), (first, *others) in found.items():
+    for (name, _, _), (first, *others) in found.items():
+        divert = written[name]
         can_look = federation.namespaces[divert.alias].is_service_bus and not divert.is_topic
         tables = [each for each in (first, *others) if each.target.is_table]
         hindrance = next(filter(None, map(_hindrance, (first, *others))), "")
@@ -161,7 +166,7 @@ def _diverted(federation: Federation, task: str) -> Iterator[Redrive]:
             is_diverted=True,
             others=tuple(others),
             may_be_apart=first.options.duplicates == "auto",
-            known=known[divert.name],
+            known=known[name],
             can_look=can_look,
             hindrance=hindrance,
         )

@@ -158,6 +158,23 @@ def test_a_mended_message_keeps_its_place_i2() -> None:
     assert copy.endswith(b"good")
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_a_mended_message_whose_sender_gave_it_no_message_id_has_none_again_i2(made: bool) -> None:
+    at = divert(received(), made=made)
+    where = section.locate(at)
+    own = section.decode_map(at, where.application_properties)
+    given = section.decode_properties(at, where.properties)["message_id"]
+    # As `isthmus.client.mended` makes it.
+    mended = section.encode_message(
+        b"good",
+        annotations={"x-opt-sequence-number": Long(4), "x-opt-enqueued-time": Timestamp(ENQUEUED_MS + 2000)},
+        properties={"message_id": "new"},
+        application_properties={**own, names.MESSAGE_ID: given},
+    )
+    expected = to_target(received(body=b"good"), ENQUEUED_MS + 3000, makes=False)
+    assert said(to_target(restored(mended), ENQUEUED_MS + 3000, makes=False))[1:] == said(expected)[1:]
+
+
 @pytest.mark.parametrize("left_out", [names.WHY_ROUTE, names.SEQUENCE, names.NAMESPACE])
 def test_what_nothing_tells_the_place_of_has_none(left_out: str) -> None:
     at = divert(received(properties={"message_id": "m"}), made=False)

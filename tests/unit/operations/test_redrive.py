@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from isthmus.amqp import section
+from isthmus.amqp.types import Long, Symbol
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConnectionLostError
+from isthmus.message import name as names
 from isthmus.operations import redrive
 from isthmus.operations.copy_target import Kept, Sent
 from isthmus.operations.redrive import Choice, _Cleaned, _Leg
@@ -171,3 +173,86 @@ def test_i4_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pyte
     client: Any = None
     done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert (done.sent, done.refused, done.left, done.gone) == (0, 0, 1, "away")
+
+
+def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    hop = ("ewr/flights", "", "7", "7", "2026-01-01T00:00:00.000Z")
+    own = dict(zip(names.HOP_PROPERTIES, hop, strict=True)) | {names.WHY_ROUTE: "r"}
+    payload = section.encode_message(
+        b"x", annotations={Symbol("x-opt-sequence-number"): Long(1)}, application_properties=own
+    )
+    monkeypatch.setattr(redrive, "messages", lambda client, path: iter([payload]))
+    source = SimpleNamespace(alias="ewr")
+    each: Any = SimpleNamespace(
+        source=SimpleNamespace(entity="q"),
+        is_parking=False,
+        is_diverted=True,
+        known={"r"},
+        route=SimpleNamespace(source=source, entered="flights"),
+        routes=[SimpleNamespace(name="r")],
+    )
+    client: Any = None
+    found = redrive.look(client, each, Choice())
+    assert (found.chosen.count(), found.origins) == (1, {""})
+    monkeypatch.setattr(
+        redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
+    )
+    other: Any = Answering(Kept("another's"))
+    own_target: Any = Taking()
+    legs = {"ewr-1": [_Leg("r", other, [])], "": [_Leg("r", own_target, [])]}
+    done = redrive._Pass(legs, redrive._cleaned(each, Choice()), found.chosen, lambda count: None).carry(client, "q")
+    assert (done.sent, done.refused) == (1, 0)
+    # It had another provenance when it was looked at.
+    done = redrive._Pass(
+        {"ewr-1": [_Leg("r", own_target, [])]}, redrive._cleaned(each, Choice()), found.chosen, lambda count: None
+    ).carry(client, "q")
+    assert (done.sent, done.refused) == (0, 1)
+
+
+@pytest.mark.parametrize(("told", "targets"), [({}, ["r"]), ({names.NAMESPACE_ID: "ops-1"}, ["r", "other"])])
+def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_target(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str], targets: list[str]
+) -> None:
+    """A client has an identity of each peer: the name of its host, where the peer tells none."""
+    hop = ("ewr/flights", "ewr-1", "7", "7", "2026-01-01T00:00:00.000Z")
+    own = dict(zip(names.HOP_PROPERTIES, hop, strict=True)) | {names.WHY_ROUTE: "r"}
+    payload = section.encode_message(b"x", application_properties=own)
+    client: Any = SimpleNamespace(namespace_id="ops.example", peer_properties=told, close=lambda seconds: None)
+    options = SimpleNamespace(steps=())
+    source = SimpleNamespace(alias="ewr")
+    routes = [SimpleNamespace(name=name, options=options, source=source, entered="flights") for name in ("r", "other")]
+    each: Any = SimpleNamespace(
+        source=SimpleNamespace(entity="q"),
+        is_parking=False,
+        is_diverted=True,
+        may_be_apart=True,
+        known={"r", "other"},
+        route=routes[0],
+        routes=routes,
+    )
+    sent: list[str] = []
+
+    class Noting(Taking):
+        def __init__(self, spec: Any, origin: str) -> None:
+            self.name = spec.name
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent]:
+            sent.append(self.name)
+            return super().send(payloads, meanwhile)
+
+    monkeypatch.setattr(redrive, "CopyTarget", Noting)
+    monkeypatch.setattr(redrive, "route_spec", lambda route, federation: route)
+    monkeypatch.setattr(
+        redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
+    )
+    found = redrive.SetAside(origins={"ewr-1"})
+    found.chosen.add(1, 1)
+    reach: Any = SimpleNamespace(open=lambda end: client)
+    federation: Any = None
+    assert redrive.redrive(reach, federation, each, found, Choice()).sent == 1
+    assert sent == targets

@@ -125,7 +125,7 @@ def test_i3_what_is_diverted_once_for_several_routes_goes_to_the_targets_of_all(
         ("lga/bad", "flights", ["flights.lga.ewr", "flights.lga.jfk"]),
     ]
     assert all(each.is_diverted and each.may_be_apart and not each.hindrance for each in found)
-    assert found[0].known == {route.name for each in found for route in each.routes}
+    assert found[0].known == {"spooled.ewr.jfk", *(route.name for each in found for route in each.routes)}
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,18 @@ def test_i3_where_doubles_are_allowed_each_route_has_its_own(more: str, queues: 
     found = redrives(read(DIVERTING % more), ["flights"], diverted=True)
     assert (len(found), {each.may_be_apart for each in found}) == (queues, {may_be_apart})
     assert {len(each.routes) for each in found} == {6 // queues}
+
+
+def test_i1_a_queue_is_known_however_its_name_is_written() -> None:
+    (spooled,) = redrives(read(DIVERTING % ""), ["spooled"], diverted=True)
+    assert spooled.source.entity == "BAD"
+    assert len(spooled.known) == 7
+    twice = (DIVERTING % "").replace(
+        "steps: [{validate:",
+        'steps: [{filter: {where: "a = 1", on_failure: divert, divert_to: {to: lga, queue: Bad}}}, {validate:',
+    )
+    found = redrives(read(twice), ["flights"], diverted=True)
+    assert [(each.route.source.alias, len(each.routes)) for each in found] == [("ewr", 2), ("jfk", 2), ("lga", 2)]
 
 
 def test_what_cannot_be_read_or_needs_a_run_is_said() -> None:

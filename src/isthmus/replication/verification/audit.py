@@ -159,7 +159,8 @@ def audit(
     seen = partial(_seen, siblings, on_message, hours)
     ends = {alias: _read_on(each, peeks[alias], read, {}, seen) for alias, each in audited.items()}
     on_time = None if hours is None else hours.tell
-    sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see, on_time)
+    of_diverted = partial(read, is_diverted=True)
+    sources = SourceReader(followed, open_peek, read, log_reader, spools, siblings.see, on_time, of_diverted)
     since = partial(entered_since, audited=audited)
     sources.read_waiting(began_ms, since)
     rest, met = sources.found, {pair: each.waiting | each.diverted for pair, each in sources.found.items()}

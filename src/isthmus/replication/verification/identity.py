@@ -9,7 +9,8 @@ Invariants:
         what came from elsewhere entered the task where it entered its first origin.
     I2. A message without provenance entered where it is; its number is the topic's where it is in a
         subscription (`x-opt-enqueue-sequence-number`), else its own.
-    I3. Provenance that does not fit the message, or that nobody can read, counts as none.
+    I3. Provenance that does not fit the message, or that nobody can read, counts as none; but where a message was diverted to it need not
+        fit: whoever mends a message there changes its body.
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
-from isthmus.message import Provenance
-from isthmus.message.name import DEAD_LETTER_REASON, ENQUEUE_SEQUENCE, ORIGIN, OWN_PROPERTIES, RESENT, SEQUENCE_NUMBER
+from isthmus.message import Provenance, digest
+from isthmus.message.name import (
+    DEAD_LETTER_REASON,
+    DIGEST,
+    ENQUEUE_SEQUENCE,
+    ORIGIN,
+    OWN_PROPERTIES,
+    RESENT,
+    SEQUENCE_NUMBER,
+    WHY_ROUTE,
+)
 from isthmus.message.provenance import Hop
 
 __all__ = ["Identity", "Members", "identify", "provenance_of"]
@@ -31,7 +41,7 @@ def _keys(names: frozenset[str], short: int) -> dict[bytes, str]:
     return {bytes((short, len(name))) + name.encode(): name for name in names}
 
 
-_PROPERTIES = _keys(OWN_PROPERTIES | {DEAD_LETTER_REASON, RESENT}, 0xA1)
+_PROPERTIES = _keys(OWN_PROPERTIES | {DEAD_LETTER_REASON, RESENT, WHY_ROUTE}, 0xA1)
 _ANNOTATIONS = _keys(frozenset((SEQUENCE_NUMBER, ENQUEUE_SEQUENCE)), 0xA3)
 
 # Of 64 bits.
@@ -81,12 +91,13 @@ class Members(NamedTuple):
         return None
 
 
-def identify(message: bytes, members: Members | None = None) -> Identity:
+def identify(message: bytes, members: Members | None = None, *, is_diverted: bool = False) -> Identity:
     """Read a received or peeked message's identity.
 
     Args:
         message: as received or peeked.
         members: of the task: other hops do not count; None: all hops count, by the aliases that they tell.
+        is_diverted: whether it is where steps divert messages to.
 
     Raises:
         CodecError: the bytes are no message.
@@ -96,7 +107,10 @@ def identify(message: bytes, members: Members | None = None) -> Identity:
     properties = _values(message, sections.application_properties, _PROPERTIES)
     sequence = int(annotations.get(SEQUENCE_NUMBER) or 0)
     reason = str(properties.get(DEAD_LETTER_REASON) or "")
-    provenance = _provenance(message, sections, properties)
+    if is_diverted and WHY_ROUTE in properties:
+        provenance = Provenance.read({**properties, DIGEST: digest(b"", b"")}, b"", b"")
+    else:
+        provenance = _provenance(message, sections, properties)
     if provenance is not None:
         first = provenance.hops[0]
         entered = (first.alias, first) if members is None else members.first(provenance)

@@ -170,6 +170,7 @@ class SourceReader:
         on_waiting: is shown each message that waits on a way: origin and member, the message and its identity.
         on_time: is told when each message that waits, or was set aside, was enqueued at its origin: origin, number and wall time; 0 where it
             does not say.
+        read_diverted: the identity of a message where steps divert to; None: as `read`.
 
     Attributes:
         found: by origin and member, what was read.
@@ -185,6 +186,7 @@ class SourceReader:
         spools: SpoolsReader | None = None,
         on_waiting: Callable[[tuple[str, str], bytes, Identity], None] = lambda pair, message, identity: None,
         on_time: Callable[[str, int, int], None] | None = None,
+        read_diverted: Read | None = None,
     ) -> None:
         self._on_waiting = on_waiting
         self._on_time = on_time
@@ -195,6 +197,7 @@ class SourceReader:
         self._open = open_peek
         self._logs = logs
         self._read = read
+        self._read_diverted = read_diverted or read
         # Several routes may read one log, each by a group of its own.
         self._stages: list[dict[tuple[Endpoint, str], list[Passage]]] = []
         for depth in range(max((len(each.routes) for each in passages), default=0)):
@@ -292,7 +295,7 @@ class SourceReader:
                 (each, entered_since(each), sources_of(each.routes)) for each in self._passages if end in each.diverts
             ]
             try:
-                for message, identity in messages(self._open(end), 0, self._read):
+                for message, identity in messages(self._open(end), 0, self._read_diverted):
                     ways = [each for each in passages if each[0].origin == identity.origin]
                     by = diverted_from(message) if len(ways) > 1 else ""
                     is_told = any(by in sources for _, _, sources in ways)

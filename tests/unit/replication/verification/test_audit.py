@@ -8,7 +8,7 @@ import pytest
 
 from audit_entities import AUDIT, ROUTES, Entities, copied
 from isthmus.errors import ConnectionLostError, IsthmusError
-from isthmus.message.name import HOP_PROPERTIES, RESENT
+from isthmus.message.name import HOP_PROPERTIES, RESENT, WHY_ROUTE
 from isthmus.replication.verification import passage
 from isthmus.replication.verification.audit import audit
 from isthmus.replication.verification.count import Verdict
@@ -616,6 +616,18 @@ def test_what_steps_have_diverted_is_counted_apart_and_no_fault() -> None:
     result = diverted(entities)
     assert [result.total(kind) for kind in ("arrived", "diverted", "lost", "consumed")] == [2, 2, 0, 0]
     assert result.verdict is Verdict.CLEAN
+
+
+def test_what_was_mended_where_it_was_diverted_to_is_there_still() -> None:
+    entities = Entities()
+    for number in (1, 2):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+    mended = copied("ewr", 1, "former", b"wrong") | {WHY_ROUTE: "flights.ewr.jfk"}
+    entities.put("jfk/bad", 1, message_id="new", body=b"good", own=mended)
+    # No step has diverted it: it carries a copy's properties, and is none.
+    entities.put("jfk/worse", 2, message_id="new", body=b"good", own=copied("ewr", 2, "former", b"wrong"))
+    result = diverted(entities, diverted=lambda _: {}, delivered=lambda _: {})
+    assert [result.total(kind) for kind in ("diverted", "lost", "consumed")] == [1, 0, 1]
 
 
 def test_what_is_neither_at_the_target_nor_where_it_was_diverted_to_cannot_be_told() -> None:
