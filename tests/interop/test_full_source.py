@@ -117,7 +117,7 @@ def test_what_a_mailbox_did_not_take_is_found_and_sent_on(federation: Federation
             found = look(client, each, Choice())
             client.close(1.0)
             if found.chosen:
-                sent += redrive(reach, federation.federation, each, found.chosen, Choice()).sent
+                sent += redrive(reach, federation.federation, each, found, Choice()).sent
     assert sent == 20
     result = federation.verify()
     assert result.clean, result.to_dict()
