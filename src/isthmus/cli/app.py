@@ -68,6 +68,7 @@ VERBS = {
     # isthmus itself.
     "demo": "demo",
     "bench": "bench",
+    "prepare": "supervision.prepare",
     "completion": "completion",
 }
 """The module of each verb, below `isthmus.cli`, in the order of the help."""

