@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.host.guarded_pools import GuardedPools
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.errors import ConfigError
@@ -258,3 +260,15 @@ def test_a_killed_connector_changes_nothing_i2(system: System) -> None:
     with pytest.raises(Killed):
         pool.service({}, 0.0)
     assert system.entity("a").locked == 1
+
+
+def test_a_kill_passes_the_net_under_a_connectors_faults() -> None:
+    class Dead:
+        def flush(self) -> None:
+            raise Killed
+
+    pools = GuardedPools[Any](lambda _: Dead())
+    pools.get("memory")
+    with pytest.raises(Killed):
+        pools.flush()
+    assert pools.take_faults() == {}

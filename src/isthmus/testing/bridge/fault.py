@@ -22,7 +22,9 @@ __all__ = ["Faults", "Killed", "Step"]
 Verdict = Callable[[str], Refusal | None]
 
 
-class Killed(Exception):  # noqa: N818 - what happened, not an error of anybody
+class Killed(
+    BaseException
+):  # what happened, not an error of anybody: the nets under a connector's faults let it through
     """Raised in the I/O thread of a host that the test has killed: it ends, and what it says on its way reaches nobody."""
 
 

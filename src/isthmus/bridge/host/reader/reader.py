@@ -137,12 +137,12 @@ class ReaderHost:
             loop.end()
         except IsthmusError as raised:
             error = raised
-        except Exception as raised:  # noqa: BLE001 - whatever it is, everything has to be given back, and Spark told
+        except BaseException as raised:  # noqa: BLE001 - whatever it is, everything has to be given back, and Spark told
             error = LeaseFailedError(str(self.name), f"{type(raised).__name__}: {raised}")
         try:
             if loop is not None and error is not None:
                 loop.abort(error)
-        except Exception as raised:  # noqa: BLE001 - the error that came first is told
+        except BaseException as raised:  # noqa: BLE001 - the error that came first is told
             _LOG.warning("%s: giving back: %s: %s", self.name, type(raised).__name__, raised)
         self._items.put(LeaseEnd(error))
         if loop is not None:

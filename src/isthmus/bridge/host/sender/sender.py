@@ -168,7 +168,7 @@ class SenderHost:
             error = None
         except IsthmusError as failure:
             error = failure
-        except Exception as failure:  # noqa: BLE001 - whatever it is, Spark's thread and the reader must learn of it
+        except BaseException as failure:  # noqa: BLE001 - whatever it is, Spark's thread and the reader must learn of it
             error = SenderFaultError(f"the sink failed: {type(failure).__name__}: {failure}")
         finally:
             self._ends.error = error
