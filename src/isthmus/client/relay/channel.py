@@ -294,6 +294,9 @@ class Channel:
             return
         try:
             await self._handlers.on_connect(connection)
+        except asyncio.CancelledError:
+            await connection.leave("The listener is closed.")
+            raise
         except ConnectionLostError:
             _log.info("a relayed connection was lost: side=%s", self.side)
         except Exception:  # noqa: BLE001 - as above

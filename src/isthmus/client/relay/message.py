@@ -5,12 +5,14 @@ What it is: requests and answers with their bodies, and connections. What it is 
 Invariants:
     I1. A connection that is not accepted is rejected, so that its requester does not wait for a time-out.
     I2. A connection is accepted once, whatever its handler does at one time.
+    I3. Whoever is closed tells the other ends of its connections, with status 1001 (RFC 6455, 7.4.1).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -18,6 +20,8 @@ import aiohttp
 from isthmus.errors import ConnectionLostError
 
 __all__ = ["RelayConnection", "RelayRequest", "RelayResponse"]
+
+_LEAVE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +174,9 @@ class RelayConnection:
         """End the connection."""
         if self._socket is not None:
             await self._socket.close(code=code, message=reason.encode())
+
+    async def leave(self, reason: str) -> None:
+        """End the connection because this end goes away, with status 1001; the other end is waited for only for a moment."""
+        with suppress(TimeoutError, OSError, aiohttp.ClientError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self.close(1001, reason)

@@ -13,6 +13,7 @@ import asyncio
 import io
 import logging
 import random
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -105,6 +106,9 @@ class RelayRequester:
         self._connect_timeout = connect_timeout
         self._retry_unknown = retry_unknown
         self._session: aiohttp.ClientSession | None = None
+        self._connections: weakref.WeakSet[RelayConnection] = (
+            weakref.WeakSet()
+        )  # the application's; those that it has kept
         self._is_closed = False
         self._answered = dict.fromkeys(self._addresses, 0)
         self._failed = dict.fromkeys(self._addresses, 0)
@@ -261,7 +265,9 @@ class RelayRequester:
             raise _Failed(outcome, f"status {error.status}", error.status) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _Failed(Outcome.NOT_DELIVERED, _told(error)) from None
-        return RelayConnection(socket, target=target, headers=headers, side=side)
+        connection = RelayConnection(socket, target=target, headers=headers, side=side)
+        self._connections.add(connection)
+        return connection
 
     def _http(self) -> aiohttp.ClientSession:
         if self._is_closed:
@@ -276,6 +282,7 @@ class RelayRequester:
     async def close(self) -> None:
         """Close all connections; what is under way ends, and nothing more is sent."""
         self._is_closed = True
+        await asyncio.gather(*(each.leave("The requester is closed.") for each in list(self._connections)))
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -26,7 +27,6 @@ authorization_rules: {caller: {rights: [Send]}, service: {rights: [Listen]}}
 hybrid_connections: {stock: {}, stock-west: {}}
 """
 SIDES = ("primary", "secondary")
-pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
 
 
 class Region:
@@ -41,6 +41,13 @@ class Region:
     def cut(self) -> None:
         self.proxy.refuse()
         self.proxy.cut()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """A connection that nobody closed is told of when it is collected: here, and not in another test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
@@ -240,6 +247,31 @@ async def test_a_connection_that_is_lost_says_so(regions):
         again = await requester.connect()
         await again.send("x")
         assert await again.receive() == "x"
+
+
+async def test_whoever_is_closed_tells_the_other_end(regions):
+    codes: asyncio.Queue[int | None] = asyncio.Queue()
+
+    async def note(connection: RelayConnection) -> None:
+        async for message in connection:
+            await connection.send(message)
+        codes.put_nowait(connection.close_code)
+
+    async with RelayRequester(*both(regions), "stock") as requester:
+        async with RelayListener(*both(regions), "stock", on_connect=note) as listener:
+            await listener.wait_listening(2, timeout=10)
+            connection = await requester.connect()
+            await connection.send("x")
+            assert await connection.receive() == "x"
+        assert await connection.receive() is None
+        assert connection.close_code == 1001
+        async with RelayListener(*both(regions), "stock", on_connect=note) as listener:
+            await listener.wait_listening(2, timeout=10)
+            kept = await requester.connect()
+            await kept.send("y")
+            assert await kept.receive() == "y"
+            await requester.close()
+            assert await asyncio.wait_for(codes.get(), 10) == 1001
 
 
 def test_arguments_are_checked() -> None:
