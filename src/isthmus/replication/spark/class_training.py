@@ -54,7 +54,8 @@ def write_archive(archive: ClassArchive) -> None:
                 "isthmus prepare", routes=1, work_directory=Path(folder), java=archive.java, archive_file=written
             )
             _use(session, Path(folder))
-            _end(session)
+            if status := _end(session):
+                raise ClassArchiveError(str(archive.file), f"Java ended with status {status}")
         archive.install(written)
         archive.remove_others()
     finally:
@@ -134,12 +135,12 @@ def _run(rows: DataFrame, form: str, folder: Path, name: str) -> None:
     query.awaitTermination()
 
 
-def _end(session: SparkSession) -> None:
-    """Ends the virtual machine, which writes the archive as it ends."""
+def _end(session: SparkSession) -> int:
+    """Ends the virtual machine, which writes the archive as it ends; its exit status: after a disk that was full a part may be left."""
     gateway = session.sparkContext._gateway
     assert gateway is not None
     session.stop()
     gateway.shutdown()
     machine = gateway.proc
     machine.stdin.close()
-    machine.wait(timeout=_EXIT_TIMEOUT_SECONDS)
+    return int(machine.wait(timeout=_EXIT_TIMEOUT_SECONDS))
