@@ -15,7 +15,7 @@ Invariants:
     I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
     I6. A topic that was made again, or truncated, is read from its begin by the next consumer, after what was under way was given back.
     I7. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
-    I8. With `start=latest` the offset of the begin is committed at once: a record that comes then is not passed over by the next reader.
+    I8. With `start=latest` the begin is committed before anything is read: what comes then is not passed over by the next reader.
     I9. Records of a call that failed are read again, by the next consumer.
 """
 
@@ -38,7 +38,7 @@ from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
 from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read, is_final
-from isthmus.connectors.kafka.consumer.latest import ends_of_all, ends_of_new
+from isthmus.connectors.kafka.consumer.latest import begin_group, ends_of_all
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
 from isthmus.connectors.kafka.consumer.removed import RemovedRecords
@@ -338,7 +338,8 @@ class ConsumerThread(threading.Thread):
         ends: dict[int, int] = {}
         if self._options.start == "latest" and numbers:
             try:
-                ends = ends_of_new(consumer, self._options.topic, numbers, self._partitions)
+                topic, commit = self._options.topic, self._committer.commit_now
+                ends = begin_group(consumer, topic, numbers, self._partitions, commit, lambda: self._stops)
             except KafkaException as error:  # nothing is given of partitions that are not in the account
                 self._is_spent = True
                 self._lose(error_of(error.args[0], self._options.topic))
@@ -349,8 +350,6 @@ class ConsumerThread(threading.Thread):
         self._removed.assigned(numbers)
         with self._is_due:
             self._delivered.account.assign(numbers, ends)
-            if ends:
-                self._commits.came_free()
 
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = [each.partition for each in partitions]
