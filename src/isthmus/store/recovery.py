@@ -28,7 +28,7 @@ from typing import Any
 import rocksdict
 
 from isthmus.errors import StoreError
-from isthmus.store.log_in_use import missing_log
+from isthmus.store.log_in_use import log_files, log_number, missing_log
 from isthmus.store.log_walk import LogWalk, missed_record, walk
 from isthmus.store.manifest import oldest_log
 
@@ -97,7 +97,7 @@ def open_database(folder: Path, options: Any) -> Any:
             # A whole record whose bytes are not its own: torn, if nothing intact is behind it.
             removed = _cut_last(newest) if newest is not None and text.startswith("Corruption: ") else b""
             if not removed:
-                _give_back(newest, cut)
+                text += _give_back(newest, cut)
                 raise damaged(folder, text) if "Corruption" in text else _unusable(folder, text) from error
             cut.append(removed)
 
@@ -115,10 +115,10 @@ def _unusable(folder: Path, reason: str) -> StoreError:
 
 def _check_logs(folder: Path) -> Path | None:
     """See that the logs follow on each other, and cut a torn end off; the newest that holds anything."""
-    logs = sorted((file for file in folder.glob("*.log") if file.stem.isdigit()), key=lambda file: int(file.stem))
     try:
+        logs = sorted(log_files(folder), key=log_number)
         oldest = oldest_log(folder) if len(logs) > 1 else 0
-        logs = [file for file in logs if int(file.stem) >= oldest]
+        logs = [file for file in logs if log_number(file) >= oldest]
         missing = missing_log(folder)
         walks = [(file, walked) for file in logs if (walked := _walk(file)).size]
     except OSError as error:
@@ -151,7 +151,10 @@ def _walk(file: Path) -> LogWalk:
 
 def _cut_last(file: Path) -> bytes:
     """Cut the last record off if its bytes are not as they were written; what was removed."""
-    data = file.read_bytes()
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise _unusable(file.parent, f"{error.strerror or error}: '{file}'") from error
     walked = walk(data)
     if not walked.last or all(fragment.is_intact(data) for fragment in walked.last):
         return b""
@@ -162,13 +165,17 @@ def _cut_last(file: Path) -> bytes:
     return data[start:]
 
 
-def _give_back(file: Path | None, cut: list[bytes]) -> None:
-    """Undo what `_cut_last` did: the damage began before it."""
+def _give_back(file: Path | None, cut: list[bytes]) -> str:
+    """Undo what `_cut_last` did: the damage began before it. What is to be told where the disk refuses it; else empty."""
     if file is None or not cut:
-        return
-    with file.open("ab") as opened:
-        for removed in reversed(cut):
-            opened.write(removed)
+        return ""
+    try:
+        with file.open("ab") as opened:
+            for removed in reversed(cut):
+                opened.write(removed)
+    except OSError as error:
+        return f"; the damaged end of log {file.name} was cut off, and could not be put back: {error.strerror or error}"
+    return ""
 
 
 def _cut(file: Path, size: int) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,6 +258,48 @@ def test_i4_neither_a_flush_nor_a_copy_is_taken_for_a_removal(tmp_path: Path) ->
             again = RocksJournal(tmp_path / f"{name}-{run}")
             assert len(keys(again)) == run * 10 + 10
             again.close()
+
+
+def test_a_file_whose_name_is_no_number_of_a_log_is_passed_over(left: Path) -> None:
+    """Python calls a superscript a digit, and does not read it; another script's digits it reads as a number."""
+    for name in ("²", "٠٠٩٩٩٩", "000009.old"):
+        (left / f"{name}.log").write_bytes(b"of somebody else")
+    RocksJournal(left).close()
+    journal = RocksJournal(left)
+    assert len(list(journal.scan(b"0", b"a"))) == COUNT
+    journal.close()
+
+
+def test_a_log_that_cannot_be_read_a_second_time_is_told(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OSError ended the program with a traceback."""
+    change(left, flip(-10))
+    reads: list[Path] = []
+    whole = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.suffix == ".log":
+            reads.append(path)
+            if len(reads) > 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return whole(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(StoreError, match=r"cannot be opened: Input/output error: .*\.log"):
+        RocksJournal(left)
+
+
+def test_an_end_that_cannot_be_put_back_is_told_with_the_damage(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(left, lambda content: flip(-10)(flip(0.5)(content)))
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r", *rest: Any) -> Any:
+        if mode == "ab":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return opened(path, mode, *rest)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StoreError, match=r"is damaged: .*could not be put back: No space left"):
+        RocksJournal(left)
 
 
 def test_a_store_in_use_is_not_looked_at(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
