@@ -36,7 +36,7 @@ from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.loss import Losses
-from isthmus.connectors.eventhubs.partition.opening import Opening, opening
+from isthmus.connectors.eventhubs.partition.opening import Opening, added, opening
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.reader_choice import reader_of
@@ -263,6 +263,7 @@ class EventHubsSource(End):
         present = self._reading.present
         if present is not None and present.ends is None:
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
+        new = added(look.views, checkpoints) if self.settings.chosen is None else []
         openings = {
             number: Opening(Begin(), begins_again=True)
             if number in self._made_again  # whatever the checkpoint says that exists
@@ -271,10 +272,11 @@ class EventHubsSource(End):
                 checkpoints.get(number) or self._first.get(number),
                 self._reading.next_of(number),
                 self.settings.start,
+                is_added=number in new,
             )
             for number, view in look.views.items()
         }
-        for number, each in openings.items():
+        for number, each in sorted(openings.items(), reverse=not checkpoints):  # the order in which they are kept
             if each.begins_again:
                 self._first.pop(number, None)
             elif each.checkpoint is not None:
