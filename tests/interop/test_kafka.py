@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewPartitions
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.route_spec import End
 from isthmus.connectors.kafka.administration import KafkaAdministration
+from isthmus.connectors.kafka.cluster import KafkaFailureError
 from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.errors import EntityExistsError
 from isthmus.testing.bridge.join import Keep
@@ -337,6 +338,20 @@ def test_latest_reads_a_partition_from_its_first_record_that_was_added_while_nob
     with join(spec):
         arrived = consumed(kafka.address, target, 20)
     assert sorted(int(each.value()) for each in arrived[0]) == list(range(20, 40))
+
+
+def test_where_a_group_with_a_reader_begins_cannot_be_set(kafka: KafkaBroker) -> None:
+    topic = kafka.create("begun", 2)
+    reader = Consumer({"bootstrap.servers": kafka.address, "group.id": "begun", "enable.auto.commit": False})
+    reader.subscribe([topic])
+    wait(lambda: reader.poll(0.2) is None and bool(reader.assignment()), "the partitions")
+    groups = GroupOffsets({"bootstrap_servers": kafka.address})
+    with pytest.raises(KafkaFailureError, match="group 'begun' has a reader"):
+        groups.begin("begun", topic, from_end=True)
+    assert groups.committed("begun", topic) == {}
+    reader.close()
+    groups.begin("begun", topic, from_end=True)
+    assert groups.committed("begun", topic) == {0: 0, 1: 0}
 
 
 def test_of_transactions_what_was_committed_is_moved_and_their_marks_do_not_wait(kafka: KafkaBroker) -> None:
