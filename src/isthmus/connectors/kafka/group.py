@@ -113,7 +113,11 @@ class GroupOffsets:
 
         def ask() -> list[TopicPartition]:
             with errors_of(self._options, topic):
-                return list(consumer.committed(asked, timeout=LOOK_SECONDS))
+                found = list(consumer.committed(asked, timeout=LOOK_SECONDS))
+                for each in found:
+                    if each.error is not None:
+                        raise KafkaException(each.error)
+                return found
 
         with closing(consumer):
             found = _with_coordinator(ask)

@@ -48,6 +48,20 @@ def test_a_coordinator_that_is_being_chosen_is_waited_for(monkeypatch: pytest.Mo
         offsets.committed("g", "t")
 
 
+def test_offsets_that_a_cluster_does_not_tell_are_not_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`apply` would begin the group at the end, and pass over all that waits."""
+
+    def committed(consumer: Consumer, places: list[TopicPartition], timeout: float) -> list[Any]:
+        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        return [SimpleNamespace(partition=each.partition, offset=-1001, error=error) for each in places]
+
+    monkeypatch.setattr(group, "Consumer", Consumer)
+    monkeypatch.setattr(Consumer, "committed", committed)
+    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 2))
+    with pytest.raises(UnauthorizedError):
+        group.GroupOffsets({"bootstrap_servers": "a"}).committed("g", "t")
+
+
 class Edges(Consumer):
     """Of partitions that end at 9."""
 
