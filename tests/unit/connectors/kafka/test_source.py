@@ -563,6 +563,33 @@ def test_i8_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> N
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_i6_where_a_topic_begins_again_is_committed_before_it_is_read_again(start: str) -> None:
+    """Where it could not be committed at once, the next consumer began at the former offset, or with `latest` at the end."""
+    rig = Rig(start=start)
+    rig.source.grant(10)
+    assigned = _begins(rig, {0: 5, 1: 5})
+    rig.thread._delivered.account.assign([0, 1])
+    rig.read(7)
+    failed = KafkaError(KafkaError._WAIT_COORD)
+    rig.consumer.failures += [failed, failed]
+    rig.read(0)
+    assert rig.thread._is_spent
+    rig.thread._delivered.account.revoke([0, 1])
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", 1)])  # somebody else may have the other one
+    rig.thread._is_spent = False
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
+    assert rig.thread._is_spent, "it is not read before"
+    assert assigned == ([(1, -1001)] if start == "latest" else [])
+    for _ in range(2):
+        rig.thread._is_spent = False
+        rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
+        assert not rig.thread._is_spent
+    assert rig.consumer.commits == [{0: 0}, {0: 0}, {0: 0}], "once it is committed it is not any more"
+    rig.source.close()
+    rig.pool.close()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_an_offset_that_does_not_exist_any_more_is_followed_by_the_first_that_does(start: str) -> None:
     """With `latest` of librdkafka all that is left would be passed over, and no error would tell."""
     options = read_source({**OPTIONS, "start": start})

@@ -2,7 +2,8 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return.
 What it is not: the port (`source`), what was read and is not settled (`delivered`), when what is committed (`commit`, `committer`).
-Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
+Specification: librdkafka documentation ("Consumer groups", "At-least-once processing"). A little over 400 lines: the callbacks of the consumer
+change what its thread and the loop's share.
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
 committed, at most every `COMMIT_SECONDS`, before partitions are handed over, and at the end.
@@ -315,10 +316,9 @@ class ConsumerThread(threading.Thread):
         with self._is_due:
             self._delivered.forget(starts)
             self._commits.forget(starts)
-            commits = {**self._commits.unconfirmed(), **starts}
+            others = self._commits.unconfirmed()
         self._removed.begins_again(starts)
-        with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
-            self._committer.commit_now(self._consumer, commits)
+        self._committer.begins_again(self._consumer, starts, others)
         self._is_spent = True
         self._lose(began_again(self._options.topic, starts))
 
@@ -336,14 +336,17 @@ class ConsumerThread(threading.Thread):
     def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = [each.partition for each in partitions]
         ends: dict[int, int] = {}
-        if self._options.start == "latest" and numbers:
-            try:
+        is_latest = self._options.start == "latest" and bool(numbers)
+        try:
+            self._committer.assigned(consumer, numbers)
+            if is_latest:
                 topic, commit = self._options.topic, self._committer.commit_now
                 ends = begin_group(consumer, topic, numbers, self._partitions, commit, lambda: self._stops)
-            except KafkaException as error:  # nothing is given of partitions that are not in the account
-                self._is_spent = True
-                self._lose(error_of(error.args[0], self._options.topic))
-                return
+        except KafkaException as error:  # nothing is given of partitions that are not in the account
+            self._is_spent = True
+            self._lose(error_of(error.args[0], self._options.topic))
+            return
+        if is_latest:
             for each in partitions:
                 each.offset = ends.get(each.partition, each.offset)
             consumer.incremental_assign(partitions)
