@@ -244,7 +244,7 @@ def _open_all(hub: Hub, lasts: list[int], checkpoints: dict[int, Checkpoint]) ->
     )
     source._checkpoints = dict(checkpoints)
     source.poll(0.0)
-    return {number: tuple(link.begin) for number, link in source._links.items()}  # type: ignore[misc]
+    return {number: tuple(link.begin) for number, link in source._links.items()}  # type: ignore[attr-defined]
 
 
 END = {number: Checkpoint(9, "90") for number in range(4)}
