@@ -274,3 +274,31 @@ def test_partitions_that_are_chosen_later_begin_where_the_options_say(monkeypatc
     """That they have no place does not say that they were added."""
     hub = Hub(monkeypatch, start="latest", partitions="0-1")
     assert _open_all(hub, [9, 9], {0: END[0]})[1][0] == 10
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": "0"}])
+def test_a_partition_that_is_added_while_it_is_read_is_read(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """What was sent to it waited for the end of the connection."""
+    looks: list[SimpleNamespace] = []
+
+    def look(*_: Any) -> SimpleNamespace:
+        looks.append(
+            SimpleNamespace(advance=lambda: None, close=lambda: None, error=None, is_done=True, partitions=[0, 1])
+        )
+        return looks[-1]
+
+    monkeypatch.setattr("isthmus.connectors.eventhubs.partition.growth.HubLook", look)
+    hub = Hub(monkeypatch, **options)
+    assert hub.open(last=9) == [SourceOpened("")]
+    assert hub.source.poll(59.0) == []
+    for _ in range(2):
+        told = list(hub.source.poll(60.0))
+    if options:
+        assert (told, looks) == ([], []), "others were chosen"
+        return
+    assert "partition 1 was added" in lost(told)
+    assert not told[0].is_fatal
+    begins = _open_all(hub, [9, 3], {0: END[0]})
+    assert begins[1][0] == -1
