@@ -119,6 +119,16 @@ def test_i4_an_offset_that_the_cluster_does_not_take_is_told(
         group.GroupOffsets({"bootstrap_servers": "a"}).begin("g", "t", from_end=True)
 
 
+def test_i4_a_group_with_a_reader_begins_with_the_first_records_by_itself(client: type[Client]) -> None:
+    """A partition without an offset is read from there: that it cannot be set is no reason to refuse."""
+    client.answers = [[KafkaError.UNKNOWN_MEMBER_ID] * 2, [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2]
+    offsets = group.GroupOffsets({"bootstrap_servers": "a"})
+    offsets.begin("g", "t", from_end=False)
+    assert client.asked == [[2, 2]]
+    with pytest.raises(UnauthorizedError):
+        offsets.begin("g", "t", from_end=False)
+
+
 def test_i4_offsets_wait_for_a_coordinator(client: type[Client]) -> None:
     away = KafkaError.NOT_COORDINATOR
     client.answers = [[away, away], [None, None]]
