@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from isthmus.errors import StoreError
-from isthmus.store import RocksJournal
+from isthmus.store import RocksJournal, recovery
 from isthmus.store.log_walk import walk
 from isthmus.store.manifest import oldest_log
 
@@ -300,6 +300,66 @@ def test_an_end_that_cannot_be_put_back_is_told_with_the_damage(left: Path, monk
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(StoreError, match=r"is damaged: .*could not be put back: No space left"):
         RocksJournal(left)
+
+
+@pytest.mark.parametrize("point", ["before it is put back", "within", "after it"])
+def test_i5_a_damaged_store_is_left_as_it_was_though_its_start_is_killed(
+    left: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The damaged end was cut off, and nobody knew of it any more."""
+    changed = change(left, lambda content: flip(-10)(flip(-1100)(flip(0.5)(content))))
+    whole = recovery._give_back
+
+    def killed(file: Path | None, *rest: Any) -> str:
+        assert file is not None
+        assert len(file.read_bytes()) < len(changed)
+        if point == "within":
+            with file.open("ab") as opened:
+                opened.write(b"part")
+        if point == "after it":
+            whole(file, *rest)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "_give_back", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RocksJournal(left)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="is damaged"):
+            RocksJournal(left)
+        assert [log.read_bytes() for log in left.glob("*.log")] == [changed]
+    assert list(left.glob("*.cut")) == []
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_i5_what_was_cut_off_does_not_come_back_behind_a_start_that_went_well(
+    left: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    change(left, flip(-10))
+    if is_killed:  # before it was forgotten
+        monkeypatch.setattr(recovery, "_forget_cut", lambda *_: None)
+    for added in range(3):
+        journal = RocksJournal(left)
+        assert len(list(journal.scan(b"0", b"a"))) == COUNT - 1 + added
+        assert bool(list(left.glob("*.cut"))) is (is_killed and not added)
+        batch = journal.batch()
+        batch.put(b"9%05d" % added, b"1")
+        journal.write(batch)
+        journal.sync()
+        journal.close()
+        monkeypatch.undo()
+
+
+def test_an_end_is_cut_off_where_there_is_no_room_to_keep_it(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(left, flip(-10))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("isthmus.store.recovery.write_file", refuse)
+    journal = RocksJournal(left)
+    assert len(list(journal.scan(b"0", b"a"))) == COUNT - 1
+    journal.close()
 
 
 def test_a_store_in_use_is_not_looked_at(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
