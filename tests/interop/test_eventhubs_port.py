@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
 
+from eventhubs_end import administer, hub_description
 from isthmus.bridge.port import PARTITION_SHIFT, Arrived, SourceLost, SourceOpened
 from isthmus.connectors.eventhubs.connector import CONNECTOR
+from isthmus.connectors.eventhubs.partition import growth
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 CONFIG = """
 event_hubs:
   short: {partition_count: 1, partition_retention_in_megabytes: 1}
   owned: {partition_count: 2}
+  grown: {partition_count: 1}
 """
 SECONDS = 60.0
 
@@ -32,10 +35,13 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceProce
 class Reader:
     """A source in a loop of its own, as a host runs it."""
 
-    def __init__(self, served: NamespaceProcess, hub: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, served: NamespaceProcess, hub: str, folder: Path, patch: pytest.MonkeyPatch, **more: str
+    ) -> None:
         patch.setenv("HUB", served.connection_string)
         self.pool = CONNECTOR.sources()
         options = {"connection": "env:HUB", "topic": hub, "checkpoints": str(folder), "checkpoint_seconds": "0.05"}
+        options |= more
         self.source = self.pool.source(1, options)
         self.events: list[Any] = []
         self.source.open()
@@ -67,10 +73,10 @@ class Reader:
         self.pool.close()
 
 
-def publish(served: NamespaceProcess, hub: str, count: int, size: int = 10) -> None:
+def publish(served: NamespaceProcess, hub: str, count: int, size: int = 10, partition: int = 0) -> None:
     with EventHubProducerClient.from_connection_string(served.connection_string, eventhub_name=hub) as producer:
         for _ in range(count):
-            producer.send_batch([EventData(b"x" * size)], partition_id="0")
+            producer.send_batch([EventData(b"x" * size)], partition_id=str(partition))
 
 
 def test_a_checkpoint_that_has_expired_is_told_with_the_range(
@@ -137,3 +143,39 @@ def test_a_reader_shuts_another_out_and_goes_on_from_its_checkpoint(
     first.run_until(lambda: first.positions)
     assert first.positions == [0 << PARTITION_SHIFT | 10]
     first.close()
+
+
+def test_partitions_that_are_added_are_read_from_their_first_event(
+    served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one is added while nobody reads: isthmus.connectors.eventhubs.partition.growth, and opening, I5."""
+    monkeypatch.setattr(growth, "LOOK_SECONDS", 0.2)
+
+    def add(partitions: int) -> None:
+        assert (
+            administer(served, "PUT", "grown", hub_description(partitions), "EventHubDescription", If_Match="*") == 200
+        )
+        publish(served, "grown", 2, partition=partitions - 1)
+
+    publish(served, "grown", 3)
+    first = Reader(served, "grown", tmp_path, monkeypatch, start="latest")
+    first.run_until(lambda: first.told(SourceOpened))
+    add(2)
+    first.run_until(lambda: first.told(SourceLost))
+    (lost,) = first.told(SourceLost)
+    assert not lost.is_fatal
+    assert "partition 1 was added" in lost.text
+    first.source.open()
+    first.run_until(lambda: len(first.told(SourceOpened)) == 2)
+    first.source.grant(100)
+    first.run_until(lambda: len(first.positions) == 2)
+    assert first.positions == [1 << PARTITION_SHIFT, 1 << PARTITION_SHIFT | 1]
+    first.source.settle(1 << PARTITION_SHIFT, 1 << PARTITION_SHIFT | 1)
+    first.close()
+    add(3)
+    second = Reader(served, "grown", tmp_path, monkeypatch, start="latest")
+    second.run_until(lambda: second.told(SourceOpened))
+    second.source.grant(100)
+    second.run_until(lambda: len(second.positions) == 2)
+    assert second.positions == [2 << PARTITION_SHIFT, 2 << PARTITION_SHIFT | 1]
+    second.close()

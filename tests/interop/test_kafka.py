@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.cimpl import NewPartitions
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.route_spec import End
 from isthmus.connectors.kafka.administration import KafkaAdministration
+from isthmus.connectors.kafka.cluster import KafkaFailureError
 from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.errors import EntityExistsError
 from isthmus.testing.bridge.join import Keep
@@ -316,6 +318,40 @@ def test_latest_passes_over_nothing_but_what_was_before_its_first_reader(kafka: 
     with join(spec):
         arrived = consumed(kafka.address, target, 35)
     assert sorted(int(each.value()) for each in arrived[0]) == [*range(10, 20), *range(30, 55)]
+
+
+def test_latest_reads_a_partition_from_its_first_record_that_was_added_while_nobody_read(kafka: KafkaBroker) -> None:
+    """Of two readers that begin at once, one commits where the group begins; the other reads nothing that was before."""
+    source, target = kafka.create("grown.source", 2), kafka.create("grown.target")
+    publish(kafka.address, source, 0, 10, partition=0)
+    publish(kafka.address, source, 10, 20, partition=1)
+    spec = route(kafka_end(kafka.address, source, group="grown", start="latest"), kafka_end(kafka.address, target))
+    with join(spec), join(spec):
+        wait(lambda: committed(kafka, "grown", source, 2) == [10, 10], "the first commit", every_seconds=0.5)
+        publish(kafka.address, source, 20, 25, partition=0)
+        publish(kafka.address, source, 25, 30, partition=1)
+        consumed(kafka.address, target, 10)
+    admin = kafka.admin()
+    admin.create_partitions([NewPartitions(source, 3)])[source].result(30)
+    kafka._wait_for_leaders(admin, source, 3)
+    publish(kafka.address, source, 30, 40, partition=2)
+    with join(spec):
+        arrived = consumed(kafka.address, target, 20)
+    assert sorted(int(each.value()) for each in arrived[0]) == list(range(20, 40))
+
+
+def test_where_a_group_with_a_reader_begins_cannot_be_set(kafka: KafkaBroker) -> None:
+    topic = kafka.create("begun", 2)
+    reader = Consumer({"bootstrap.servers": kafka.address, "group.id": "begun", "enable.auto.commit": False})
+    reader.subscribe([topic])
+    wait(lambda: reader.poll(0.2) is None and bool(reader.assignment()), "the partitions")
+    groups = GroupOffsets({"bootstrap_servers": kafka.address})
+    with pytest.raises(KafkaFailureError, match="group 'begun' has a reader"):
+        groups.begin("begun", topic, from_end=True)
+    assert groups.committed("begun", topic) == {}
+    reader.close()
+    groups.begin("begun", topic, from_end=True)
+    assert groups.committed("begun", topic) == {0: 0, 1: 0}
 
 
 def test_of_transactions_what_was_committed_is_moved_and_their_marks_do_not_wait(kafka: KafkaBroker) -> None:

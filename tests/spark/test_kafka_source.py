@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,34 @@ def test_a_stream_goes_on_after_its_checkpoint_and_shows_how_far_it_is(
     assert run() == list(range(350))
     shown = GroupOffsets({"bootstrap_servers": kafka.address}).committed("shown", "events")
     assert 0 < sum(shown.values()) <= 350
+
+
+def test_a_stream_that_begins_with_the_latest_and_fails_in_its_first_batch_reads_nothing_from_before(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    """Spark repeats the batch, and asks where the query begins, when the end is another: the whole topic was read."""
+    kafka.create("late", 2)
+    publish(kafka.address, "late", 0, 100, keys=5)
+    found: list[int] = []
+
+    def run(take: Callable[[DataFrame, int], None]) -> None:
+        frame = (
+            spark.readStream.format("isthmus_kafka")
+            .options(bootstrap_servers=kafka.address, topic="late", start="latest")
+            .load()
+        )
+        checkpoint = str(tmp_path / "checkpoint")
+        query = frame.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+        assert query.trigger(availableNow=True).start().awaitTermination(SECONDS)
+
+    def fail(frame: DataFrame, batch: int) -> None:
+        raise ValueError(f"batch {batch}")
+
+    with pytest.raises(PySparkException, match="batch 0"):
+        run(fail)
+    publish(kafka.address, "late", 100, 150, keys=5)
+    run(lambda frame, _: found.extend(numbers(frame)))
+    assert sorted(found) == list(range(100, 150))
 
 
 def test_a_stream_is_written_from_a_stream(spark: SparkSession, kafka: KafkaBroker, tmp_path: Path) -> None:

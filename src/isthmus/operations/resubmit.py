@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_message_id, with_properties
@@ -106,7 +108,7 @@ def resubmit(
                 except CodecError as error:
                     refusals.append(f"the action asks for what cannot be read of the message: {error}")
                     continue
-                if is_replicated and ORIGIN.encode() not in parts.rest:
+                if is_replicated and not _is_copy(parts.rest):
                     before = {RESENT: str(entered_as(each.payload))}
                     parts = parts._replace(rest=with_properties(parts.rest, before))
                 if new_message_ids:
@@ -136,3 +138,15 @@ def resubmit(
         raise each
     sender.close()
     return Resubmission(moved, len(refusals), count - moved - len(refusals), refusals[0] if refusals else "")
+
+
+def _is_copy(rest: bytes) -> bool:
+    """Whether a message, from its properties on, came from another namespace; a body may name that too."""
+    name = ORIGIN.encode()
+    if name not in rest:
+        return False
+    key_end = bytes((len(name),)) + name  # of a text, whatever the width of its length
+    with suppress(CodecError):
+        items = section.map_items(rest, section.locate(rest).application_properties)
+        return any(rest[key:value].endswith(key_end) for key, value, _ in items)
+    return False

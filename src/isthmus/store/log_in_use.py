@@ -16,9 +16,19 @@ from pathlib import Path
 
 from isthmus.store.manifest import oldest_log
 
-__all__ = ["LogInUse", "missing_log"]
+__all__ = ["LogInUse", "log_files", "log_number", "missing_log"]
 
 _NOTE = "log-in-use"
+
+
+def log_files(folder: Path) -> list[Path]:
+    """The logs of a store, in no order. A file of somebody else's that has another name is none."""
+    return [file for file in folder.glob("*.log") if file.stem.isascii() and file.stem.isdigit()]
+
+
+def log_number(file: Path) -> int:
+    """The number of one of them."""
+    return int(file.stem)
 
 
 class LogInUse:
@@ -48,7 +58,7 @@ class LogInUse:
             with suppress(FileNotFoundError):
                 self.path.stat()
                 return False
-        newest = max((int(file.stem) for file in self._folder.glob("*.log") if file.stem.isdigit()), default=0)
+        newest = max(map(log_number, log_files(self._folder)), default=0)
         if newest <= self._number:
             return self._number > 0
         self._number = newest

@@ -13,6 +13,7 @@ Invariants:
     I3. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
         table are refused, and the files are left as they are.
     I4. A log that was in use and is needed, and is not there any more, is damage: RocksDB would start without it.
+    I5. What is cut off to see whether RocksDB opens the store then is kept beside the log until that is known, over a kill as well.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ from typing import Any
 import rocksdict
 
 from isthmus.errors import StoreError
-from isthmus.store.log_in_use import missing_log
+from isthmus.store.log_in_use import log_files, log_number, missing_log
 from isthmus.store.log_walk import LogWalk, missed_record, walk
 from isthmus.store.manifest import oldest_log
+from isthmus.whole_file import write_file
 
 __all__ = ["damaged", "lock_folder", "open_database"]
+
+_CUT = ".cut"
+_PLACE_BYTES = 8
 
 
 def lock_folder(folder: Path) -> int:
@@ -86,20 +91,24 @@ def open_database(folder: Path, options: Any) -> Any:
     """
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
     newest = _check_logs(folder)
-    cut: list[bytes] = []  # the last one first
+    cut = b""
     while True:
         try:
-            return rocksdict.Rdict(str(folder), options)
+            database = rocksdict.Rdict(str(folder), options)
         except Exception as error:
             text = str(error)
             if "While lock file" in text or "lock hold by" in text:
                 raise _in_use(folder) from error
             # A whole record whose bytes are not its own: torn, if nothing intact is behind it.
-            removed = _cut_last(newest) if newest is not None and text.startswith("Corruption: ") else b""
+            removed = _cut_last(newest, cut) if newest is not None and text.startswith("Corruption: ") else b""
             if not removed:
-                _give_back(newest, cut)
+                text += _give_back(newest, cut)
                 raise damaged(folder, text) if "Corruption" in text else _unusable(folder, text) from error
-            cut.append(removed)
+            cut = removed + cut
+        else:
+            if newest is not None and cut:
+                _forget_cut(newest)
+            return database
 
 
 def damaged(folder: Path, reason: str) -> StoreError:
@@ -115,10 +124,11 @@ def _unusable(folder: Path, reason: str) -> StoreError:
 
 def _check_logs(folder: Path) -> Path | None:
     """See that the logs follow on each other, and cut a torn end off; the newest that holds anything."""
-    logs = sorted((file for file in folder.glob("*.log") if file.stem.isdigit()), key=lambda file: int(file.stem))
     try:
+        _put_back(folder)
+        logs = sorted(log_files(folder), key=log_number)
         oldest = oldest_log(folder) if len(logs) > 1 else 0
-        logs = [file for file in logs if int(file.stem) >= oldest]
+        logs = [file for file in logs if log_number(file) >= oldest]
         missing = missing_log(folder)
         walks = [(file, walked) for file in logs if (walked := _walk(file)).size]
     except OSError as error:
@@ -149,26 +159,67 @@ def _walk(file: Path) -> LogWalk:
     return walk(file.read_bytes())
 
 
-def _cut_last(file: Path) -> bytes:
-    """Cut the last record off if its bytes are not as they were written; what was removed."""
-    data = file.read_bytes()
+def _cut_last(file: Path, behind: bytes) -> bytes:
+    """Cut the last record off if its bytes are not as they were written; what was removed. `behind` was removed before."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise _unusable(file.parent, f"{error.strerror or error}: '{file}'") from error
     walked = walk(data)
     if not walked.last or all(fragment.is_intact(data) for fragment in walked.last):
         return b""
     if missed_record(data, walked) is not None:  # its length is not its own, and has led past others
         return b""
     start = walked.last[0].at
+    with suppress(OSError):  # without room for it a kill is not provided for: the store starts all the same
+        write_file(_kept(file), start.to_bytes(_PLACE_BYTES, "big") + data[start:] + behind)
     _cut(file, start)
     return data[start:]
 
 
-def _give_back(file: Path | None, cut: list[bytes]) -> None:
-    """Undo what `_cut_last` did: the damage began before it."""
+def _give_back(file: Path | None, cut: bytes) -> str:
+    """Undo what `_cut_last` did: the damage began before it. What is to be told where the disk refuses it; else empty."""
     if file is None or not cut:
-        return
-    with file.open("ab") as opened:
-        for removed in reversed(cut):
-            opened.write(removed)
+        return ""
+    try:
+        with file.open("ab") as opened:
+            opened.write(cut)
+            opened.flush()
+            os.fsync(opened.fileno())
+    except OSError as error:
+        return f"; the damaged end of log {file.name} was cut off, and could not be put back: {error.strerror or error}"
+    _forget_cut(file)
+    return ""
+
+
+def _put_back(folder: Path) -> None:
+    """Undo what `_cut_last` did before this process was killed. Where RocksDB has opened the store since, there is a newer log.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    for kept in list(folder.glob(f"*.log{_CUT}")):
+        log, data = kept.with_name(kept.name.removesuffix(_CUT)), kept.read_bytes()
+        start, cut = int.from_bytes(data[:_PLACE_BYTES], "big"), data[_PLACE_BYTES:]
+        if log == max(log_files(folder), key=log_number, default=None) and start <= log.stat().st_size <= start + len(
+            cut
+        ):
+            with log.open("r+b") as opened:
+                opened.seek(start)
+                opened.write(cut)
+                opened.flush()
+                os.fsync(opened.fileno())
+        kept.unlink(missing_ok=True)
+
+
+def _kept(file: Path) -> Path:
+    """Where the end of a log is kept that was cut off: at which byte it began, and its bytes."""
+    return file.with_name(file.name + _CUT)
+
+
+def _forget_cut(file: Path) -> None:
+    with suppress(OSError):  # then the next start sees to it
+        _kept(file).unlink(missing_ok=True)
 
 
 def _cut(file: Path, size: int) -> None:

@@ -250,7 +250,8 @@ class Supervisor:
             if stuck_seconds >= self.settings.stuck_after_seconds:
                 _quietly(running.drain, slot)
                 self._stop(slot, running)
-                self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait", is_stuck=True)
+                why = f"nothing moved for {stuck_seconds:.0f} s though messages wait"
+                self._fail(slot, f"{why}; another receiver may hold them, or their sessions", is_stuck=True)
             return
         failure = running.failure()
         self._stop(slot, running)  # what is left of it must not meet what is started next

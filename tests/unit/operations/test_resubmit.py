@@ -9,6 +9,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, QuotaExceededError
+from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations import resubmit as module
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.message import make_change
@@ -72,3 +73,25 @@ def test_i1_what_a_lost_target_has_acknowledged_is_removed(monkeypatch: pytest.M
         resubmit(client, "q/$DeadLetterQueue", "q", numbers(350), make_change(""))
     assert calls == [100, 100]
     assert lost.value.__notes__ == ["101 of 350 messages were sent and removed before"]
+
+
+@pytest.mark.parametrize(("is_copy", "resent"), [(False, "0"), (True, None)])
+def test_i3_a_body_that_names_provenance_is_none(
+    monkeypatch: pytest.MonkeyPatch, is_copy: bool, resent: str | None
+) -> None:
+    """Without the number `verify` called the message lost."""
+    sent: list[bytes] = []
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes], renew: Any) -> list[None]:
+        sent.extend(payloads)
+        return [None] * len(payloads)
+
+    client: Any = None
+    monkeypatch.setattr(module, "Sender", lambda *_: Target())
+    monkeypatch.setattr(module, "deliver", deliver)
+    properties = {ORIGIN: "a/t"} if is_copy else {"n": 1}
+    message = section.encode_message(b'{"repl-origin": "a/t"}', application_properties=properties)
+    monkeypatch.setattr(module, "sweep", sweep_of([message]))
+    resubmit(client, "t/subscriptions/isthmus.x/$DeadLetterQueue", "t", numbers(1), make_change(""))
+    found = section.decode_map(sent[0], section.locate(sent[0]).application_properties)
+    assert found.get(RESENT) == resent

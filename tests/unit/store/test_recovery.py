@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from isthmus.errors import StoreError
-from isthmus.store import RocksJournal
+from isthmus.store import RocksJournal, recovery
 from isthmus.store.log_walk import walk
 from isthmus.store.manifest import oldest_log
 
@@ -255,6 +258,108 @@ def test_i4_neither_a_flush_nor_a_copy_is_taken_for_a_removal(tmp_path: Path) ->
             again = RocksJournal(tmp_path / f"{name}-{run}")
             assert len(keys(again)) == run * 10 + 10
             again.close()
+
+
+def test_a_file_whose_name_is_no_number_of_a_log_is_passed_over(left: Path) -> None:
+    """Python calls a superscript a digit, and does not read it; another script's digits it reads as a number."""
+    for name in ("²", "٠٠٩٩٩٩", "000009.old"):
+        (left / f"{name}.log").write_bytes(b"of somebody else")
+    RocksJournal(left).close()
+    journal = RocksJournal(left)
+    assert len(list(journal.scan(b"0", b"a"))) == COUNT
+    journal.close()
+
+
+def test_a_log_that_cannot_be_read_a_second_time_is_told(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OSError ended the program with a traceback."""
+    change(left, flip(-10))
+    reads: list[Path] = []
+    whole = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.suffix == ".log":
+            reads.append(path)
+            if len(reads) > 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return whole(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(StoreError, match=r"cannot be opened: Input/output error: .*\.log"):
+        RocksJournal(left)
+
+
+def test_an_end_that_cannot_be_put_back_is_told_with_the_damage(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(left, lambda content: flip(-10)(flip(0.5)(content)))
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r", *rest: Any) -> Any:
+        if mode == "ab":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return opened(path, mode, *rest)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StoreError, match=r"is damaged: .*could not be put back: No space left"):
+        RocksJournal(left)
+
+
+@pytest.mark.parametrize("point", ["before it is put back", "within", "after it"])
+def test_i5_a_damaged_store_is_left_as_it_was_though_its_start_is_killed(
+    left: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The damaged end was cut off, and nobody knew of it any more."""
+    changed = change(left, lambda content: flip(-10)(flip(-1100)(flip(0.5)(content))))
+    whole = recovery._give_back
+
+    def killed(file: Path | None, *rest: Any) -> str:
+        assert file is not None
+        assert len(file.read_bytes()) < len(changed)
+        if point == "within":
+            with file.open("ab") as opened:
+                opened.write(b"part")
+        if point == "after it":
+            whole(file, *rest)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "_give_back", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RocksJournal(left)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="is damaged"):
+            RocksJournal(left)
+        assert [log.read_bytes() for log in left.glob("*.log")] == [changed]
+    assert list(left.glob("*.cut")) == []
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_i5_what_was_cut_off_does_not_come_back_behind_a_start_that_went_well(
+    left: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    change(left, flip(-10))
+    if is_killed:  # before it was forgotten
+        monkeypatch.setattr(recovery, "_forget_cut", lambda *_: None)
+    for added in range(3):
+        journal = RocksJournal(left)
+        assert len(list(journal.scan(b"0", b"a"))) == COUNT - 1 + added
+        assert bool(list(left.glob("*.cut"))) is (is_killed and not added)
+        batch = journal.batch()
+        batch.put(b"9%05d" % added, b"1")
+        journal.write(batch)
+        journal.sync()
+        journal.close()
+        monkeypatch.undo()
+
+
+def test_an_end_is_cut_off_where_there_is_no_room_to_keep_it(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(left, flip(-10))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("isthmus.store.recovery.write_file", refuse)
+    journal = RocksJournal(left)
+    assert len(list(journal.scan(b"0", b"a"))) == COUNT - 1
+    journal.close()
 
 
 def test_a_store_in_use_is_not_looked_at(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -396,6 +396,7 @@ def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> N
     assert bench.journal == ["drain a", "stop a"]
     assert len(bench.started["a"]) == 2
     assert "nothing moved for 60 s" in condition.last_error
+    assert "another receiver may hold them" in condition.last_error
 
 
 @pytest.mark.parametrize("available_now", [False, True])

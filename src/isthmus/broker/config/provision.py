@@ -8,6 +8,7 @@ Invariants:
     I1. A second run with the same file changes nothing.
     I2. Whatever the engine refuses is told all at once, and nothing is staged then: the file is tried on a copy first.
     I3. A start opens nothing that was closed: an entity whose status the file does not state keeps the one that it has.
+    I4. Partitions that were added to an event hub prevent no start, where the file does not state how many it has.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bo
             yield f"{name}/Subscriptions/{sub}", step
     for name, hub in config.event_hubs.items():
         rules = config.authorization_rules.get(name)
-        yield name, partial(_event_hub, name=name, wanted=hub, rules=rules, keeps_status=keeps(f"event hub {name}"))
+        what = f"event hub {name}"
+        keeps_count = keeps(f"partitions of {what}")
+        step = partial(_event_hub, name=name, wanted=hub, rules=rules, keeps_status=keeps(what))
+        yield name, partial(step, keeps_count=keeps_count)
     for name, described in config.hybrid_connections.items():
         rules = config.authorization_rules.get(name)
         keeps_status = keeps(f"hybrid connection {name}")
@@ -208,7 +212,13 @@ def _topic(
 
 
 def _event_hub(
-    engine: Engine, name: str, wanted: EventHubDescription, rules: list[AuthorizationRule] | None, *, keeps_status: bool
+    engine: Engine,
+    name: str,
+    wanted: EventHubDescription,
+    rules: list[AuthorizationRule] | None,
+    *,
+    keeps_status: bool,
+    keeps_count: bool,
 ) -> bool:
     current = engine.hubs.get(name)
     wanted = _standing(_authorized(wanted, current, rules), current, keeps_status=keeps_status)
@@ -218,8 +228,10 @@ def _event_hub(
     # Consumer groups are as subscriptions: those that the file does not name stay. Of metadata a file says nothing.
     standing = {group.lower() for group in (DEFAULT_CONSUMER_GROUP, *current.consumer_groups)}
     added = [group for group in wanted.consumer_groups if group.lower() not in standing]
+    count = max(wanted.partition_count, current.partition_count) if keeps_count else wanted.partition_count
     wanted = replace(
         wanted,
+        partition_count=count,
         consumer_groups=[*current.consumer_groups, *added],
         consumer_group_metadata=current.consumer_group_metadata,
     )

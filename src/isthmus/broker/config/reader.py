@@ -81,7 +81,7 @@ class NamespaceConfig:
         jwt: who issues web tokens; None takes none.
         zones: folders of the three copies of the store; empty keeps one in the data folder.
         stated: the entities whose status the file states, as faults name them: `queue orders`, `subscription flights/all`. The others
-            keep the status that they have.
+            keep the status that they have. So it is with the number of partitions: `partitions of event hub clicks`.
     """
 
     name: str = ""
@@ -140,6 +140,8 @@ class Reader:
         if "status" in fields:
             fields["status"] = EntityStatus(fields["status"])
             self.stated.add(what)
+        if "partition_count" in fields:
+            self.stated.add(f"partitions of {what}")
         life = self._max_time_to_live_ms
         if life is not None and "default_message_time_to_live_ms" in kind.__dataclass_fields__:
             fields.setdefault("default_message_time_to_live_ms", life)

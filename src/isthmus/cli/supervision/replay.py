@@ -84,6 +84,8 @@ def run(
     if keep_message_ids:
         _refuse_detection(federation.namespaces[alias], entity)
     if yes:
+        if not name:  # before the first message: nobody can tell it after a kill
+            typer.echo(f"if it is interrupted, run it again with --name {wanted.name}", err=True)
         with Reach(federation, "isthmus-replay") as reach:
             client = reach.open(Endpoint(alias, entity))
             try:

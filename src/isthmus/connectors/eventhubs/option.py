@@ -58,7 +58,7 @@ READING = (
         kind=Kind.CHOICE,
         choices=("earliest", "latest"),
         default="earliest",
-        description="Where to begin in a partition that has no checkpoint.",
+        description="Where to begin in a partition that has no checkpoint; one that was added since is read from its first event.",
     ),
     Setting(
         name="partitions",

@@ -2,6 +2,7 @@
 
 What it is: the links to the hub's partitions over one connection, and what they give as events, within the credit. What it is not: the
 account of what was read (`reading`), where reading begins (`opening`), what was lost unread (`loss`), or checkpoints (`checkpoint.thread`). docs/how-to/use-eventhubs.md.
+A little over 400 lines: the port, the opening and what comes over the links change one state.
 
 An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, the first checkpoint
 of those that have none, `SourceOpened`.
@@ -33,10 +34,11 @@ from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import SourceOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
+from isthmus.connectors.eventhubs.partition.growth import PartitionGrowth
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.loss import Losses
-from isthmus.connectors.eventhubs.partition.opening import Opening, opening
+from isthmus.connectors.eventhubs.partition.opening import Opening, added, opening
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.reader_choice import reader_of
@@ -98,6 +100,7 @@ class EventHubsSource(End):
         self._identity = ""
         self._loads = 0
         self._losses = Losses(self.path, self._reading, self.mark)
+        self._growth = PartitionGrowth(self.mark, is_wanted=options.chosen is None and not only_present)
         self._made_again: set[int] = set()  # partitions of which that was seen while they were read
         self._is_draining = self._is_closed = False
         self._refused = RefusedEvents()
@@ -122,7 +125,7 @@ class EventHubsSource(End):
         self.check_time(now)
         try:
             self._take_answers(now)
-            self._advance(events)
+            self._advance(events, now)
             self._take_events()
         except CodecError as error:
             self.fail(ProtocolError(f"'{self.path}': {error}"))
@@ -144,7 +147,8 @@ class EventHubsSource(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the sockets are silent."""
-        return min(self.step_deadline(now), self._reading.commit_due, self._refused.due(now), self._losses.deadline)
+        due = min(self.step_deadline(now), self._reading.commit_due, self._refused.due(now))
+        return min(due, self._losses.deadline, self._growth.deadline)
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
@@ -231,7 +235,7 @@ class EventHubsSource(End):
                 else:
                     self._checkpoints = dict(answer.checkpoints)
 
-    def _advance(self, events: list[SourceEvent]) -> None:
+    def _advance(self, events: list[SourceEvent], now: float) -> None:
         """Goes on with the opening, and with what links have to do."""
         client = self.client
         if client is None or self.fault is not None:
@@ -251,10 +255,15 @@ class EventHubsSource(End):
         are_attached = self._links and all(each.attached for each in self._links.values())
         if self.step is Step.ATTACHING and are_attached and not self._first:
             self.attached()
+            self._growth.begin(now)
             events.append(SourceOpened(self._identity))
         if self.step is Step.ATTACHED:
             self._serve_dead(client)
             self._losses.look(client, time.monotonic())
+            if new := self._growth.added(client, self.path, self._links.keys(), now):
+                raise ConnectionLostError(
+                    f"event hub '{self.path}': partition {new[0]} was added; it is opened again to read it"
+                )
             for partition in sorted(self._reading.rewind):
                 self._link(client, partition, Begin(self._reading.next_of(partition)))
             self._reading.rewind.clear()
@@ -263,6 +272,7 @@ class EventHubsSource(End):
         present = self._reading.present
         if present is not None and present.ends is None:
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
+        new = added(look.views, checkpoints) if self.settings.chosen is None else []
         openings = {
             number: Opening(Begin(), begins_again=True)
             if number in self._made_again  # whatever the checkpoint says that exists
@@ -271,10 +281,11 @@ class EventHubsSource(End):
                 checkpoints.get(number) or self._first.get(number),
                 self._reading.next_of(number),
                 self.settings.start,
+                is_added=number in new,
             )
             for number, view in look.views.items()
         }
-        for number, each in openings.items():
+        for number, each in sorted(openings.items(), reverse=not checkpoints):  # the order in which they are kept
             if each.begins_again:
                 self._first.pop(number, None)
             elif each.checkpoint is not None:
@@ -400,6 +411,7 @@ class EventHubsSource(End):
             self._look.close()
             self._look = None
         self._losses.close()
+        self._growth.close()
         for link in self._links.values():
             link.close()
         self._links.clear()

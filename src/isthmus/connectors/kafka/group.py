@@ -9,6 +9,7 @@ Invariants:
     I2. A partition without an offset of the group counts from its first record, as routes read it.
     I3. Offsets behind the group that have no record to read do not wait: marks of transactions, what was aborted or compacted, and what is in
         a transaction that is not over.
+    I4. `begin` returns only where the group begins where it was told to, in every partition.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from isthmus.connectors.kafka.cluster import (
     LOOK_SECONDS,
     ClusterClient,
     CoordinatorAwayError,
+    KafkaFailureError,
     error_of,
     look_at,
     settings,
 )
 from isthmus.connectors.kafka.option import ClusterOptions, read_cluster
+from isthmus.errors import IsthmusError
 
 __all__ = ["GroupOffsets", "Waiting", "errors_of", "reader_settings"]
 
@@ -36,6 +39,13 @@ _TIMESTAMP_SECONDS = 2.0
 # How long a coordinator may be chosen, and read its offsets in.
 COORDINATOR_SECONDS = 30.0
 _AGAIN_SECONDS = 0.2
+# What is answered to somebody who is no member of a group that has some.
+_HAS_MEMBERS = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.GROUP_SUBSCRIBED_TO_TOPIC,
+}
 
 _Answer = TypeVar("_Answer")
 
@@ -103,7 +113,11 @@ class GroupOffsets:
 
         def ask() -> list[TopicPartition]:
             with errors_of(self._options, topic):
-                return list(consumer.committed(asked, timeout=LOOK_SECONDS))
+                found = list(consumer.committed(asked, timeout=LOOK_SECONDS))
+                for each in found:
+                    if each.error is not None:
+                        raise KafkaException(each.error)
+                return found
 
         with closing(consumer):
             found = _with_coordinator(ask)
@@ -125,7 +139,12 @@ class GroupOffsets:
         wanted = ConsumerGroupTopicPartitions(group, offsets)
 
         def alter() -> None:
-            asked.result(asked.admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group])
+            answer = asked.admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group]
+            # The answer of a group is no error where those of its partitions are.
+            for each in asked.result(answer).topic_partitions:
+                # By I2 a group whose readers prevent it begins with the first records all the same.
+                if each.error is not None and (from_end or each.error.code() not in _HAS_MEMBERS):
+                    raise _not_begun(each.error, group, topic)
 
         _with_coordinator(alter)
 
@@ -147,6 +166,14 @@ class GroupOffsets:
                     found.append(_waiting(consumer, TopicPartition(topic, number, start), high))
             oldest = [each.oldest_ms for each in found if each.oldest_ms]
             return Waiting(sum(each.records for each in found), min(oldest, default=0))
+
+
+def _not_begun(error: KafkaError, group: str, topic: str) -> IsthmusError:
+    if error.code() in _HAS_MEMBERS:
+        return KafkaFailureError(
+            f"topic '{topic}': group '{group}' has a reader, and its offsets cannot be set; end it, or write another group"
+        )
+    return error_of(error, topic)
 
 
 def _with_coordinator(ask: Callable[[], _Answer]) -> _Answer:

@@ -62,7 +62,7 @@ SOURCE = Spec(
             kind=Kind.CHOICE,
             choices=("earliest", "latest"),
             default="earliest",
-            description="Where to begin in a partition of which the group has committed no offset.",
+            description="Where a group begins that has committed no offset of the topic.",
         ),
         Setting(
             name="member",

@@ -85,7 +85,7 @@ class Generations:
         era = self._load()
         generation = now_ms // self.window_ms
         self._look_ahead(era, generation)
-        asked = [self._prefix(era, generation), self._prefix(era, generation - 1)]
+        asked = [self._prefix(era, each) for each in (generation, generation - 1) if each >= 0]
         if self._latest > generation:
             asked.append(self._prefix(era, generation + 1))
         oldest_ms = now_ms - self.window_ms

@@ -160,6 +160,20 @@ def test_event_hubs_are_made_and_brought_in_line(engine: Engine) -> None:
     assert [rule.key_name for rule in description.authorization_rules] == ["reader"]
 
 
+def test_partitions_that_were_added_keep_no_namespace_from_starting(engine: Engine) -> None:
+    """Where the file says nothing of them, the default was wanted again, which is fewer: the namespace did not start any more."""
+    file = "event_hubs: {telemetry: {}, few: {partition_count: 2}}\n"
+    provision(engine, read_config(file, "file"))
+    for name in ("telemetry", "few"):
+        engine.hubs.update(name, replace(engine.hubs.row(name).description, partition_count=8))
+    with pytest.raises(ConfigError, match="can become more and not fewer") as told:
+        provision(engine, read_config(file, "file"))
+    assert [fault.message.partition(":")[0] for fault in told.value.faults] == ["few"], "what the file says wins"
+    unsaid = file.replace("partition_count: 2", "")
+    assert provision(engine, read_config(unsaid, "file")) == []
+    assert [len(engine.hubs.row(name).numbers) for name in ("telemetry", "few")] == [8, 8]
+
+
 def test_consumer_groups_that_the_file_does_not_name_stay(engine: Engine) -> None:
     provision(engine, read_config("event_hubs: {telemetry: {consumer_groups: [Audit]}}", "file"))
     made = engine.hubs.row("telemetry").description

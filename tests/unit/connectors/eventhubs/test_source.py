@@ -14,6 +14,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Written
 from isthmus.connectors.eventhubs import source as source_module
 from isthmus.connectors.eventhubs.option import read_source
+from isthmus.connectors.eventhubs.partition.address import START_OFFSET
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource
 from isthmus.connectors.kafka.consumer.present import Present
@@ -230,3 +231,74 @@ def test_the_place_where_it_begins_is_kept_at_the_end_where_it_was_not_before(la
     latest.source.poll(0.0)
     latest.source.close()
     assert latest.written == [FIRST, FIRST]
+
+
+def _open_all(hub: Hub, lasts: list[int], checkpoints: dict[int, Checkpoint]) -> dict[int, tuple[int, str]]:
+    """A hub of several partitions is opened; where each link begins."""
+    source = hub.source
+    source.step = Step.ATTACHING
+    source.client = SimpleNamespace(error=None)  # type: ignore[assignment]
+    views = {number: PartitionView(0, last, str(last * 10)) for number, last in enumerate(lasts)}
+    source._look = SimpleNamespace(  # type: ignore[assignment]
+        advance=lambda: None, close=lambda: None, error=None, is_done=True, views=views
+    )
+    source._checkpoints = dict(checkpoints)
+    source.poll(0.0)
+    return {number: tuple(link.begin) for number, link in source._links.items()}  # type: ignore[attr-defined]
+
+
+END = {number: Checkpoint(9, "90") for number in range(4)}
+BEGIN = Checkpoint(-1, START_OFFSET)
+
+
+def test_a_partition_that_was_added_while_nobody_read_is_read_from_its_first_event(latest: Hub) -> None:
+    """What had been sent to it before the next reader came was passed over."""
+    begins = _open_all(latest, [9, 9, 9, 4, 5], {0: END[0], 1: END[1], 2: END[2]})
+    assert [begins[number][0] for number in range(5)] == [10, 10, 10, -1, -1]
+    assert [list(each.items()) for each in latest.written] == [[(3, BEGIN), (4, BEGIN)]], "the last one last"
+
+
+def test_places_where_reading_begins_are_kept_from_the_last_partition_to_the_first(latest: Hub) -> None:
+    """After a kill in between, those that are missing are known not to have been added."""
+    _open_all(latest, [9, 9, 9, 9], {})
+    assert [list(each.items()) for each in latest.written] == [[(number, END[number]) for number in (3, 2, 1, 0)]]
+
+
+def test_a_partition_before_one_with_a_place_was_not_added(latest: Hub) -> None:
+    begins = _open_all(latest, [9, 9, 9, 9], {2: END[2], 3: END[3]})
+    assert [begins[number][0] for number in range(4)] == [10, 10, 10, 10]
+    assert latest.written == [{0: END[0], 1: END[1]}]
+
+
+def test_partitions_that_are_chosen_later_begin_where_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That they have no place does not say that they were added."""
+    hub = Hub(monkeypatch, start="latest", partitions="0-1")
+    assert _open_all(hub, [9, 9], {0: END[0]})[1][0] == 10
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": "0"}])
+def test_a_partition_that_is_added_while_it_is_read_is_read(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """What was sent to it waited for the end of the connection."""
+    looks: list[SimpleNamespace] = []
+
+    def look(*_: Any) -> SimpleNamespace:
+        looks.append(
+            SimpleNamespace(advance=lambda: None, close=lambda: None, error=None, is_done=True, partitions=[0, 1])
+        )
+        return looks[-1]
+
+    monkeypatch.setattr("isthmus.connectors.eventhubs.partition.growth.HubLook", look)
+    hub = Hub(monkeypatch, **options)
+    assert hub.open(last=9) == [SourceOpened("")]
+    assert hub.source.poll(59.0) == []
+    for _ in range(2):
+        told = list(hub.source.poll(60.0))
+    if options:
+        assert (told, looks) == ([], []), "others were chosen"
+        return
+    assert "partition 1 was added" in lost(told)
+    assert not told[0].is_fatal
+    begins = _open_all(hub, [9, 3], {0: END[0]})
+    assert begins[1][0] == -1

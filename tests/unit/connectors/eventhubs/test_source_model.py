@@ -21,6 +21,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Loaded, Written
 from isthmus.connectors.eventhubs import source as source_module
 from isthmus.connectors.eventhubs.option import read_source
+from isthmus.connectors.eventhubs.partition import growth as growth_module
 from isthmus.connectors.eventhubs.partition import loss as loss_module
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
@@ -104,6 +105,7 @@ class Look:
         self._world, self._wanted = client.world, PARTITIONS if wanted is None else sorted(wanted)
         self.error: Exception | None = None
         self.is_done = False
+        self.partitions = list(PARTITIONS)
         self.views = self._seen()
 
     def _seen(self) -> dict[int, PartitionView]:
@@ -173,6 +175,7 @@ class World:
         monkeypatch.setattr(source_module, "PartitionLink", Link)
         monkeypatch.setattr(source_module, "HubLook", Look)
         monkeypatch.setattr(loss_module, "HubLook", Look)
+        monkeypatch.setattr(growth_module, "HubLook", Look)
         monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now))
         self.begin()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.connectors.kafka import group
-from isthmus.connectors.kafka.cluster import TopicView
+from isthmus.connectors.kafka.cluster import KafkaFailureError, TopicView
 from isthmus.connectors.kafka.group import Waiting
-from isthmus.errors import ConnectionLostError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, UnauthorizedError
 
 
 class Consumer:
@@ -45,6 +46,94 @@ def test_a_coordinator_that_is_being_chosen_is_waited_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(Consumer, "refusals", 1 << 30, raising=False)
     with pytest.raises(ConnectionLostError):
         offsets.committed("g", "t")
+
+
+def test_offsets_that_a_cluster_does_not_tell_are_not_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`apply` would begin the group at the end, and pass over all that waits."""
+
+    def committed(consumer: Consumer, places: list[TopicPartition], timeout: float) -> list[Any]:
+        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        return [SimpleNamespace(partition=each.partition, offset=-1001, error=error) for each in places]
+
+    monkeypatch.setattr(group, "Consumer", Consumer)
+    monkeypatch.setattr(Consumer, "committed", committed)
+    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 2))
+    with pytest.raises(UnauthorizedError):
+        group.GroupOffsets({"bootstrap_servers": "a"}).committed("g", "t")
+
+
+class Edges(Consumer):
+    """Of partitions that end at 9."""
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 2, 9
+
+
+class Client:
+    """An administration that answers so; the future of a group tells no error of a partition."""
+
+    answers: ClassVar[list[list[int | None]]] = []
+    asked: ClassVar[list[list[int]]] = []
+
+    def __init__(self, *_: Any) -> None:
+        self.admin = self
+
+    def alter_consumer_group_offsets(self, wanted: list[Any], request_timeout: float) -> dict[str, Any]:
+        places = wanted[0].topic_partitions
+        self.asked.append([each.offset for each in places])
+        for each, code in zip(places, self.answers.pop(0), strict=True):
+            each.error = None if code is None else KafkaError(code)
+        return {"g": SimpleNamespace(topic_partitions=places)}
+
+    def result(self, answer: Any) -> Any:
+        return answer
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
+    monkeypatch.setattr(group, "Consumer", Edges)
+    monkeypatch.setattr(group, "look_at", lambda *_: TopicView("c", 2))
+    monkeypatch.setattr(group, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(group, "ClusterClient", Client)
+    monkeypatch.setattr(group, "ConsumerGroupTopicPartitions", lambda _, places: SimpleNamespace(topic_partitions=[
+        SimpleNamespace(offset=each.offset, partition=each.partition, error=None) for each in places
+    ]))  # fmt: skip
+    monkeypatch.setattr(Client, "asked", [])
+    return Client
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "text"),
+    [
+        (KafkaError.UNKNOWN_MEMBER_ID, KafkaFailureError, "group 'g' has a reader"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, UnauthorizedError, "AUTHORIZATION"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, EntityNotFoundError, "t"),
+    ],
+)
+def test_i4_an_offset_that_the_cluster_does_not_take_is_told(
+    client: type[Client], code: int, error: type[Exception], text: str
+) -> None:
+    """`apply` said that it was done, and the route began with the first record, whatever `start` said."""
+    client.answers = [[None, code]]
+    with pytest.raises(error, match=text):
+        group.GroupOffsets({"bootstrap_servers": "a"}).begin("g", "t", from_end=True)
+
+
+def test_i4_a_group_with_a_reader_begins_with_the_first_records_by_itself(client: type[Client]) -> None:
+    """A partition without an offset is read from there: that it cannot be set is no reason to refuse."""
+    client.answers = [[KafkaError.UNKNOWN_MEMBER_ID] * 2, [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2]
+    offsets = group.GroupOffsets({"bootstrap_servers": "a"})
+    offsets.begin("g", "t", from_end=False)
+    assert client.asked == [[2, 2]]
+    with pytest.raises(UnauthorizedError):
+        offsets.begin("g", "t", from_end=False)
+
+
+def test_i4_offsets_wait_for_a_coordinator(client: type[Client]) -> None:
+    away = KafkaError.NOT_COORDINATOR
+    client.answers = [[away, away], [None, None]]
+    group.GroupOffsets({"bootstrap_servers": "a"}).begin("g", "t", from_end=True)
+    assert client.asked == [[9, 9], [9, 9]]
 
 
 class Found:

@@ -492,28 +492,54 @@ def test_i7_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
     assert "records 2 to 4 were removed" in told[0].text
 
 
-def test_i8_latest_begins_at_the_end_once_and_only_where_the_group_has_no_offset() -> None:
-    """A partition without a commit was read from its end again by the next reader; one that was added, too."""
-    rig = Rig(start="latest")
+def _begins(rig: Rig, offsets: dict[int, int]) -> list[tuple[int, int]]:
+    """What is assigned is noted in the list; the group's offsets are `offsets`, and partitions end at 70."""
     rig.source.grant(10)
     rig.thread._delivered.account.revoke([0, 1])
-    assigned: list[tuple[int, int]] = []
-    offsets = {0: 5, 1: -1001, 2: -1001}
     rig.thread._partitions = 2
+    assigned: list[tuple[int, int]] = []
     rig.consumer.committed = lambda places, timeout: [  # type: ignore[attr-defined]
-        TopicPartition("t", each.partition, offsets[each.partition]) for each in places
+        TopicPartition("t", each.partition, offsets.get(each.partition, -1001)) for each in places
     ]
     rig.consumer.get_watermark_offsets = lambda place, timeout: (0, 70)  # type: ignore[attr-defined]
     rig.consumer.incremental_assign = lambda places: assigned.extend(  # type: ignore[attr-defined]
         (each.partition, each.offset) for each in places
     )
+    return assigned
+
+
+def test_i8_latest_begins_at_the_end_once_and_only_where_the_group_has_no_offset() -> None:
+    """A partition that was added was read from its end by the next reader; what had come before it was passed over."""
+    rig = Rig(start="latest")
+    assigned = _begins(rig, {0: 5})
     rig.thread._assigned(rig.consumer, [TopicPartition("t", number) for number in range(3)])
-    assert assigned == [(0, -1001), (1, 70), (2, -1001)]
-    assert rig.thread._commits.begin(time.monotonic()) == {1: 70}, "nothing was read"
+    assert assigned == [(0, -1001), (1, -1001), (2, -1001)], "where the group is, and at the first record"
+    assert rig.consumer.commits == []
     rig.read(5, partition=0)
-    rig.read(70, partition=1)
+    rig.read(0, partition=1)
     rig.read(0, partition=2)
     assert len(rig.positions()) == 3
+    rig.source.close()
+    rig.pool.close()
+
+
+def test_i8_latest_reads_nothing_before_the_begin_is_committed() -> None:
+    """A reader that was killed before had the next one begin behind what came meanwhile."""
+    rig = Rig(start="latest")
+    assigned = _begins(rig, {})
+    rig.consumer.failures.append(KafkaError(KafkaError._WAIT_COORD))
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", number) for number in range(2)])
+    assert assigned == []
+    assert rig.thread._is_spent, "another consumer is assigned them"
+    assert rig.thread._lost_text is not None
+    rig.read(70)
+    assert rig.positions() == []
+    rig.thread._is_spent = False
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", number) for number in range(2)])
+    assert rig.consumer.commits == [{0: 70, 1: 70}, {0: 70, 1: 70}]
+    assert assigned == [(0, 70), (1, 70)]
+    rig.read(70)
+    assert rig.positions() == [70]
     rig.source.close()
     rig.pool.close()
 
@@ -532,6 +558,33 @@ def test_i8_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> N
     assert rig.positions() == []
     assert rig.thread._lost_text is not None
     assert rig.thread._is_spent, "another consumer is assigned them"
+    rig.source.close()
+    rig.pool.close()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_i6_where_a_topic_begins_again_is_committed_before_it_is_read_again(start: str) -> None:
+    """Where it could not be committed at once, the next consumer began at the former offset, or with `latest` at the end."""
+    rig = Rig(start=start)
+    rig.source.grant(10)
+    assigned = _begins(rig, {0: 5, 1: 5})
+    rig.thread._delivered.account.assign([0, 1])
+    rig.read(7)
+    failed = KafkaError(KafkaError._WAIT_COORD)
+    rig.consumer.failures += [failed, failed]
+    rig.read(0)
+    assert rig.thread._is_spent
+    rig.thread._delivered.account.revoke([0, 1])
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", 1)])  # somebody else may have the other one
+    rig.thread._is_spent = False
+    rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
+    assert rig.thread._is_spent, "it is not read before"
+    assert assigned == ([(1, -1001)] if start == "latest" else [])
+    for _ in range(2):
+        rig.thread._is_spent = False
+        rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
+        assert not rig.thread._is_spent
+    assert rig.consumer.commits == [{0: 0}, {0: 0}, {0: 0}], "once it is committed it is not any more"
     rig.source.close()
     rig.pool.close()
 

@@ -72,6 +72,26 @@ def test_a_clock_that_was_ahead_for_a_while_forgets_nothing_i1(namespace: Any, b
     assert namespace.queue("q").active_count == 3
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_machine_whose_clock_begins_in_1970_takes_messages(
+    namespace: Any, began: int, message: Make, changed: bool
+) -> None:
+    """There is no generation before the first; a machine without a battery starts there, until it has asked for the time."""
+    if changed:  # another era
+        window_ms = WINDOW_MS + 1_000
+        description = QueueDescription(
+            requires_duplicate_detection=True, duplicate_detection_history_time_window_ms=window_ms
+        )
+        namespace.engine.update_queue("q", description)
+    namespace.clock.set_wall(5_000)
+    namespace.send("q", message("m"))
+    namespace.send("q", message("m"))
+    assert namespace.queue("q").active_count == 1
+    namespace.clock.set_wall(began)
+    namespace.send("q", message("m"))
+    assert namespace.queue("q").active_count == 2
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("window_ms", [WINDOW_MS // 2, WINDOW_MS + 7_000, 30 * WINDOW_MS])

@@ -8,17 +8,19 @@ Invariants:
     I2. Events that the retention removed before they were done with are told, with their range.
     I3. A partition that was made again is read from its beginning: its sequence numbers name other events.
     I4. Where reading begins is kept before the first event is read: a later reader begins there, whatever `start` says.
+    I5. A partition that was added since a reader of all of them began is read from its first event, also where it was added while nobody read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 
-__all__ = ["Opening", "opening"]
+__all__ = ["Opening", "added", "opening"]
 
 
 class Opening(NamedTuple):
@@ -37,7 +39,20 @@ class Opening(NamedTuple):
     begins_again: bool = False
 
 
-def opening(view: PartitionView, checkpoint: Checkpoint | None, delivered_next: int, start: str) -> Opening:
+def added(partitions: Iterable[int], kept: Collection[int]) -> list[int]:
+    """The partitions that were added since (I5): a new one has the highest number. Of the first ones, the highest is kept first, and of new
+    ones the lowest: a kill in between leaves no doubt which of them a partition is that has no checkpoint.
+
+    Args:
+        partitions: all that there are.
+        kept: those of which the group has a checkpoint.
+    """
+    return [number for number in partitions if kept and number > max(kept)]
+
+
+def opening(
+    view: PartitionView, checkpoint: Checkpoint | None, delivered_next: int, start: str, *, is_added: bool = False
+) -> Opening:
     """How to open a partition.
 
     Args:
@@ -45,6 +60,7 @@ def opening(view: PartitionView, checkpoint: Checkpoint | None, delivered_next: 
         checkpoint: the one that is stored; None: there is none.
         delivered_next: behind what this reader has delivered, or the first that was given back; -1: it has delivered nothing.
         start: `earliest` or `latest`, where nothing says more.
+        is_added: whether it was added since the group began.
     """
     if delivered_next >= 0:
         return _from(view, Begin(delivered_next))
@@ -54,7 +70,7 @@ def opening(view: PartitionView, checkpoint: Checkpoint | None, delivered_next: 
         return _from(view, Begin(checkpoint.sequence + 1, checkpoint.offset))
     if start == "latest":
         # Until the first event is done with, a later reader would begin behind what comes meanwhile (I4).
-        if view.last < 0:
+        if view.last < 0 or is_added:
             return Opening(Begin(), checkpoint=Checkpoint(-1, START_OFFSET))
         kept = Checkpoint(view.last, view.last_offset)
         return Opening(Begin(view.last + 1, view.last_offset), checkpoint=kept)

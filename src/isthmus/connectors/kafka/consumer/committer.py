@@ -5,6 +5,7 @@ Specification: librdkafka documentation ("At-least-once processing").
 
 Invariants:
     I1. The last commit is repeated until the cluster has confirmed it, or the time is over.
+    I2. Where a partition begins again is committed before the next consumer reads it: what the group has is an offset of other records.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Committer:
         self._topic = topic
         self._commits = commits
         self._lock = lock
+        self._begins: dict[int, int] = {}  # of partitions that begin again, until the cluster has taken them
 
     def commit(self, consumer: Any, without: Collection[int] = ()) -> None:
         """Commits what is due, without waiting for the answer.
@@ -70,6 +72,27 @@ class Committer:
         refused = next((each.error for each in answers if each.error is not None), None)
         if refused is not None:
             raise KafkaException(refused)
+
+    def begins_again(self, consumer: Any, starts: Mapping[int, int], others: Mapping[int, int]) -> None:
+        """Partitions begin again at these offsets; what the cluster does not take is committed once more before they are read (I2)."""
+        self._begins |= starts
+        with contextlib.suppress(KafkaException):
+            self.commit_now(consumer, {**others, **starts})
+            self._take_off(starts)
+
+    def assigned(self, consumer: Any, partitions: Collection[int]) -> None:
+        """Partitions are going to be read.
+
+        Raises:
+            KafkaException: where one of them begins cannot be committed.
+        """
+        starts = {number: offset for number, offset in self._begins.items() if number in partitions}
+        if starts:
+            self.commit_now(consumer, starts)
+            self._take_off(starts)
+
+    def _take_off(self, starts: Mapping[int, int]) -> None:
+        self._begins = {number: offset for number, offset in self._begins.items() if number not in starts}
 
     def commit_settled(self, consumer: Any, partitions: Collection[int], without: Callable[[int], bool]) -> None:
         """Commits what is settled of partitions that are left; what is not committed comes again to their next reader.

@@ -2,7 +2,8 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return.
 What it is not: the port (`source`), what was read and is not settled (`delivered`), when what is committed (`commit`, `committer`).
-Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
+Specification: librdkafka documentation ("Consumer groups", "At-least-once processing"). A little over 400 lines: the callbacks of the consumer
+change what its thread and the loop's share.
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
 committed, at most every `COMMIT_SECONDS`, before partitions are handed over, and at the end.
@@ -15,7 +16,7 @@ Invariants:
     I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
     I6. A topic that was made again, or truncated, is read from its begin by the next consumer, after what was under way was given back.
     I7. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
-    I8. With `start=latest` the offset of the begin is committed at once: a record that comes then is not passed over by the next reader.
+    I8. With `start=latest` the begin is committed before anything is read: what comes then is not passed over by the next reader.
     I9. Records of a call that failed are read again, by the next consumer.
 """
 
@@ -38,7 +39,7 @@ from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
 from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read, is_final
-from isthmus.connectors.kafka.consumer.latest import ends_of_all, ends_of_new
+from isthmus.connectors.kafka.consumer.latest import begin_group, ends_of_all
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
 from isthmus.connectors.kafka.consumer.removed import RemovedRecords
@@ -315,10 +316,9 @@ class ConsumerThread(threading.Thread):
         with self._is_due:
             self._delivered.forget(starts)
             self._commits.forget(starts)
-            commits = {**self._commits.unconfirmed(), **starts}
+            others = self._commits.unconfirmed()
         self._removed.begins_again(starts)
-        with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
-            self._committer.commit_now(self._consumer, commits)
+        self._committer.begins_again(self._consumer, starts, others)
         self._is_spent = True
         self._lose(began_again(self._options.topic, starts))
 
@@ -336,21 +336,23 @@ class ConsumerThread(threading.Thread):
     def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = [each.partition for each in partitions]
         ends: dict[int, int] = {}
-        if self._options.start == "latest" and numbers:
-            try:
-                ends = ends_of_new(consumer, self._options.topic, numbers, self._partitions)
-            except KafkaException as error:  # nothing is given of partitions that are not in the account
-                self._is_spent = True
-                self._lose(error_of(error.args[0], self._options.topic))
-                return
+        is_latest = self._options.start == "latest" and bool(numbers)
+        try:
+            self._committer.assigned(consumer, numbers)
+            if is_latest:
+                topic, commit = self._options.topic, self._committer.commit_now
+                ends = begin_group(consumer, topic, numbers, self._partitions, commit, lambda: self._stops)
+        except KafkaException as error:  # nothing is given of partitions that are not in the account
+            self._is_spent = True
+            self._lose(error_of(error.args[0], self._options.topic))
+            return
+        if is_latest:
             for each in partitions:
                 each.offset = ends.get(each.partition, each.offset)
             consumer.incremental_assign(partitions)
         self._removed.assigned(numbers)
         with self._is_due:
             self._delivered.account.assign(numbers, ends)
-            if ends:
-                self._commits.came_free()
 
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         numbers = [each.partition for each in partitions]

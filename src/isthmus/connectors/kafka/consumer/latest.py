@@ -1,47 +1,81 @@
-"""Where partitions end, and where a group that begins with the latest records begins, in those of which it has no offset.
+"""Where partitions end, and how a group begins with the latest records.
 
-What it is: the question where the group is, and the ends of the partitions where it is nowhere. What it is not: the setting
+What it is: the question where the group is, and the first offsets of a group that is nowhere. What it is not: the setting
 `auto.offset.reset`, which says `earliest` whatever `start` is: librdkafka uses it also where the offset of the group, or the one that is
 read next, does not exist any more, and would pass over all that is left.
 Specification: librdkafka documentation, `auto.offset.reset`.
 
+One reader of a group, the one that partition 0 is assigned to, commits the ends of all partitions, in one request. The others wait for
+that: with commits of their own, one of two readers that begin at once would find the offsets of the other, and count its own partitions as
+added since.
+
 Invariants:
-    I1. Only a partition of which the group has no offset is read from its end; nothing is read where that is not known.
-    I2. A partition that was added since is read from its first record.
+    I1. Only a group that has no offset of the topic begins at the ends; nothing is read where that is not known.
+    I2. A partition that was added since is read from its first record, also where it was added while nobody read.
+    I3. Nothing is read before the ends are committed: a reader after a kill would begin behind what came meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.connectors.kafka.cluster import LOOK_SECONDS
 
-__all__ = ["ends_of_all", "ends_of_new"]
+__all__ = ["begin_group", "ends_of_all"]
+
+_AGAIN_SECONDS = 0.2
 
 
-def ends_of_new(consumer: Any, topic: str, partitions: Sequence[int], known: int) -> dict[int, int]:
-    """By partition, the offset to begin at where the group has none; blocks for `LOOK_SECONDS` for each question.
+def begin_group(
+    consumer: Any,
+    topic: str,
+    partitions: Sequence[int],
+    known: int,
+    commit: Callable[[Any, Mapping[int, int]], None],
+    stops: Callable[[], bool] = lambda: False,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[int, int]:
+    """By partition, the offset to begin at; empty where the group has begun before. Blocks for `LOOK_SECONDS` for each question.
 
     Args:
         consumer: of the group.
         topic: its name.
         partitions: those that are assigned.
         known: how many there were when the topic was opened first.
+        commit: commits offsets of a consumer, and waits for the answer.
+        stops: whether the reader is to end.
+        clock: in seconds.
+        sleep: between two questions.
 
     Raises:
-        KafkaException: no answer, or a refusal.
+        KafkaException: no answer, or a refusal, or another reader has not begun the group in time.
     """
-    found: dict[int, int] = {}
-    for each in consumer.committed([TopicPartition(topic, number) for number in partitions], timeout=LOOK_SECONDS):
+    asked = sorted({*range(known), *partitions})
+    deadline = clock() + LOOK_SECONDS
+    while not _has_begun(consumer, topic, asked):
+        if 0 in partitions:
+            ends = ends_of_all(consumer, topic, known)
+            commit(consumer, ends)
+            return {number: ends[number] for number in partitions if number in ends}
+        if stops() or clock() >= deadline:
+            text = "the group's reader of partition 0 has not committed where the group begins; has it another 'start'?"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text))
+        sleep(_AGAIN_SECONDS)
+    return {}
+
+
+def _has_begun(consumer: Any, topic: str, partitions: Sequence[int]) -> bool:
+    found = consumer.committed([TopicPartition(topic, number) for number in partitions], timeout=LOOK_SECONDS)
+    for each in found:
         if each.error is not None:
             raise KafkaException(each.error)
-        if each.offset < 0 and each.partition < known:
-            place = TopicPartition(topic, each.partition)
-            found[each.partition] = int(consumer.get_watermark_offsets(place, timeout=LOOK_SECONDS)[1])
-    return found
+    return any(each.offset >= 0 for each in found)
 
 
 def ends_of_all(consumer: Any, topic: str, partitions: int) -> dict[int, int]:

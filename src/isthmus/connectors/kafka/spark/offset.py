@@ -6,25 +6,50 @@ What it is: the pure arithmetic on offsets by partition, which Spark keeps as JS
 Invariants:
     I1. A batch has no more records than `most`, and each partition with something to read gets some where there is room.
     I2. An offset never goes back, unless its partition ends before it, and a partition that is added later is read from its first record.
+    I3. The end of the first batch names where the query began: Spark keeps no begin, and asks for it again when it plans that batch, and
+        when it repeats it in another run; by then a partition has another end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["Offsets", "from_spark", "next_offsets", "passed", "to_spark"]
+__all__ = ["Offsets", "begin_of", "first_offset", "from_spark", "next_offsets", "offset_after", "passed", "to_spark"]
 
 Offsets = Mapping[int, int]
 
+_BEGIN = "begin"
 
-def from_spark(offset: Mapping[str, int]) -> dict[int, int]:
+
+def from_spark(offset: Mapping[str, Any]) -> dict[int, int]:
     """Offsets of a checkpoint."""
-    return {int(number): int(place) for number, place in offset.items()}
+    return {int(number): int(place) for number, place in offset.items() if number != _BEGIN}
 
 
 def to_spark(offsets: Offsets) -> dict[str, int]:
     """Offsets as a checkpoint keeps them."""
     return {str(number): offsets[number] for number in sorted(offsets)}
+
+
+def first_offset(offsets: Offsets) -> dict[str, Any]:
+    """Where a query begins, as a checkpoint keeps it."""
+    return {**to_spark(offsets), _BEGIN: to_spark(offsets)}
+
+
+def offset_after(start: Mapping[str, Any], offsets: Offsets) -> dict[str, Any]:
+    """The end of the batch that begins at `start`, as a checkpoint keeps it; `start` itself where the batch is empty."""
+    read = from_spark(start)
+    if offsets == read:
+        return dict(start)
+    begin = begin_of(start, {})
+    return {**to_spark(offsets), **({_BEGIN: to_spark(begin)} if begin == read else {})}
+
+
+def begin_of(end: Mapping[str, Any], start: Offsets) -> Offsets:
+    """Where a batch begins that ends at `end`: `start`, but for the first one (I3)."""
+    begin = end.get(_BEGIN)
+    return from_spark(begin) if isinstance(begin, Mapping) else start
 
 
 def passed(start: Offsets, ends: Offsets) -> dict[int, int]:

@@ -9,6 +9,7 @@ Invariants:
     I2. Nothing is committed to a group before Spark has committed the batch, and the query does not go by what is committed there.
     I3. A topic that ends before what was read, as one that was made again, fails the query, or is read from its first record.
     I4. A schema that is not the data source's own is refused when the query is planned.
+    I5. The first batch begins where the query began, also where Spark asks for that again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from isthmus.connectors.kafka.spark.offset import from_spark, next_offsets, passed, to_spark
+from isthmus.connectors.kafka.spark.offset import (
+    begin_of,
+    first_offset,
+    from_spark,
+    next_offsets,
+    offset_after,
+    passed,
+    to_spark,
+)
 from isthmus.connectors.kafka.spark.option import ReadOptions, read_options
 from isthmus.connectors.kafka.spark.row import DDL, SCHEMA, rows_of
 from isthmus.connectors.kafka.spark.sink import KafkaSinkMixin
@@ -140,9 +149,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> dict[int, int]:
         return {number: high for number, (_, high) in self._topic.edges().items()}
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        at = 1 if self.options.start == "latest" else 0
-        return to_spark({number: edges[at] for number, edges in self._topic.edges().items()})
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        if self.options.start == "latest":
+            return first_offset(self._ends() if self._last is None else self._last)
+        return first_offset({number: low for number, (low, _) in self._topic.edges().items()})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._last = self._ends()
@@ -150,7 +160,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self.options.max_records)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
         read = from_spark(start)
         ends = self._ends() if self._last is None else self._last
@@ -163,13 +173,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             gone = passed(read, ends)
         if gone and self.options.missing != "skip":
             raise _begun_again(self.options.topic, read, gone)
-        return to_spark(next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most))
+        return offset_after(start, next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most))
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         return to_spark(self._ends())
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        read, stops = from_spark(start), from_spark(end)
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        read, stops = begin_of(end, from_spark(start)), from_spark(end)
         first = {**read, **dict.fromkeys(passed(read, stops), 0)}  # a partition that begins again
         return [
             TopicRange(number, first.get(number, 0), stop)
@@ -177,7 +187,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if stop > first.get(number, 0)
         ]
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         if self.options.group:
             self._topic.commit(from_spark(end))
 

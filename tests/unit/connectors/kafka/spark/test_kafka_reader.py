@@ -61,7 +61,7 @@ def reader(**options: str) -> Any:
 @pytest.mark.parametrize(("start", "expected"), [("earliest", {"0": 3, "1": 0}), ("latest", {"0": 9, "1": 5})])
 def test_where_a_query_without_checkpoint_begins(start: str, expected: dict[str, int]) -> None:
     Topic.edges_now = {0: (3, 9), 1: (0, 5)}
-    assert reader(start=start).initialOffset() == expected
+    assert reader(start=start).initialOffset() == {**expected, "begin": expected}
 
 
 def test_a_batch_is_named_by_its_offsets() -> None:
@@ -74,6 +74,54 @@ def test_a_batch_is_named_by_its_offsets() -> None:
     assert (part.number, part.first, part.stop) == (0, 4, 7)
     assert pickle.loads(pickle.dumps(stream)).options == stream.options
     assert stream.latestOffset({"0": 9, "1": 5}, ReadMaxRows(3)) == {"0": 9, "1": 5}
+
+
+def _planned(first: Any, again: Any) -> list[tuple[int, int, int]]:
+    """The ranges of the first batch: Spark asks where a query begins a second time, after the end of the batch or in another run."""
+    Topic.edges_now = {0: (3, 9), 1: (0, 5)}
+    start = first.initialOffset()
+    Topic.edges_now = {0: (3, 11), 1: (0, 5)}
+    end = first.latestOffset(start, ReadMaxRows(100))
+    Topic.edges_now = {0: (6, 40), 1: (2, 50)}
+    return [(each.number, each.first, each.stop) for each in again.partitions(again.initialOffset(), end)]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+@pytest.mark.parametrize("missing", ["fail", "skip"])
+def test_i5_the_first_batch_begins_where_the_query_did(missing: str, is_same: bool) -> None:
+    """With `latest` its ends were before the begin, and the whole topic was read."""
+    stream = reader(start="latest", missing=missing)
+    assert _planned(stream, stream if is_same else reader(start="latest", missing=missing)) == [(0, 9, 11)]
+    assert _planned(reader(missing=missing), reader(missing=missing)) == [(0, 3, 11), (1, 0, 5)]
+
+
+def test_i5_later_batches_begin_where_the_one_before_ended() -> None:
+    Topic.edges_now = {0: (0, 9)}
+    stream = reader(start="latest")
+    first = stream.initialOffset()
+    assert stream.latestOffset(first, ReadMaxRows(5)) == first, "nothing has come"
+    Topic.edges_now = {0: (0, 11)}
+    second = stream.latestOffset(first, ReadMaxRows(5))
+    assert stream.latestOffset(second, ReadMaxRows(5)) == second, "no batch without records"
+    Topic.edges_now = {0: (0, 13)}
+    third = stream.latestOffset(second, ReadMaxRows(5))
+    assert third == {"0": 13}
+    assert [(each.first, each.stop) for each in stream.partitions(second, third)] == [(11, 13)]
+    with_group = reader(group="g")
+    with_group.commit(second)
+    assert with_group._topic.committed == [{0: 11}]
+
+
+def test_i5_a_query_of_what_is_available_that_begins_with_the_latest_has_nothing() -> None:
+    """What came after it was asked up to where to read was called a topic that was made again."""
+    Topic.edges_now = {0: (0, 9)}
+    stream = reader(start="latest")
+    stream.prepareForTriggerAvailableNow()
+    Topic.edges_now = {0: (0, 12)}
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    assert stream.partitions(start, end) == []
+    assert end["0"] == 9
 
 
 def test_what_comes_after_the_start_of_a_query_of_what_is_available_is_left() -> None:

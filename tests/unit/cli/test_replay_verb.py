@@ -1,0 +1,44 @@
+"""What the verb replay tells of work that is cut off."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from isthmus.cli.app import main
+from isthmus.replication import reach
+
+TEXT = """
+isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR_CONNECTION}
+tasks:
+  kept: {pattern: archive, source: ewr, topic: flights, table: lake}
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--name", "again")])
+def test_a_replay_that_is_killed_has_told_its_name(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it another run gives the messages other ids, and what was sent is in the target twice."""
+    given: list[str] = []
+
+    def replay(client: object, entity: str, table: Path, wanted: SimpleNamespace, **_: object) -> None:
+        given.append(wanted.name)
+        told.append(capsys.readouterr())
+        raise KeyboardInterrupt
+
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
+    monkeypatch.setattr("isthmus.operations.replay.outside", lambda *_: 0)
+    monkeypatch.setattr("isthmus.operations.replay.replay", replay)
+    (tmp_path / "isthmus.yaml").write_text(TEXT)
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        main(["replay", str(tmp_path / "isthmus.yaml"), "kept", "ewr/orders", "--yes", *options])
+    out, err = told[0]
+    assert out == ""
+    assert (re.findall(r"--name (\w+)", err) == given) is ("--name" not in options)
