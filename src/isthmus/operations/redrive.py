@@ -1,40 +1,36 @@
 """Messages that were set aside, sent on.
 
-What it is: a look that counts what is in a queue of `isthmus.topology.redrive` by reason, and the sending of what is chosen: through
-the route's steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is
-not: a route; what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.diverted`.
+What it is: the sending of what `isthmus.operations.set_aside` has chosen in a queue of `isthmus.topology.redrive`: through the route's
+steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is not: a route;
+what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.diverted`.
 
 Invariants:
     I1. A message leaves its queue only after its copy is acknowledged, or a step of its route has dropped it. Killed in between, it is sent
         again by the next call, with the same duplicate key.
-    I2. What a message was set aside for decides whether it is sent (`is_retried`), unless the operator names reasons: one that killed
-        workers, and one that would return to where it has been, is not sent unasked.
-    I3. A message whose time to live is over is not sent unasked; from the parking queue each is sent with a new one.
-    I4. A message that goes to several targets leaves its queue when all have acknowledged their copies, but for those where it has been.
-    I5. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
+    I2. From the parking queue each message is sent with a time to live of its own.
+    I3. A message that goes to several targets leaves its queue when all have acknowledged their copies, but for those where it has been.
+    I4. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
         queue, where each message begins again, it does not.
 """
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from isthmus.amqp import section
-from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import CopyTarget, Kept, Sent, Verdict
-from isthmus.operations.diverted import place_of, restored
-from isthmus.operations.look import Progress, messages
-from isthmus.operations.message import entered_as, sequence_of
+from isthmus.operations.diverted import restored
+from isthmus.operations.look import Progress
+from isthmus.operations.message import entered_as
+from isthmus.operations.set_aside import Choice, SetAside, whose
 from isthmus.operations.sweep import Taken, sweep
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
@@ -45,68 +41,9 @@ from isthmus.topology.model import Federation
 from isthmus.topology.redrive import Redrive
 from isthmus.transport import Client
 
-__all__ = ["Choice", "Redriven", "SetAside", "is_retried", "look", "redrive"]
+__all__ = ["Redriven", "redrive"]
 
 _AT_ONCE = 100
-_NO_TTL = 0xFFFFFFFF
-_EXPIRED = "TTLExpiredException"
-_RETRIED = frozenset(
-    {
-        "RefusedByTarget",
-        "MessageTooLarge",
-        "MaxDeliveryCountExceeded",
-        "StepFailed",
-        "ValidationFailed",
-        "DecryptionFailed",
-        "QuotaExceeded",
-        "MessagingEntityDisabled",
-    }
-)
-
-
-def is_retried(reason: str) -> bool:
-    """Whether a dead letter with this reason is sent unasked: a cause that an operator can remove."""
-    return reason in _RETRIED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Which messages an operator means.
-
-    Attributes:
-        reasons: values of DeadLetterReason, in any case; empty: those that `is_retried` says, and all that is parked or diverted.
-        count: so many at most; 0: all.
-        expired: also those whose time to live is over; their copies have none.
-    """
-
-    reasons: frozenset[str] = frozenset()
-    count: int = 0
-    expired: bool = False
-
-    def takes(self, reason: str, *, takes_all: bool) -> bool:
-        """Whether messages with this reason are meant; `takes_all`: of a queue from which all are, where no reason is named."""
-        if self.reasons:
-            return reason.lower() in {each.lower() for each in self.reasons}
-        return takes_all or is_retried(reason) or (self.expired and reason == _EXPIRED)
-
-
-@dataclass(slots=True)
-class SetAside:
-    """What is in a queue.
-
-    Attributes:
-        reasons: how many messages there are by DeadLetterReason; "" for those without.
-        chosen: sequence numbers of those that are meant.
-        expired: how many were not chosen only because their time to live is over.
-        foreign: of a queue of diverted messages, how many no route of the file has diverted there, or have lost their provenance.
-        origins: of chosen diverted messages, the identities of the namespaces that their routes had them from.
-    """
-
-    reasons: Counter[str] = field(default_factory=Counter)
-    chosen: RunSet = field(default_factory=RunSet)
-    expired: int = 0
-    foreign: int = 0
-    origins: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -128,46 +65,6 @@ class Redriven:
     left: int = 0
     first_refusal: str = ""
     gone: str = ""
-
-
-def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
-    """Count what is in a queue, by peeking.
-
-    Args:
-        client: connected, authorised for the queue.
-        each: the queue.
-        choice: what is meant.
-        progress: told how many messages were looked at since the last time.
-
-    Raises:
-        IsthmusError: the peer refused or is gone.
-    """
-    found = SetAside()
-    now_ms = time.time_ns() // 1_000_000
-    count = 0
-    takes_all = each.is_parking or each.is_diverted
-    for payload in messages(client, each.source.entity):
-        progress(1)
-        origin = None
-        if each.is_diverted:
-            whose = _whose(payload, each)
-            if not whose.is_known:
-                found.foreign += 1
-            if not whose.is_own:
-                continue
-            origin = whose.namespace
-        reason = _reason_of(payload, names.WHY_REASON if each.is_diverted else names.DEAD_LETTER_REASON)
-        found.reasons[reason] += 1
-        if (choice.count and count >= choice.count) or not choice.takes(reason, takes_all=takes_all):
-            continue
-        if not (choice.expired or each.is_parking) and _is_over(payload, now_ms):
-            found.expired += 1
-            continue
-        sequence = sequence_of(payload)
-        found.chosen.add(sequence, sequence)
-        found.origins |= set() if origin is None else {origin}
-        count += 1
-    return found
 
 
 def redrive(
@@ -372,10 +269,10 @@ def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callab
     def cleaned(payload: bytes) -> _Cleaned:
         origin, route = None, ""
         if each.is_diverted:
-            whose = _whose(payload, each)
-            if not whose.is_own:
+            owner = whose(payload, each)
+            if not owner.is_own:
                 raise InvalidArgumentError("its provenance has changed since it was looked at")
-            origin, route = whose.namespace, whose.route if is_apart else ""
+            origin, route = owner.namespace, owner.route if is_apart else ""
             payload = restored(payload)
         number = entered_as(payload)
         if number > 0:
@@ -383,29 +280,6 @@ def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callab
         return _Cleaned(_without_ttl(payload) if choice.expired else payload, origin, route)
 
     return cleaned
-
-
-class _Whose(NamedTuple):
-    """Of a diverted message, whether a route of the file has diverted it, whether one of this queue's, that, and the namespace it is from."""
-
-    is_known: bool
-    is_own: bool
-    route: str = ""
-    namespace: str = ""
-
-
-def _whose(payload: bytes, each: Redrive) -> _Whose:
-    try:
-        place = place_of(payload)
-    except CodecError:
-        place = None
-    if place is None or place.route not in each.known:
-        return _Whose(is_known=False, is_own=False)
-    entered = each.route.source.alias, each.route.entered.lower()
-    is_own = place.route in {route.name for route in each.routes}
-    # A route of this name read another entity once: no route of today makes the copy of such a message.
-    fits = (place.hop.alias, place.hop.entity.lower()) == entered
-    return _Whose(fits or not is_own, is_own and fits, place.route, place.hop.namespace)
 
 
 def _without_provenance(payload: bytes) -> bytes:
@@ -423,20 +297,3 @@ def _without_ttl(payload: bytes) -> bytes:
         return payload
     header = section.decode_header(payload, (start, end))
     return payload if header.ttl_ms is None else section.encode_header(header._replace(ttl_ms=None)) + payload[end:]
-
-
-def _reason_of(payload: bytes, name: str) -> str:
-    try:
-        found = section.map_value(payload, section.locate(payload).application_properties, name)
-    except CodecError:  # a message whose properties cannot be read is dead-lettered without a reason
-        return ""
-    return "" if found is None else str(found)
-
-
-def _is_over(payload: bytes, now_ms: int) -> bool:
-    sections = section.locate(payload)
-    ttl_ms = section.decode_header(payload, sections.header).ttl_ms or 0
-    if not 0 < ttl_ms < _NO_TTL:
-        return False
-    enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
-    return isinstance(enqueued_ms, int) and enqueued_ms + ttl_ms <= now_ms

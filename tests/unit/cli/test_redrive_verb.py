@@ -12,7 +12,8 @@ import pytest
 from isthmus.cli.app import main
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConfigError, ConnectionLostError, Fault
-from isthmus.operations.redrive import Redriven, SetAside
+from isthmus.operations.redrive import Redriven
+from isthmus.operations.set_aside import SetAside
 from isthmus.replication import reach
 
 TEXT = """
@@ -41,7 +42,7 @@ def run(
         return answer
 
     monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
-    monkeypatch.setattr("isthmus.operations.redrive.look", found)
+    monkeypatch.setattr("isthmus.operations.set_aside.look", found)
     monkeypatch.setattr("isthmus.operations.redrive.redrive", redrive)
     (tmp_path / "isthmus.yaml").write_text(TEXT)
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Which messages that were set aside are sent unasked, and what is counted."""
+"""What becomes of messages that were set aside and are sent on, and what is counted."""
 
 from __future__ import annotations
 
@@ -14,46 +14,11 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConnectionLostError
 from isthmus.message import name as names
-from isthmus.operations import redrive
+from isthmus.operations import redrive, set_aside
 from isthmus.operations.copy_target import Kept, Sent
-from isthmus.operations.redrive import Choice, _Cleaned, _Leg
+from isthmus.operations.redrive import _Cleaned, _Leg
+from isthmus.operations.set_aside import Choice, SetAside, look
 from isthmus.operations.sweep import Taken
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "RefusedByTarget",
-        "MessageTooLarge",
-        "MaxDeliveryCountExceeded",
-        "StepFailed",
-        "QuotaExceeded",
-        "MessagingEntityDisabled",
-    ],
-)
-def test_i2_what_may_pass_when_tried_again_is_sent_unasked(reason: str) -> None:
-    assert Choice().takes(reason, takes_all=False)
-
-
-@pytest.mark.parametrize(
-    "reason",
-    ["KilledItsWorker", "Visited", "HopBudgetUsedUp", "DeadlinePassed", "TTLExpiredException", "CardDeclined", ""],
-)
-def test_i2_everything_else_only_where_it_is_named(reason: str) -> None:
-    assert not Choice().takes(reason, takes_all=False)
-    assert Choice().takes(reason, takes_all=True)
-    assert Choice(reasons=frozenset({reason.upper()})).takes(reason, takes_all=False)
-
-
-def test_named_reasons_leave_out_all_others() -> None:
-    choice = Choice(reasons=frozenset({"KilledItsWorker"}), expired=True)
-    assert not choice.takes("RefusedByTarget", takes_all=False)
-    assert not choice.takes("RefusedByTarget", takes_all=True)
-
-
-def test_expired_ones_are_meant_where_that_is_asked() -> None:
-    assert Choice(expired=True).takes("TTLExpiredException", takes_all=False)
-    assert Choice(expired=True).takes("RefusedByTarget", takes_all=False)
 
 
 class Taking:
@@ -90,17 +55,6 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     done = redrive._Pass({"": [_Leg("r", target, [step])]}, _Cleaned, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
     assert done.sent >= 0
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
-
-
-def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no reason that could be read: it is counted, and sent only where everything is meant."""
-    reason = section.encode_message(b"x", application_properties={"DeadLetterReason": "RefusedByTarget"})
-    odd = b"\0St\xc1\x03\x02\xa1\x7f" + b"\0Su\xa0\x01x"
-    monkeypatch.setattr(redrive, "messages", lambda client, path: iter([odd, reason]))
-    each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False, is_diverted=False)
-    client: Any = None
-    found = redrive.look(client, each, Choice())
-    assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
 
 
 def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +94,7 @@ class Answering:
         (Kept("Visited", is_there=True), Kept("no"), (0, 0, 1, 0)),
     ],
 )
-def test_i4_a_message_leaves_once_all_targets_are_done_with_it(
+def test_i3_a_message_leaves_once_all_targets_are_done_with_it(
     monkeypatch: pytest.MonkeyPatch, first: Sent | Kept, second: Sent | Kept, counts: tuple[int, ...]
 ) -> None:
     def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
@@ -155,7 +109,7 @@ def test_i4_a_message_leaves_once_all_targets_are_done_with_it(
     assert (done.sent, done.dropped, done.refused, done.left) == counts
 
 
-def test_i4_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i3_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
         return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
 
@@ -181,7 +135,7 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
     payload = section.encode_message(
         b"x", annotations={Symbol("x-opt-sequence-number"): Long(1)}, application_properties=own
     )
-    monkeypatch.setattr(redrive, "messages", lambda client, path: iter([payload]))
+    monkeypatch.setattr(set_aside, "messages", lambda client, path: iter([payload]))
     source = SimpleNamespace(alias="ewr")
     each: Any = SimpleNamespace(
         source=SimpleNamespace(entity="q"),
@@ -192,7 +146,7 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
         routes=[SimpleNamespace(name="r")],
     )
     client: Any = None
-    found = redrive.look(client, each, Choice())
+    found = look(client, each, Choice())
     assert (found.chosen.count(), found.origins) == (1, {""})
     monkeypatch.setattr(
         redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
@@ -250,7 +204,7 @@ def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_ta
     monkeypatch.setattr(
         redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
     )
-    found = redrive.SetAside(origins={"ewr-1"})
+    found = SetAside(origins={"ewr-1"})
     found.chosen.add(1, 1)
     reach: Any = SimpleNamespace(open=lambda end: client)
     federation: Any = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from isthmus.operations.redrive import Choice
+    from isthmus.operations.set_aside import Choice
     from isthmus.replication.reach import Reach
     from isthmus.topology.model import Federation
     from isthmus.topology.redrive import Redrive
@@ -62,7 +62,7 @@ def run(
     locked elsewhere, or a namespace cannot be reached.
     """
     from isthmus.errors import InvalidArgumentError
-    from isthmus.operations.redrive import Choice
+    from isthmus.operations.set_aside import Choice
     from isthmus.replication.reach import Reach
     from isthmus.topology.file.source import load
     from isthmus.topology.redrive import redrives
@@ -96,7 +96,8 @@ def _queue(
     """Look into one queue and send what is chosen; what happened. A fault of the file ends the verb only where nothing was sent before."""
     from isthmus.cli.progress import progress
     from isthmus.errors import ConfigError, IsthmusError
-    from isthmus.operations.redrive import Redriven, SetAside, look, redrive
+    from isthmus.operations.redrive import Redriven, redrive
+    from isthmus.operations.set_aside import SetAside, look
 
     found, done, error, chosen = SetAside(), Redriven(), "", 0
     is_other = not (each.can_look and federation.namespaces[each.source.alias].is_service_bus)
