@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from isthmus.amqp import section
@@ -30,8 +30,9 @@ from isthmus.operations.copy_target import CopyTarget, Kept, Sent, Verdict
 from isthmus.operations.diverted import restored
 from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as
+from isthmus.operations.session_sweep import sweep_entity
 from isthmus.operations.set_aside import Choice, SetAside, whose
-from isthmus.operations.sweep import Taken, sweep
+from isthmus.operations.sweep import Taken
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.step.base import NamedStep, guarded
@@ -57,6 +58,7 @@ class Redriven:
         left: locked elsewhere or gone meanwhile, or the target was gone before they were sent.
         first_refusal: why, of the first one; empty if none was.
         gone: why nothing more was sent; empty where all was tried.
+        locked_sessions: in a queue with sessions, those that another receiver has, or has got meanwhile; what is in them counts as left.
     """
 
     sent: int = 0
@@ -65,6 +67,7 @@ class Redriven:
     left: int = 0
     first_refusal: str = ""
     gone: str = ""
+    locked_sessions: list[str] = field(default_factory=list)
 
 
 def redrive(
@@ -160,7 +163,7 @@ class _Pass:
         """Send what was chosen, and complete what was sent."""
         count, done = self._chosen.count(), self._done
         try:
-            completed = sweep(client, path, self._chosen, self._take)
+            completed = sweep_entity(client, path, self._chosen, self._take, on_locked=done.locked_sessions.append)
         except IsthmusError as error:
             error.add_note(f"the target had acknowledged {self._acknowledged} copies by then")
             raise

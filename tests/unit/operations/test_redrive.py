@@ -40,12 +40,12 @@ class Dropping:
 def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     monkeypatch: pytest.MonkeyPatch, completed: int
 ) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         taken = [Taken(number, b"", section.encode_message(b"x")) for number in range(3)]
         assert len(take(taken, lambda: None)) == 3
         return completed
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
     drops = iter((Disposition("complete"), Disposition("complete"), None))
     monkeypatch.setattr(redrive, "guarded", lambda step, message: next(drops))
     chosen = RunSet()
@@ -58,11 +58,11 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
 
 
 def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         take([Taken(number, b"", section.encode_message(b"x")) for number in range(2)], lambda: None)
         raise ConnectionLostError("gone")
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
     chosen = RunSet()
     chosen.add(1, 3)
     target: Any = Taking()
@@ -97,10 +97,10 @@ class Answering:
 def test_i3_a_message_leaves_once_all_targets_are_done_with_it(
     monkeypatch: pytest.MonkeyPatch, first: Sent | Kept, second: Sent | Kept, counts: tuple[int, ...]
 ) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
     chosen = RunSet()
     chosen.add(1, 1)
     legs: Any = {"": [_Leg("a", Answering(first), []), _Leg("b", Answering(second), [])]}  # type: ignore[arg-type]
@@ -110,10 +110,10 @@ def test_i3_a_message_leaves_once_all_targets_are_done_with_it(
 
 
 def test_i3_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
 
     class Leaving(Answering):
         def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent | Kept]:
@@ -149,7 +149,9 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
     found = look(client, each, Choice())
     assert (found.chosen.count(), found.origins) == (1, {""})
     monkeypatch.setattr(
-        redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
+        redrive,
+        "sweep_entity",
+        lambda client, path, wanted, take, **_: len(take([Taken(1, b"", payload)], lambda: None)),
     )
     other: Any = Answering(Kept("another's"))
     own_target: Any = Taking()
@@ -202,7 +204,9 @@ def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_ta
     monkeypatch.setattr(redrive, "CopyTarget", Noting)
     monkeypatch.setattr(redrive, "route_spec", lambda route, federation: route)
     monkeypatch.setattr(
-        redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
+        redrive,
+        "sweep_entity",
+        lambda client, path, wanted, take, **_: len(take([Taken(1, b"", payload)], lambda: None)),
     )
     found = SetAside(origins={"ewr-1"})
     found.chosen.add(1, 1)

@@ -116,7 +116,7 @@ def _queue(
                 targets = ", ".join(dict.fromkeys(str(route.target) for route in each.routes))
                 with progress(f"sending to {targets}", chosen, quiet=quiet) as note:
                     done = redrive(reach, federation, each, found, choice, progress=note)
-                error = done.gone
+                error = done.gone or _locked(done.locked_sessions)
         except IsthmusError as raised:
             if isinstance(raised, ConfigError) and not has_sent:
                 raise
@@ -136,6 +136,14 @@ def _queue(
         "note": each.hindrance if is_other or chosen else "",
         "error": error,
     }
+
+
+def _locked(sessions: list[str]) -> str:
+    """What holds up the messages of these sessions, and what to do; empty where there are none."""
+    if not sessions:
+        return ""
+    others = f" and {len(sessions) - 1:,} more" if len(sessions) > 1 else ""
+    return f"another receiver has the session {sessions[0]!r}{others}: run it again when that has closed or its lock has expired"
 
 
 def _note_parking(federation: Federation, names: list[str]) -> None:
