@@ -221,7 +221,10 @@ def test_a_queue_with_sessions_is_emptied_session_by_session(
         (row,) = told(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
     assert (row["chosen"], row["sent"], row["refused"], row["left"]) == (18, 10, 2, 6)
     assert row["locked_sessions"] == ["b"]
-    assert row["error"] == "another receiver has the session 'b': run it again when that has closed or its lock has expired"
+    assert (
+        row["error"]
+        == "another receiver has the session 'b': run it again when that has closed or its lock has expired"
+    )
     assert Counter(each.session_id for each in stands(running, "lga", "by-session")) == {"a": 1, "b": 6, "c": 1}
 
     (row,) = told(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]

@@ -6,7 +6,8 @@ What it is: a look at a queue of `isthmus.topology.redrive` by peeking, which co
 Invariants:
     I1. What a message was set aside for decides whether it is meant (`is_retried`), unless the operator names reasons: one that killed
         workers, and one that would return to where it has been, is not sent unasked.
-    I2. A message whose time to live is over is not meant unasked; in the parking queue each is, with a new one.
+    I2. Only active messages are meant: a deferred or scheduled one is not delivered, and would use up a count for nothing.
+    I3. A message whose time to live is over is not meant unasked; in the parking queue each is, with a new one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.message import name as names
 from isthmus.operations.diverted import place_of
 from isthmus.operations.look import Progress, messages
-from isthmus.operations.message import sequence_of
+from isthmus.operations.message import STATES, sequence_of, state_of
 from isthmus.topology.redrive import Redrive
 from isthmus.transport import Client
 
@@ -78,6 +79,8 @@ class SetAside:
         reasons: how many messages there are by DeadLetterReason; "" for those without.
         chosen: sequence numbers of those that are meant.
         expired: how many were not chosen only because their time to live is over.
+        deferred: how many were not chosen only because they are deferred: nobody is delivered them.
+        scheduled: likewise, because they are scheduled.
         foreign: of a queue of diverted messages, how many no route of the file has diverted there, or have lost their provenance.
         origins: of chosen diverted messages, the identities of the namespaces that their routes had them from.
     """
@@ -85,6 +88,8 @@ class SetAside:
     reasons: Counter[str] = field(default_factory=Counter)
     chosen: RunSet = field(default_factory=RunSet)
     expired: int = 0
+    deferred: int = 0
+    scheduled: int = 0
     foreign: int = 0
     origins: set[str] = field(default_factory=set)
 
@@ -118,6 +123,11 @@ def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = 
         reason = _reason_of(payload, names.WHY_REASON if each.is_diverted else names.DEAD_LETTER_REASON)
         found.reasons[reason] += 1
         if (choice.count and count >= choice.count) or not choice.takes(reason, takes_all=takes_all):
+            continue
+        state = STATES[state_of(payload)]
+        if state != "active":
+            found.deferred += state == "deferred"
+            found.scheduled += state == "scheduled"
             continue
         if not (choice.expired or each.is_parking) and _is_over(payload, now_ms):
             found.expired += 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.amqp.types import Int, Long
 from isthmus.operations import set_aside
 from isthmus.operations.set_aside import Choice, look
 
@@ -57,3 +58,22 @@ def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatc
     client: Any = None
     found = look(client, each, Choice())
     assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_i2_what_is_deferred_or_scheduled_is_counted_and_not_meant(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """It is not delivered: chosen, it would be left each time, and use up the count."""
+    there = [
+        section.encode_message(
+            b"x",
+            annotations={"x-opt-sequence-number": Long(number), "x-opt-message-state": Int(state)},
+            application_properties={"DeadLetterReason": "RefusedByTarget"},
+        )
+        for number, state in enumerate((1, 1, 2, 0, 0), start=1)
+    ]
+    monkeypatch.setattr(set_aside, "messages", lambda client, path: iter(there))
+    each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False, is_diverted=False)
+    client: Any = None
+    found = look(client, each, Choice(count=count))
+    assert (list(found.chosen), found.deferred, found.scheduled) == ([(4, 5)], 2, 1)
+    assert dict(found.reasons) == {"RefusedByTarget": 5}

@@ -131,6 +131,8 @@ def _queue(
         "found": None if is_other else found.reasons.total(),  # nobody looked
         "chosen": chosen,
         "expired": found.expired,
+        "deferred": found.deferred,
+        "scheduled": found.scheduled,
         "foreign": found.foreign,
         **{name: value for name, value in asdict(done).items() if name != "gone"},
         "note": each.hindrance if is_other or chosen else "",
@@ -181,8 +183,17 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
     expired = sum(row["expired"] for row in rows)
     if expired:
         console.print(f"{expired:,} messages are not chosen because their time to live is over; --expired chooses them")
+    deferred, scheduled = (sum(row[name] for row in rows) for name in ("deferred", "scheduled"))
+    if deferred:
+        console.print(
+            f"{deferred:,} messages are not chosen because they are deferred: whoever deferred them receives them by their sequence numbers"
+        )
+    if scheduled:
+        console.print(
+            f"{scheduled:,} messages are not chosen because they are scheduled: they can be sent when they are active"
+        )
     chosen = sum(row["chosen"] for row in rows)
-    others = sum(row["found"] or 0 for row in rows) - chosen - expired
+    others = sum(row["found"] or 0 for row in rows) - chosen - expired - deferred - scheduled
     if others:
         console.print(
             f"{others:,} messages have other reasons, or are beyond --count; --reason REASON chooses by reason"
