@@ -78,6 +78,7 @@ def redrive(
     choice: Choice,
     *,
     progress: Progress = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Redriven:
     """Send what was chosen.
 
@@ -88,9 +89,10 @@ def redrive(
         found: by `look`; what is chosen there is used up.
         choice: what was meant.
         progress: told how many messages were dealt with since the last time.
+        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent leaves the queue.
 
     Raises:
-        IsthmusError: a namespace cannot be reached, or refuses; what was not acknowledged is as before.
+        IsthmusError: a namespace cannot be reached, or refuses, and nothing was sent.
     """
     made = [(route_spec(route, federation), open_message_steps(route.options.steps)) for route in each.routes]
     client = reach.open(each.source)
@@ -103,7 +105,7 @@ def redrive(
             }
             # Of a peer that tells no identity a client has the name of its host.
             is_apart = each.may_be_apart and not client.peer_properties.get(names.NAMESPACE_ID)
-            pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress)
+            pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress, is_stopped)
             return pass_.carry(client, each.source.entity)
     finally:
         client.close(1.0)
@@ -139,6 +141,7 @@ class _Pass:
         clean: what is taken off a message first.
         chosen: sequence numbers; used up.
         progress: as for `redrive`.
+        is_stopped: as for `redrive`.
     """
 
     def __init__(
@@ -147,11 +150,13 @@ class _Pass:
         clean: Callable[[bytes], _Cleaned],
         chosen: RunSet,
         progress: Progress,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._legs = legs
         self._clean = clean
         self._chosen = chosen
         self._progress = progress
+        self._is_stopped = is_stopped
         self._done = Redriven()
         self._acknowledged = 0
 
@@ -163,21 +168,28 @@ class _Pass:
         """Send what was chosen, and complete what was sent."""
         count, done = self._chosen.count(), self._done
         try:
-            completed = sweep_entity(client, path, self._chosen, self._take, on_locked=done.locked_sessions.append)
+            completed = sweep_entity(
+                client,
+                path,
+                self._chosen,
+                self._take,
+                on_locked=done.locked_sessions.append,
+                is_stopped=self._is_stopped,
+            )
         except IsthmusError as error:
-            error.add_note(f"the target had acknowledged {self._acknowledged} copies by then")
-            raise
+            completed = int(error.attributes.get("completed", 0))
+            done.gone = f"{error}; the target had acknowledged {self._acknowledged} copies by then"
         # What was acknowledged without its lock is in the queue still; sent again, it has the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
         done.left = count - completed - done.refused
-        done.gone = self._gone
+        done.gone = done.gone or self._gone
         return done
 
     def _take(self, taken: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         finished: list[Taken] = []
         for start in range(0, len(taken), _AT_ONCE):
-            if self._gone:
+            if self._gone or self._is_stopped():
                 self._chosen.clear()  # the pass ends
                 break
             part = taken[start : start + _AT_ONCE]

@@ -43,7 +43,13 @@ def by_session(client: Client, path: str, meant: Census) -> dict[str, Census]:
 
 
 def sweep_entity(
-    client: Client, path: str, wanted: RunSet, take: Take, *, on_locked: Callable[[str], None] = lambda session_id: None
+    client: Client,
+    path: str,
+    wanted: RunSet,
+    take: Take,
+    *,
+    on_locked: Callable[[str], None] = lambda session_id: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> int:
     """Hand the wanted messages on and complete those that were taken, session by session where the entity requires sessions.
 
@@ -53,6 +59,7 @@ def sweep_entity(
         wanted: sequence numbers; those that were handed on are taken out of it.
         take: as for `sweep`.
         on_locked: told each session that somebody else has, or has got meanwhile.
+        is_stopped: as for `sweep`.
 
     Returns:
         How many messages were completed.
@@ -63,13 +70,15 @@ def sweep_entity(
     if not wanted:
         return 0
     if not requires_sessions(client, path):
-        return sweep(client, path, wanted, take)
+        return sweep(client, path, wanted, take, is_stopped=is_stopped)
     completed = 0
     for session_id, (part, _, _) in by_session(client, path, Census(wanted, RunSet(), RunSet())).items():
-        if not wanted:
+        if not wanted or is_stopped():
             break
         try:
-            completed += sweep(client, path, part, _noting(take, wanted, part), session_id=session_id)
+            completed += sweep(
+                client, path, part, _noting(take, wanted, part), session_id=session_id, is_stopped=is_stopped
+            )
         except LockLostError as error:
             completed += int(error.attributes.get("completed", 0))
             on_locked(session_id)

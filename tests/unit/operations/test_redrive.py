@@ -60,16 +60,36 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
 def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
     def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         take([Taken(number, b"", section.encode_message(b"x")) for number in range(2)], lambda: None)
-        raise ConnectionLostError("gone")
+        error = ConnectionLostError("gone")
+        error.attributes["completed"] = 1
+        raise error
 
     monkeypatch.setattr(redrive, "sweep_entity", sweep)
     chosen = RunSet()
     chosen.add(1, 3)
     target: Any = Taking()
     client: Any = None
-    with pytest.raises(ConnectionLostError) as lost:
-        redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None).carry(client, "q")
-    assert lost.value.__notes__ == ["the target had acknowledged 2 copies by then"]
+    done = redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    assert done.gone == "gone; the target had acknowledged 2 copies by then"
+    assert (done.sent, done.left) == (1, 2)
+
+
+def test_after_it_was_told_to_stop_nothing_more_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrive, "_AT_ONCE", 2)
+
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
+        return len(take([Taken(number, b"", section.encode_message(b"x")) for number in range(5)], lambda: None))
+
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
+    chosen = RunSet()
+    chosen.add(1, 5)
+    target: Any = Taking()
+    client: Any = None
+    answers = iter((False, True))
+    pass_ = redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None, lambda: next(answers))
+    done = pass_.carry(client, "q")
+    assert (done.sent, done.left, done.gone) == (2, 3, "")
+    assert not chosen
 
 
 class Answering:

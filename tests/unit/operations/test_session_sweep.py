@@ -37,7 +37,7 @@ class Queue:
         monkeypatch.setattr(module, "requires_sessions", lambda client, path: True)
         monkeypatch.setattr(module, "sweep", self.sweep)
 
-    def sweep(self, client: Any, path: str, wanted: RunSet, take: Any, *, session_id: str) -> int:
+    def sweep(self, client: Any, path: str, wanted: RunSet, take: Any, *, session_id: str, **_: Any) -> int:
         numbers = [each for first, last in list(wanted) for each in range(first, last + 1)]
         self.swept.append((session_id, numbers))
         after, error = self.failures.get(session_id, (len(numbers), None))
@@ -88,6 +88,13 @@ def test_i2_who_takes_the_messages_ends_all_passes(monkeypatch: pytest.MonkeyPat
     assert queue.swept == [("a", [1, 3, 5])]
 
 
+def test_no_session_is_begun_after_it_was_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(monkeypatch)
+    answers = iter((False, True))
+    assert sweep_entity(CLIENT, "q", all_wanted(), lambda taken, renew: taken, is_stopped=lambda: next(answers)) == 3
+    assert queue.swept == [("a", [1, 3, 5])]
+
+
 def test_a_queue_that_is_lost_tells_what_went_of_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     Queue(monkeypatch, {"b": (1, ConnectionLostError("gone"))})
     with pytest.raises(ConnectionLostError) as lost:
@@ -98,7 +105,7 @@ def test_a_queue_that_is_lost_tells_what_went_of_all_its_sessions(monkeypatch: p
 def test_an_entity_without_sessions_is_swept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(module, "requires_sessions", lambda client, path: False)
-    monkeypatch.setattr(module, "sweep", lambda *arguments: seen.append(arguments) or 5)
+    monkeypatch.setattr(module, "sweep", lambda *arguments, **_: seen.append(arguments) or 5)
     wanted, take = all_wanted(), SimpleNamespace()
     assert sweep_entity(CLIENT, "q", wanted, take) == 5  # type: ignore[arg-type]
     assert seen == [(CLIENT, "q", wanted, take)]

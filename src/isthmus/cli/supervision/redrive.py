@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.interruption import interruption
+
 if TYPE_CHECKING:
     from isthmus.operations.set_aside import Choice
     from isthmus.replication.reach import Reach
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from isthmus.topology.redrive import Redrive
 
 __all__ = ["register"]
+
+_TOTALS = ("found", "chosen", "sent", "dropped", "refused", "left")
+_INTERRUPTED = (
+    "interrupted: what was sent is taken out of its queue, which may take a moment; Ctrl-C again ends at once"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +65,7 @@ def run(
     """Send the messages that routes have set aside to the routes' targets, as the copies that they would have been.
 
     Each message leaves its queue once its copy is acknowledged; what the target refuses stays. Killed at any time and run again
-    it loses nothing, and doubles nothing where the target detects duplicates by origin. Exit code 1 if a message was refused or is
+    it loses nothing, and doubles nothing where the target detects duplicates by origin. Ctrl-C ends it in good order. Exit code 1 if a message was refused or is
     locked elsewhere, or a namespace cannot be reached.
     """
     from isthmus.errors import InvalidArgumentError
@@ -75,31 +82,51 @@ def run(
     choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
     with Reach(federation, "isthmus-redrive") as reach:
         queues = redrives(federation, tasks or (), parked=parked, diverted=diverted)
-        rows: list[dict[str, Any]] = []
-        for each in queues:
-            has_sent = any(row["sent"] or row["dropped"] for row in rows)
-            rows.append(_queue(reach, federation, each, choice, yes=yes, has_sent=has_sent, quiet=as_json))
+        rows, is_interrupted = _queues(reach, federation, queues, choice, yes=yes, quiet=as_json)
     if not (parked or diverted or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
     if as_json:
-        totals = {name: sum(row[name] or 0 for row in rows) for name in ("found", "chosen", "sent", "refused", "left")}
+        totals = {name: sum(row[name] or 0 for row in rows) for name in _TOTALS}
         print(json.dumps({"file": file, "dry_run": not yes, **totals, "queues": rows}))
     else:
         _show(rows, yes=yes)
+    if is_interrupted:
+        raise typer.Exit(130)
     if any(row["refused"] or row["left"] or row["error"] for row in rows):
         raise typer.Exit(1)
 
 
+def _queues(
+    reach: Reach, federation: Federation, queues: list[Redrive], choice: Choice, *, yes: bool, quiet: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """What happened with each queue until the end or Ctrl-C, and whether it was that."""
+    rows: list[dict[str, Any]] = []
+    for each in queues:
+        has_sent = any(row["sent"] or row["dropped"] for row in rows)
+        try:
+            row, is_interrupted = _queue(reach, federation, each, choice, yes=yes, has_sent=has_sent, quiet=quiet)
+        except KeyboardInterrupt:
+            if not has_sent:
+                raise
+            return rows, True
+        rows.append(row)
+        if is_interrupted:
+            return rows, True
+    return rows, False
+
+
 def _queue(
     reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, has_sent: bool, quiet: bool
-) -> dict[str, Any]:
-    """Look into one queue and send what is chosen; what happened. A fault of the file ends the verb only where nothing was sent before."""
+) -> tuple[dict[str, Any], bool]:
+    """Look into one queue and send what is chosen; what happened, and whether Ctrl-C ended it. A fault of the file ends the verb only where nothing was sent before."""
     from isthmus.cli.progress import progress
-    from isthmus.errors import ConfigError, IsthmusError
+    from isthmus.errors import ConfigError, EntityNotFoundError, IsthmusError
     from isthmus.operations.redrive import Redriven, redrive
     from isthmus.operations.set_aside import SetAside, look
+    from isthmus.replication.reach import name_places
 
-    found, done, error, chosen = SetAside(), Redriven(), "", 0
+    found, done, error, chosen = None, Redriven(), "", 0
+    is_interrupted = False
     is_other = not (each.can_look and federation.namespaces[each.source.alias].is_service_bus)
     if not is_other:
         try:
@@ -114,21 +141,32 @@ def _queue(
                 error = each.hindrance
             elif yes and chosen:
                 targets = ", ".join(dict.fromkeys(str(route.target) for route in each.routes))
-                with progress(f"sending to {targets}", chosen, quiet=quiet) as note:
-                    done = redrive(reach, federation, each, found, choice, progress=note)
-                error = done.gone or _locked(done.locked_sessions)
+                with (
+                    interruption(_INTERRUPTED) as is_stopped,
+                    progress(f"sending to {targets}", chosen, quiet=quiet) as note,
+                ):
+                    done = redrive(reach, federation, each, found, choice, progress=note, is_stopped=is_stopped)
+                    is_interrupted = is_stopped()
+                was_cut = "interrupted: run it again to send the rest" if is_interrupted and done.left else ""
+                error = done.gone or was_cut or _locked(done.locked_sessions)
+        except EntityNotFoundError:
+            error = f"there is no {each.source}; isthmus apply makes it"
+            done.left = chosen
         except IsthmusError as raised:
             if isinstance(raised, ConfigError) and not has_sent:
                 raise
-            error = "; ".join((str(raised), *getattr(raised, "__notes__", ())))
+            error = str(raised)
             done.left = chosen
-    return {
+    is_read = found is not None
+    found = found or SetAside()
+    aliases = dict.fromkeys((each.source.alias, *(route.target.alias for route in each.routes)))
+    row = {
         "task": each.route.task,
         "route": each.route.name,
         "from": str(each.source),
         "to": ", ".join(dict.fromkeys(str(route.target) for route in each.routes)),
         "reasons": dict(found.reasons.most_common()),
-        "found": None if is_other else found.reasons.total(),  # nobody looked
+        "found": found.reasons.total() if is_read else None,  # nobody looked, or could
         "chosen": chosen,
         "expired": found.expired,
         "deferred": found.deferred,
@@ -136,8 +174,9 @@ def _queue(
         "foreign": found.foreign,
         **{name: value for name, value in asdict(done).items() if name != "gone"},
         "note": each.hindrance if is_other or chosen else "",
-        "error": error,
+        "error": name_places(error, federation, aliases),
     }
+    return row, is_interrupted
 
 
 def _locked(sessions: list[str]) -> str:
