@@ -42,7 +42,9 @@ def run(
             "again; the table shows which."
         ),
     ] = None,
-    count: Annotated[int, typer.Option(help="At most so many from each queue, the oldest first; 0: all.", min=0)] = 0,
+    count: Annotated[
+        int, typer.Option(help="At most so many for each row of the table, the oldest first; 0: all.", min=0)
+    ] = 0,
     parked: Annotated[
         bool,
         typer.Option(
