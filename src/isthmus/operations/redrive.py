@@ -16,7 +16,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,8 +25,9 @@ from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
-from isthmus.operations.copy_target import CopyTarget, Kept, Sent, Verdict
+from isthmus.operations.copy_target import Kept, Sent, TargetGoneError, Verdict
 from isthmus.operations.diverted import restored
+from isthmus.operations.leg import Leg, Legs
 from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as
 from isthmus.operations.session_sweep import sweep_entity
@@ -97,26 +97,14 @@ def redrive(
     made = [(route_spec(route, federation), open_message_steps(route.options.steps)) for route in each.routes]
     client = reach.open(each.source)
     try:
-        with ExitStack() as stack:
-            origins = sorted(found.origins) if each.is_diverted else [client.namespace_id]
-            legs = {
-                origin: [_Leg(spec.name, stack.enter_context(CopyTarget(spec, origin)), steps) for spec, steps in made]
-                for origin in origins
-            }
+        with Legs(made, found.origins if each.is_diverted else {client.namespace_id}) as legs:
+            legs.of(None)  # a target that is away is told before anything is locked
             # Of a peer that tells no identity a client has the name of its host.
             is_apart = each.may_be_apart and not client.peer_properties.get(names.NAMESPACE_ID)
             pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress, is_stopped)
             return pass_.carry(client, each.source.entity)
     finally:
         client.close(1.0)
-
-
-class _Leg(NamedTuple):
-    """A route's name, its target, and what it does with messages before."""
-
-    route: str
-    target: CopyTarget
-    steps: Sequence[NamedStep]
 
 
 class _Cleaned(NamedTuple):
@@ -137,7 +125,7 @@ class _Pass:
     """One pass over a queue.
 
     Args:
-        legs: where messages go, by the identity of the namespace that they are from.
+        legs: where messages go.
         clean: what is taken off a message first.
         chosen: sequence numbers; used up.
         progress: as for `redrive`.
@@ -146,7 +134,7 @@ class _Pass:
 
     def __init__(
         self,
-        legs: dict[str, list[_Leg]],
+        legs: Legs,
         clean: Callable[[bytes], _Cleaned],
         chosen: RunSet,
         progress: Progress,
@@ -159,10 +147,7 @@ class _Pass:
         self._is_stopped = is_stopped
         self._done = Redriven()
         self._acknowledged = 0
-
-    @property
-    def _gone(self) -> str:
-        return next((leg.target.gone for legs in self._legs.values() for leg in legs if leg.target.gone), "")
+        self._gone = ""
 
     def carry(self, client: Client, path: str) -> Redriven:
         """Send what was chosen, and complete what was sent."""
@@ -216,7 +201,9 @@ class _Pass:
         sent: set[int] = set()
         there: dict[int, str] = {}
         for (origin, route), party in parties.items():
-            legs = next(iter(self._legs.values())) if origin is None else self._legs[origin]
+            legs = [] if self._gone else self._opened(origin, renew)
+            if not legs:
+                unsent.update(place for place, _ in party)
             for leg in legs:
                 if route not in ("", leg.route):
                     continue
@@ -235,8 +222,16 @@ class _Pass:
         self._done.dropped += sum(place not in sent for place in finished)
         return [part[place] for place in sorted(finished)]
 
+    def _opened(self, origin: str | None, renew: Callable[[], None]) -> list[Leg]:
+        """Where messages of a namespace go; empty where a target is gone."""
+        try:
+            return self._legs.of(origin, renew)
+        except TargetGoneError as error:
+            self._gone = str(error)
+            return []
+
     def _through(
-        self, leg: _Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
+        self, leg: Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
     ) -> list[tuple[int, Verdict | None]]:
         """What becomes of each message at one target; None: a step drops it."""
         found: list[tuple[int, Verdict | None]] = []
@@ -250,6 +245,7 @@ class _Pass:
             else:
                 found.append((place, made))
         verdicts = leg.target.send(copies, renew)
+        self._gone = self._gone or leg.target.gone
         self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)
         return [*found, *zip(ready, verdicts, strict=True)]
 

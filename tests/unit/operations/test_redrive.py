@@ -14,11 +14,24 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConnectionLostError
 from isthmus.message import name as names
+from isthmus.operations import leg as leg_module
 from isthmus.operations import redrive, set_aside
-from isthmus.operations.copy_target import Kept, Sent
-from isthmus.operations.redrive import _Cleaned, _Leg
+from isthmus.operations.copy_target import Kept, Sent, TargetGoneError
+from isthmus.operations.leg import Leg, Legs
+from isthmus.operations.redrive import _Cleaned
 from isthmus.operations.set_aside import Choice, SetAside, look
 from isthmus.operations.sweep import Taken
+
+
+class Between(Legs):
+    """Legs that are there."""
+
+    def __init__(self, legs: dict[str, list[Leg]]) -> None:
+        super().__init__([], legs)
+        self.legs = legs
+
+    def of(self, origin: str | None, meanwhile: Callable[[], None] = lambda: None) -> list[Leg]:
+        return self.legs[min(self.legs) if origin is None else origin]
 
 
 class Taking:
@@ -52,7 +65,9 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     chosen.add(1, 3)
     target: Any = Taking()
     step: Any = Dropping()
-    done = redrive._Pass({"": [_Leg("r", target, [step])]}, _Cleaned, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
+    done = redrive._Pass(Between({"": [Leg("r", target, [step])]}), _Cleaned, chosen, lambda count: None).carry(
+        object(), "q"
+    )  # type: ignore[arg-type]
     assert done.sent >= 0
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
 
@@ -69,7 +84,7 @@ def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: py
     chosen.add(1, 3)
     target: Any = Taking()
     client: Any = None
-    done = redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    done = redrive._Pass(Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert done.gone == "gone; the target had acknowledged 2 copies by then"
     assert (done.sent, done.left) == (1, 2)
 
@@ -86,10 +101,39 @@ def test_after_it_was_told_to_stop_nothing_more_is_sent(monkeypatch: pytest.Monk
     target: Any = Taking()
     client: Any = None
     answers = iter((False, True))
-    pass_ = redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None, lambda: next(answers))
+    pass_ = redrive._Pass(
+        Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None, lambda: next(answers)
+    )
     done = pass_.carry(client, "q")
     assert (done.sent, done.left, done.gone) == (2, 3, "")
     assert not chosen
+
+
+def test_a_target_that_is_away_when_messages_of_another_namespace_come_leaves_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
+        return len(take([Taken(number, b"", f"{number}".encode()) for number in range(4)], lambda: None))
+
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
+    asked: list[str | None] = []
+
+    class Leaving(Between):
+        def of(self, origin: str | None, meanwhile: Callable[[], None] = lambda: None) -> list[Leg]:
+            asked.append(origin)
+            if origin != "a":
+                raise TargetGoneError("away")
+            return super().of(origin, meanwhile)
+
+    chosen = RunSet()
+    chosen.add(1, 4)
+    target: Any = Taking()
+    client: Any = None
+    legs = Leaving({each: [Leg("r", target, [])] for each in "abc"})
+    origins = iter("aabc")
+    pass_ = redrive._Pass(legs, lambda payload: _Cleaned(payload, next(origins)), chosen, lambda count: None)
+    done = pass_.carry(client, "q")
+    assert (done.sent, done.left, done.refused, done.gone, asked) == (2, 2, 0, "away", ["a", "b"])
 
 
 class Answering:
@@ -123,9 +167,9 @@ def test_i3_a_message_leaves_once_all_targets_are_done_with_it(
     monkeypatch.setattr(redrive, "sweep_entity", sweep)
     chosen = RunSet()
     chosen.add(1, 1)
-    legs: Any = {"": [_Leg("a", Answering(first), []), _Leg("b", Answering(second), [])]}  # type: ignore[arg-type]
+    legs: Any = {"": [Leg("a", Answering(first), []), Leg("b", Answering(second), [])]}  # type: ignore[arg-type]
     client: Any = None
-    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    done = redrive._Pass(Between(legs), _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert (done.sent, done.dropped, done.refused, done.left) == counts
 
 
@@ -143,9 +187,9 @@ def test_i3_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pyte
     away = Leaving(Kept("away"))
     chosen = RunSet()
     chosen.add(1, 1)
-    legs: Any = {"": [_Leg("a", Answering(Sent()), []), _Leg("b", away, [])]}  # type: ignore[arg-type]
+    legs: Any = {"": [Leg("a", Answering(Sent()), []), Leg("b", away, [])]}  # type: ignore[arg-type]
     client: Any = None
-    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    done = redrive._Pass(Between(legs), _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert (done.sent, done.refused, done.left, done.gone) == (0, 0, 1, "away")
 
 
@@ -175,12 +219,17 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
     )
     other: Any = Answering(Kept("another's"))
     own_target: Any = Taking()
-    legs = {"ewr-1": [_Leg("r", other, [])], "": [_Leg("r", own_target, [])]}
-    done = redrive._Pass(legs, redrive._cleaned(each, Choice()), found.chosen, lambda count: None).carry(client, "q")
+    legs = {"ewr-1": [Leg("r", other, [])], "": [Leg("r", own_target, [])]}
+    done = redrive._Pass(Between(legs), redrive._cleaned(each, Choice()), found.chosen, lambda count: None).carry(
+        client, "q"
+    )
     assert (done.sent, done.refused) == (1, 0)
     # It had another provenance when it was looked at.
     done = redrive._Pass(
-        {"ewr-1": [_Leg("r", own_target, [])]}, redrive._cleaned(each, Choice()), found.chosen, lambda count: None
+        Between({"ewr-1": [Leg("r", own_target, [])]}),
+        redrive._cleaned(each, Choice()),
+        found.chosen,
+        lambda count: None,
     ).carry(client, "q")
     assert (done.sent, done.refused) == (0, 1)
 
@@ -209,7 +258,7 @@ def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_ta
     sent: list[str] = []
 
     class Noting(Taking):
-        def __init__(self, spec: Any, origin: str) -> None:
+        def __init__(self, spec: Any, origin: str, *, meanwhile: Any) -> None:
             self.name = spec.name
 
         def __enter__(self) -> Self:
@@ -221,7 +270,7 @@ def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_ta
             sent.append(self.name)
             return super().send(payloads, meanwhile)
 
-    monkeypatch.setattr(redrive, "CopyTarget", Noting)
+    monkeypatch.setattr(leg_module, "CopyTarget", Noting)
     monkeypatch.setattr(redrive, "route_spec", lambda route, federation: route)
     monkeypatch.setattr(
         redrive,
