@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
+from isthmus.errors import EntityNotFoundError
 from isthmus.message import name as names
 from isthmus.operations.diverted import place_of
 from isthmus.operations.look import Progress, messages
 from isthmus.operations.message import STATES, sequence_of, state_of
-from isthmus.topology.redrive import Redrive
+from isthmus.topology.redrive import DEAD_LETTER_SUFFIX, Redrive
 from isthmus.transport import Client
 
 __all__ = ["Choice", "SetAside", "Whose", "is_retried", "look", "whose"]
@@ -82,6 +84,8 @@ class SetAside:
         deferred: how many were not chosen only because they are deferred: nobody is delivered them.
         scheduled: likewise, because they are scheduled.
         foreign: of a queue of diverted messages, how many no route of the file has diverted there, or have lost their provenance.
+        dead_lettered: of a queue of diverted messages, how many are in its own dead-letter queue, e.g. since whoever was to mend them has
+            received them too often. None is meant: somebody may have put it there on purpose.
         origins: of chosen diverted messages, the identities of the namespaces that their routes had them from.
     """
 
@@ -91,6 +95,7 @@ class SetAside:
     deferred: int = 0
     scheduled: int = 0
     foreign: int = 0
+    dead_lettered: int = 0
     origins: set[str] = field(default_factory=set)
 
 
@@ -136,6 +141,10 @@ def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = 
         found.chosen.add(sequence, sequence)
         found.origins |= set() if origin is None else {origin}
         count += 1
+    if each.is_diverted:
+        with suppress(EntityNotFoundError):
+            dead = messages(client, each.source.entity + DEAD_LETTER_SUFFIX)
+            found.dead_lettered = sum(whose(payload, each).is_own for payload in dead)
     return found
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Long
+from isthmus.message import name as names
 from isthmus.operations import set_aside
 from isthmus.operations.set_aside import Choice, look
 
@@ -77,3 +78,29 @@ def test_i2_what_is_deferred_or_scheduled_is_counted_and_not_meant(monkeypatch: 
     found = look(client, each, Choice(count=count))
     assert (list(found.chosen), found.deferred, found.scheduled) == ([(4, 5)], 2, 1)
     assert dict(found.reasons) == {"RefusedByTarget": 5}
+
+
+def test_diverted_messages_that_were_dead_lettered_there_are_counted_and_not_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hop = ("ewr/flights", "ewr-1", "7", "7", "2026-01-01T00:00:00.000Z")
+    own = dict(zip(names.HOP_PROPERTIES, hop, strict=True)) | {names.WHY_ROUTE: "r"}
+    held = {
+        "q": [section.encode_message(b"x", annotations={"x-opt-sequence-number": Long(1)}, application_properties=own)],
+        "q/$DeadLetterQueue": [
+            section.encode_message(b"x", application_properties=own | {"DeadLetterReason": "MaxDeliveryCountExceeded"}),
+            section.encode_message(b"of nobody"),
+        ],
+    }
+    monkeypatch.setattr(set_aside, "messages", lambda client, path: iter(held[path]))
+    each: Any = SimpleNamespace(
+        source=SimpleNamespace(entity="q"),
+        is_parking=False,
+        is_diverted=True,
+        known={"r"},
+        route=SimpleNamespace(source=SimpleNamespace(alias="ewr"), entered="flights"),
+        routes=[SimpleNamespace(name="r")],
+    )
+    client: Any = None
+    found = look(client, each, Choice())
+    assert (found.chosen.count(), found.dead_lettered, found.foreign) == (1, 1, 0)

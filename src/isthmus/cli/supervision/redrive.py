@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,6 +175,7 @@ def _queue(
         "deferred": found.deferred,
         "scheduled": found.scheduled,
         "foreign": found.foreign,
+        "dead_lettered": found.dead_lettered,
         **{name: value for name, value in asdict(done).items() if name != "gone"},
         "note": each.hindrance if is_other or chosen else "",
         "error": name_places(error, federation, aliases),
@@ -221,6 +223,14 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
             print(f"{row['route']}: {row['error'] or row['note']}", file=sys.stderr)
     for queue, count in {row["from"]: row["foreign"] for row in rows if row["foreign"]}.items():
         console.print(f"{count:,} messages in {queue} are of no route of this file, or have lost their provenance")
+    dead: Counter[str] = Counter()
+    for row in rows:
+        dead[row["from"]] += row["dead_lettered"]
+    for queue, count in (+dead).items():
+        alias, _, entity = queue.partition("/")
+        console.print(
+            f"{count:,} messages are in {queue}/$DeadLetterQueue: isthmus resubmit {entity} --namespace {alias} puts them back into the queue"
+        )
     expired = sum(row["expired"] for row in rows)
     if expired:
         console.print(f"{expired:,} messages are not chosen because their time to live is over; --expired chooses them")
