@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,7 +104,7 @@ def test_a_queue_that_is_lost_half_way_tells_what_its_target_has(
 def test_a_queue_into_which_nobody_could_look_has_no_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, text: str
 ) -> None:
-    looks = iter([error, SetAside()])
+    looks: Iterator[SetAside | Exception] = iter([error, SetAside()])
 
     def look(*_: object, **__: object) -> SetAside:
         answer = next(looks)

@@ -65,9 +65,9 @@ def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     chosen.add(1, 3)
     target: Any = Taking()
     step: Any = Dropping()
-    done = redrive._Pass(Between({"": [Leg("r", target, [step])]}), _Cleaned, chosen, lambda count: None).carry(
-        object(), "q"
-    )  # type: ignore[arg-type]
+    client: Any = None
+    legs = Between({"": [Leg("r", target, [step])]})
+    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert done.sent >= 0
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
 
