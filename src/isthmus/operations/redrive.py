@@ -163,7 +163,8 @@ class _Pass:
             )
         except IsthmusError as error:
             completed = int(error.attributes.get("completed", 0))
-            done.gone = f"{error}; the target had acknowledged {self._acknowledged} copies by then"
+            told = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
+            done.gone = f"{error}{told}"
         # What was acknowledged without its lock is in the queue still; sent again, it has the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped

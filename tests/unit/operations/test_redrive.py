@@ -12,7 +12,7 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import ConnectionLostError
+from isthmus.errors import ConnectionLostError, EntityDisabledError
 from isthmus.message import name as names
 from isthmus.operations import leg as leg_module
 from isthmus.operations import redrive, set_aside
@@ -134,6 +134,20 @@ def test_a_target_that_is_away_when_messages_of_another_namespace_come_leaves_th
     pass_ = redrive._Pass(legs, lambda payload: _Cleaned(payload, next(origins)), chosen, lambda count: None)
     done = pass_.carry(client, "q")
     assert (done.sent, done.left, done.refused, done.gone, asked) == (2, 2, 0, "away", ["a", "b"])
+
+
+def test_a_queue_that_gives_nothing_tells_why_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep(*_: Any, **__: Any) -> int:
+        raise EntityDisabledError("q", "disabled")
+
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
+    chosen = RunSet()
+    chosen.add(1, 3)
+    target: Any = Taking()
+    client: Any = None
+    legs = Between({"": [Leg("r", target, [])]})
+    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    assert (done.sent, done.left, done.gone) == (0, 3, str(EntityDisabledError("q", "disabled")))
 
 
 class Answering:
