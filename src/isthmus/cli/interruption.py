@@ -15,7 +15,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["interruption"]
+__all__ = ["LEAVES_QUEUE", "interruption"]
+
+LEAVES_QUEUE = (
+    "interrupted: what was sent is taken out of its queue, which may take a moment; Ctrl-C again ends at once"
+)
+"""What verbs say that send messages of a queue elsewhere."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.interruption import interruption
+from isthmus.cli.interruption import LEAVES_QUEUE, interruption
 
 if TYPE_CHECKING:
     from isthmus.operations.set_aside import Choice
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _TOTALS = ("found", "chosen", "sent", "dropped", "refused", "left")
-_INTERRUPTED = (
-    "interrupted: what was sent is taken out of its queue, which may take a moment; Ctrl-C again ends at once"
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -145,7 +142,7 @@ def _queue(
             elif yes and chosen:
                 targets = ", ".join(dict.fromkeys(str(route.target) for route in each.routes))
                 with (
-                    interruption(_INTERRUPTED) as is_stopped,
+                    interruption(LEAVES_QUEUE) as is_stopped,
                     progress(f"sending to {targets}", chosen, quiet=quiet) as note,
                 ):
                     done = redrive(reach, federation, each, found, choice, progress=note, is_stopped=is_stopped)
