@@ -42,12 +42,14 @@ def send(
     *,
     body: bytes = b"body",
     ttl_ms: int | None = None,
+    session_id: str | None = None,
 ) -> None:
+    session = {} if session_id is None else {"group_id": session_id}
     sent = [
         section.encode_message(
             body,
             header=section.Header(ttl_ms=ttl_ms),
-            properties={"message_id": f"{entity}-{number}"},
+            properties={"message_id": f"{entity}-{number}", **session},
             application_properties={"number": number},
         )
         for number in numbers

@@ -28,7 +28,8 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.operations.copy_target import CopyTarget, Sent
 from isthmus.operations.look import messages
 from isthmus.operations.message import sequence_of
-from isthmus.operations.sweep import Taken, sweep
+from isthmus.operations.session_sweep import sweep_entity
+from isthmus.operations.sweep import Taken
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.testing.federation import FederationProcess
@@ -52,6 +53,14 @@ TASKS = """
     lock_duration: 5s
     duplicates: allow
     steps: [{validate: {schema: flight.schema.json, on_failure: divert, divert_to: {to: ewr, queue: invalid}}}]
+  bookings:
+    pattern: move
+    source: ewr
+    queue: bookings
+    target: jfk
+    ordering: session
+    lock_duration: 5s
+    steps: [{validate: {schema: flight.schema.json, on_failure: divert, divert_to: {to: lga, queue: by-session}}}]
 """
 ROUNDS = 20
 KILLED = 600
@@ -68,6 +77,8 @@ def _running(tmp_path: Path) -> Iterator[FederationProcess]:
             queue = client.get_queue("invalid")
             queue.lock_duration = timedelta(seconds=5)  # what the dead hold comes back soon
             client.update_queue(queue)
+            client.delete_queue("by-session")
+            client.create_queue("by-session", requires_session=True, lock_duration=timedelta(seconds=5))
         yield running
 
 
@@ -88,7 +99,7 @@ def divert(running: FederationProcess, route: Route) -> int:
                 assert all(isinstance(each, Sent) for each in verdicts), verdicts
                 return taken
 
-            return sweep(client, route.source.entity, wanted, take)  # type: ignore[arg-type]
+            return sweep_entity(client, route.source.entity, wanted, take)  # type: ignore[arg-type]
 
 
 def divert_all(running: FederationProcess, task: str, source: str) -> None:
@@ -192,6 +203,37 @@ def test_a_message_of_no_route_stays_and_is_told(
         main(["redrive", str(running.file), "flights", "--diverted"])
     shown = capsys.readouterr().out
     assert "3 messages in lga/invalid are of no route of this file" in shown
+
+
+def test_a_queue_with_sessions_is_emptied_session_by_session(
+    running: FederationProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(running.file)
+    for session_id in ("a", "b", "c"):
+        send(running, "ewr", "bookings", range(5), body=b"{}", session_id=session_id)
+        send(running, "ewr", "bookings", range(5, 6), body=b"no", session_id=session_id)
+    divert_all(running, "bookings", "ewr")
+    lga = running.namespaces["lga"]
+    with (
+        ServiceBusClient.from_connection_string(lga.connection_string) as client,
+        client.get_queue_receiver("by-session", session_id="b", max_wait_time=5),
+    ):
+        (row,) = told(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
+    assert (row["chosen"], row["sent"], row["refused"], row["left"]) == (18, 10, 2, 6)
+    assert row["locked_sessions"] == ["b"]
+    assert (
+        row["error"]
+        == "another receiver has the session 'b': run it again when that has closed or its lock has expired"
+    )
+    assert Counter(each.session_id for each in stands(running, "lga", "by-session")) == {"a": 1, "b": 6, "c": 1}
+
+    (row,) = told(capsys, file, "bookings", "--diverted", "--yes", code=1)["queues"]
+    assert (row["chosen"], row["sent"], row["refused"], row["left"]) == (8, 5, 3, 0)
+    assert (row["locked_sessions"], row["error"]) == ([], "")
+    found = stands(running, "jfk", "bookings")
+    assert {each: numbers([copy for copy in found if copy.session_id == each]) for each in "abc"} == {
+        each: list(range(5)) for each in "abc"
+    }
 
 
 def test_killed_at_any_time_it_loses_and_doubles_nothing(

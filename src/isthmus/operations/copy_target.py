@@ -67,6 +67,7 @@ class CopyTarget:
         spec: the route.
         origin_identity: of the namespace that the messages come from; empty where it is not known.
         connectors: the connector of a kind.
+        meanwhile: called again and again while the target is opened.
 
     Attributes:
         gone: why nothing more is sent; empty while it is.
@@ -81,6 +82,8 @@ class CopyTarget:
         spec: RouteSpec,
         origin_identity: str,
         connectors: Callable[[str], Connector] = registry.connector,
+        *,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         self.gone: str = ""
         self._name = f"{spec.target.alias}/{spec.target.options.get('entity') or spec.target.options.get('topic')}"
@@ -92,7 +95,7 @@ class CopyTarget:
         self._target = self._pools.target(_KEY, spec, origin_identity)
         try:
             self._target.open()
-            if not self._wait(lambda: self._is_open, OPEN_SECONDS):
+            if not self._wait(lambda: self._is_open, OPEN_SECONDS, meanwhile):
                 raise TargetGoneError(self.gone or f"{self._name}: no answer for {OPEN_SECONDS:g} s")
         except BaseException:
             self.close()

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from isthmus.amqp.types import Array, Long, UInt
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, NotAllowedError
-from isthmus.operations.look import Census, Progress, messages
-from isthmus.operations.message import sequence_of, session_of, state_of
+from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError
+from isthmus.operations.look import Census, Progress
+from isthmus.operations.session_sweep import by_session, requires_sessions
 from isthmus.operations.sweep import RENEWAL_SECONDS, sweep
 from isthmus.transport import Client, Management, Receiver
 
@@ -57,7 +57,7 @@ def remove(client: Client, path: str, meant: Census, *, progress: Progress = lam
     management = Management(client, path)
     removed = 0
     try:
-        if (meant.active or meant.deferred) and _requires_sessions(client, path):
+        if (meant.active or meant.deferred) and requires_sessions(client, path):
             removed += _remove_in_sessions(client, path, management, meant, take, progress)
         else:
             removed += sweep(client, path, meant.active, take)
@@ -68,21 +68,12 @@ def remove(client: Client, path: str, meant: Census, *, progress: Progress = lam
     return Removal(removed, count - removed)
 
 
-def _requires_sessions(client: Client, path: str) -> bool:
-    """Whether the entity refuses receivers without a session; an entity that refuses all of them is found out later."""
-    try:
-        Receiver(client, path).wait_attached().close()
-    except NotAllowedError:
-        return True
-    return False
-
-
 def _remove_in_sessions(
     client: Client, path: str, management: Management, meant: Census, take: Any, progress: Progress
 ) -> int:
     """Remove active and deferred messages, one session held at a time; sessions that somebody has are left."""
     removed = 0
-    for session_id, (active, deferred, _) in _by_session(client, path, meant).items():
+    for session_id, (active, deferred, _) in by_session(client, path, meant).items():
         try:
             removed += sweep(client, path, active, take, session_id=session_id)
             if deferred:
@@ -90,17 +81,6 @@ def _remove_in_sessions(
         except LockLostError as error:
             removed += int(error.attributes.get("completed", 0))
     return removed
-
-
-def _by_session(client: Client, path: str, meant: Census) -> dict[str, Census]:
-    """What is meant and still there, by session; memory grows with the runs of messages of one session."""
-    found: dict[str, Census] = {}
-    for payload in messages(client, path):
-        sequence, state = sequence_of(payload), state_of(payload)
-        if sequence in meant.active or sequence in meant.deferred:
-            part = found.setdefault(session_of(payload), Census(RunSet(), RunSet(), RunSet()))
-            part[state].add(sequence, sequence)
-    return found
 
 
 def _delete_deferred_in(

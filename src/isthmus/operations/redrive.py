@@ -1,41 +1,38 @@
 """Messages that were set aside, sent on.
 
-What it is: a look that counts what is in a queue of `isthmus.topology.redrive` by reason, and the sending of what is chosen: through
-the route's steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is
-not: a route; what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.diverted`.
+What it is: the sending of what `isthmus.operations.set_aside` has chosen in a queue of `isthmus.topology.redrive`: through the route's
+steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is not: a route;
+what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.diverted`.
 
 Invariants:
     I1. A message leaves its queue only after its copy is acknowledged, or a step of its route has dropped it. Killed in between, it is sent
         again by the next call, with the same duplicate key.
-    I2. What a message was set aside for decides whether it is sent (`is_retried`), unless the operator names reasons: one that killed
-        workers, and one that would return to where it has been, is not sent unasked.
-    I3. A message whose time to live is over is not sent unasked; from the parking queue each is sent with a new one.
-    I4. A message that goes to several targets leaves its queue when all have acknowledged their copies, but for those where it has been.
-    I5. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
+    I2. From the parking queue each message is sent with a time to live of its own.
+    I3. A message that goes to several targets leaves its queue when all have acknowledged their copies, but for those where it has been.
+    I4. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
         queue, where each message begins again, it does not.
 """
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from isthmus.amqp import section
-from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
-from isthmus.operations.copy_target import CopyTarget, Kept, Sent, Verdict
-from isthmus.operations.diverted import place_of, restored
-from isthmus.operations.look import Progress, messages
-from isthmus.operations.message import entered_as, sequence_of
-from isthmus.operations.sweep import Taken, sweep
+from isthmus.operations.copy_target import Kept, Sent, TargetGoneError, Verdict
+from isthmus.operations.diverted import restored
+from isthmus.operations.leg import Leg, Legs
+from isthmus.operations.look import Progress
+from isthmus.operations.message import entered_as
+from isthmus.operations.session_sweep import sweep_entity
+from isthmus.operations.set_aside import Choice, SetAside, whose
+from isthmus.operations.sweep import Taken
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.step.base import NamedStep, guarded
@@ -45,68 +42,9 @@ from isthmus.topology.model import Federation
 from isthmus.topology.redrive import Redrive
 from isthmus.transport import Client
 
-__all__ = ["Choice", "Redriven", "SetAside", "is_retried", "look", "redrive"]
+__all__ = ["Redriven", "redrive"]
 
 _AT_ONCE = 100
-_NO_TTL = 0xFFFFFFFF
-_EXPIRED = "TTLExpiredException"
-_RETRIED = frozenset(
-    {
-        "RefusedByTarget",
-        "MessageTooLarge",
-        "MaxDeliveryCountExceeded",
-        "StepFailed",
-        "ValidationFailed",
-        "DecryptionFailed",
-        "QuotaExceeded",
-        "MessagingEntityDisabled",
-    }
-)
-
-
-def is_retried(reason: str) -> bool:
-    """Whether a dead letter with this reason is sent unasked: a cause that an operator can remove."""
-    return reason in _RETRIED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Which messages an operator means.
-
-    Attributes:
-        reasons: values of DeadLetterReason, in any case; empty: those that `is_retried` says, and all that is parked or diverted.
-        count: so many at most; 0: all.
-        expired: also those whose time to live is over; their copies have none.
-    """
-
-    reasons: frozenset[str] = frozenset()
-    count: int = 0
-    expired: bool = False
-
-    def takes(self, reason: str, *, takes_all: bool) -> bool:
-        """Whether messages with this reason are meant; `takes_all`: of a queue from which all are, where no reason is named."""
-        if self.reasons:
-            return reason.lower() in {each.lower() for each in self.reasons}
-        return takes_all or is_retried(reason) or (self.expired and reason == _EXPIRED)
-
-
-@dataclass(slots=True)
-class SetAside:
-    """What is in a queue.
-
-    Attributes:
-        reasons: how many messages there are by DeadLetterReason; "" for those without.
-        chosen: sequence numbers of those that are meant.
-        expired: how many were not chosen only because their time to live is over.
-        foreign: of a queue of diverted messages, how many no route of the file has diverted there, or have lost their provenance.
-        origins: of chosen diverted messages, the identities of the namespaces that their routes had them from.
-    """
-
-    reasons: Counter[str] = field(default_factory=Counter)
-    chosen: RunSet = field(default_factory=RunSet)
-    expired: int = 0
-    foreign: int = 0
-    origins: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -120,6 +58,7 @@ class Redriven:
         left: locked elsewhere or gone meanwhile, or the target was gone before they were sent.
         first_refusal: why, of the first one; empty if none was.
         gone: why nothing more was sent; empty where all was tried.
+        locked_sessions: in a queue with sessions, those that another receiver has, or has got meanwhile; what is in them counts as left.
     """
 
     sent: int = 0
@@ -128,46 +67,7 @@ class Redriven:
     left: int = 0
     first_refusal: str = ""
     gone: str = ""
-
-
-def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
-    """Count what is in a queue, by peeking.
-
-    Args:
-        client: connected, authorised for the queue.
-        each: the queue.
-        choice: what is meant.
-        progress: told how many messages were looked at since the last time.
-
-    Raises:
-        IsthmusError: the peer refused or is gone.
-    """
-    found = SetAside()
-    now_ms = time.time_ns() // 1_000_000
-    count = 0
-    takes_all = each.is_parking or each.is_diverted
-    for payload in messages(client, each.source.entity):
-        progress(1)
-        origin = None
-        if each.is_diverted:
-            whose = _whose(payload, each)
-            if not whose.is_known:
-                found.foreign += 1
-            if not whose.is_own:
-                continue
-            origin = whose.namespace
-        reason = _reason_of(payload, names.WHY_REASON if each.is_diverted else names.DEAD_LETTER_REASON)
-        found.reasons[reason] += 1
-        if (choice.count and count >= choice.count) or not choice.takes(reason, takes_all=takes_all):
-            continue
-        if not (choice.expired or each.is_parking) and _is_over(payload, now_ms):
-            found.expired += 1
-            continue
-        sequence = sequence_of(payload)
-        found.chosen.add(sequence, sequence)
-        found.origins |= set() if origin is None else {origin}
-        count += 1
-    return found
+    locked_sessions: list[str] = field(default_factory=list)
 
 
 def redrive(
@@ -178,6 +78,7 @@ def redrive(
     choice: Choice,
     *,
     progress: Progress = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Redriven:
     """Send what was chosen.
 
@@ -188,33 +89,22 @@ def redrive(
         found: by `look`; what is chosen there is used up.
         choice: what was meant.
         progress: told how many messages were dealt with since the last time.
+        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent leaves the queue.
 
     Raises:
-        IsthmusError: a namespace cannot be reached, or refuses; what was not acknowledged is as before.
+        IsthmusError: a namespace cannot be reached, or refuses, and nothing was sent.
     """
     made = [(route_spec(route, federation), open_message_steps(route.options.steps)) for route in each.routes]
     client = reach.open(each.source)
     try:
-        with ExitStack() as stack:
-            origins = sorted(found.origins) if each.is_diverted else [client.namespace_id]
-            legs = {
-                origin: [_Leg(spec.name, stack.enter_context(CopyTarget(spec, origin)), steps) for spec, steps in made]
-                for origin in origins
-            }
+        with Legs(made, found.origins if each.is_diverted else {client.namespace_id}) as legs:
+            legs.of(None)  # a target that is away is told before anything is locked
             # Of a peer that tells no identity a client has the name of its host.
             is_apart = each.may_be_apart and not client.peer_properties.get(names.NAMESPACE_ID)
-            pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress)
+            pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress, is_stopped)
             return pass_.carry(client, each.source.entity)
     finally:
         client.close(1.0)
-
-
-class _Leg(NamedTuple):
-    """A route's name, its target, and what it does with messages before."""
-
-    route: str
-    target: CopyTarget
-    steps: Sequence[NamedStep]
 
 
 class _Cleaned(NamedTuple):
@@ -235,49 +125,57 @@ class _Pass:
     """One pass over a queue.
 
     Args:
-        legs: where messages go, by the identity of the namespace that they are from.
+        legs: where messages go.
         clean: what is taken off a message first.
         chosen: sequence numbers; used up.
         progress: as for `redrive`.
+        is_stopped: as for `redrive`.
     """
 
     def __init__(
         self,
-        legs: dict[str, list[_Leg]],
+        legs: Legs,
         clean: Callable[[bytes], _Cleaned],
         chosen: RunSet,
         progress: Progress,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._legs = legs
         self._clean = clean
         self._chosen = chosen
         self._progress = progress
+        self._is_stopped = is_stopped
         self._done = Redriven()
         self._acknowledged = 0
-
-    @property
-    def _gone(self) -> str:
-        return next((leg.target.gone for legs in self._legs.values() for leg in legs if leg.target.gone), "")
+        self._gone = ""
 
     def carry(self, client: Client, path: str) -> Redriven:
         """Send what was chosen, and complete what was sent."""
         count, done = self._chosen.count(), self._done
         try:
-            completed = sweep(client, path, self._chosen, self._take)
+            completed = sweep_entity(
+                client,
+                path,
+                self._chosen,
+                self._take,
+                on_locked=done.locked_sessions.append,
+                is_stopped=self._is_stopped,
+            )
         except IsthmusError as error:
-            error.add_note(f"the target had acknowledged {self._acknowledged} copies by then")
-            raise
+            completed = int(error.attributes.get("completed", 0))
+            told = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
+            done.gone = f"{error}{told}"
         # What was acknowledged without its lock is in the queue still; sent again, it has the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
         done.left = count - completed - done.refused
-        done.gone = self._gone
+        done.gone = done.gone or self._gone
         return done
 
     def _take(self, taken: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         finished: list[Taken] = []
         for start in range(0, len(taken), _AT_ONCE):
-            if self._gone:
+            if self._gone or self._is_stopped():
                 self._chosen.clear()  # the pass ends
                 break
             part = taken[start : start + _AT_ONCE]
@@ -304,7 +202,9 @@ class _Pass:
         sent: set[int] = set()
         there: dict[int, str] = {}
         for (origin, route), party in parties.items():
-            legs = next(iter(self._legs.values())) if origin is None else self._legs[origin]
+            legs = [] if self._gone else self._opened(origin, renew)
+            if not legs:
+                unsent.update(place for place, _ in party)
             for leg in legs:
                 if route not in ("", leg.route):
                     continue
@@ -323,8 +223,16 @@ class _Pass:
         self._done.dropped += sum(place not in sent for place in finished)
         return [part[place] for place in sorted(finished)]
 
+    def _opened(self, origin: str | None, renew: Callable[[], None]) -> list[Leg]:
+        """Where messages of a namespace go; empty where a target is gone."""
+        try:
+            return self._legs.of(origin, renew)
+        except TargetGoneError as error:
+            self._gone = str(error)
+            return []
+
     def _through(
-        self, leg: _Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
+        self, leg: Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
     ) -> list[tuple[int, Verdict | None]]:
         """What becomes of each message at one target; None: a step drops it."""
         found: list[tuple[int, Verdict | None]] = []
@@ -338,6 +246,7 @@ class _Pass:
             else:
                 found.append((place, made))
         verdicts = leg.target.send(copies, renew)
+        self._gone = self._gone or leg.target.gone
         self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)
         return [*found, *zip(ready, verdicts, strict=True)]
 
@@ -372,10 +281,10 @@ def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callab
     def cleaned(payload: bytes) -> _Cleaned:
         origin, route = None, ""
         if each.is_diverted:
-            whose = _whose(payload, each)
-            if not whose.is_own:
+            owner = whose(payload, each)
+            if not owner.is_own:
                 raise InvalidArgumentError("its provenance has changed since it was looked at")
-            origin, route = whose.namespace, whose.route if is_apart else ""
+            origin, route = owner.namespace, owner.route if is_apart else ""
             payload = restored(payload)
         number = entered_as(payload)
         if number > 0:
@@ -383,29 +292,6 @@ def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callab
         return _Cleaned(_without_ttl(payload) if choice.expired else payload, origin, route)
 
     return cleaned
-
-
-class _Whose(NamedTuple):
-    """Of a diverted message, whether a route of the file has diverted it, whether one of this queue's, that, and the namespace it is from."""
-
-    is_known: bool
-    is_own: bool
-    route: str = ""
-    namespace: str = ""
-
-
-def _whose(payload: bytes, each: Redrive) -> _Whose:
-    try:
-        place = place_of(payload)
-    except CodecError:
-        place = None
-    if place is None or place.route not in each.known:
-        return _Whose(is_known=False, is_own=False)
-    entered = each.route.source.alias, each.route.entered.lower()
-    is_own = place.route in {route.name for route in each.routes}
-    # A route of this name read another entity once: no route of today makes the copy of such a message.
-    fits = (place.hop.alias, place.hop.entity.lower()) == entered
-    return _Whose(fits or not is_own, is_own and fits, place.route, place.hop.namespace)
 
 
 def _without_provenance(payload: bytes) -> bytes:
@@ -423,20 +309,3 @@ def _without_ttl(payload: bytes) -> bytes:
         return payload
     header = section.decode_header(payload, (start, end))
     return payload if header.ttl_ms is None else section.encode_header(header._replace(ttl_ms=None)) + payload[end:]
-
-
-def _reason_of(payload: bytes, name: str) -> str:
-    try:
-        found = section.map_value(payload, section.locate(payload).application_properties, name)
-    except CodecError:  # a message whose properties cannot be read is dead-lettered without a reason
-        return ""
-    return "" if found is None else str(found)
-
-
-def _is_over(payload: bytes, now_ms: int) -> bool:
-    sections = section.locate(payload)
-    ttl_ms = section.decode_header(payload, sections.header).ttl_ms or 0
-    if not 0 < ttl_ms < _NO_TTL:
-        return False
-    enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
-    return isinstance(enqueued_ms, int) and enqueued_ms + ttl_ms <= now_ms

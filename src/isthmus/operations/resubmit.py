@@ -73,6 +73,7 @@ def resubmit(
     *,
     new_message_ids: bool = False,
     progress: Progress = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Resubmission:
     """Move dead letters.
 
@@ -84,6 +85,7 @@ def resubmit(
         change: what becomes of each (`message.make_change`).
         new_message_ids: whether copies get MessageIds of their own.
         progress: told how many messages were dealt with since the last time.
+        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent leaves the queue.
 
     Raises:
         IsthmusError: the peer is gone; see I1 for what exists then. Where only the target is, what it has acknowledged is removed.
@@ -97,6 +99,9 @@ def resubmit(
     def take(messages: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         done: list[Taken] = []
         for start in range(0, len(messages), _AT_ONCE):
+            if is_stopped():
+                wanted.clear()  # the pass ends
+                break
             ready: list[Taken] = []
             copies: list[bytes] = []
             for each in messages[start : start + _AT_ONCE]:
@@ -132,7 +137,7 @@ def resubmit(
             renew()
         return done
 
-    moved = sweep(client, source, wanted, take)
+    moved = sweep(client, source, wanted, take, is_stopped=is_stopped)
     for each in lost:
         each.add_note(f"{moved} of {count} messages were sent and removed before")
         raise each

@@ -55,6 +55,7 @@ def sweep(
     *,
     session_id: str | None = None,
     quiet_seconds: float = 3.0,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> int:
     """Hand the wanted messages on and complete those that were taken.
 
@@ -67,6 +68,7 @@ def sweep(
         session_id: of the session whose messages they are; None in an entity without sessions.
         quiet_seconds: the pass ends when nothing that may be followed by a wanted message has come for so long: the others are
             locked elsewhere, or gone.
+        is_stopped: asked again and again; the pass ends when it says so.
 
     Returns:
         How many messages were completed. Those that were taken and whose locks were lost meanwhile are as before.
@@ -83,21 +85,29 @@ def sweep(
     ).wait_attached()
     pass_ = _Pass(client, path, receiver, session_id)
     try:
-        _carry(client, receiver, pass_, wanted, take, quiet_seconds)
+        _carry(client, receiver, pass_, wanted, take, quiet_seconds, is_stopped)
         return pass_.finish()
     except IsthmusError as error:
         error.attributes["completed"] = pass_.completed()
         raise
 
 
-def _carry(client: Client, receiver: Receiver, pass_: _Pass, wanted: RunSet, take: Take, quiet_seconds: float) -> None:
+def _carry(
+    client: Client,
+    receiver: Receiver,
+    pass_: _Pass,
+    wanted: RunSet,
+    take: Take,
+    quiet_seconds: float,
+    is_stopped: Callable[[], bool],
+) -> None:
     """Hand on what is wanted until nothing more of it comes."""
     # By partition, whose number is in the top 16 bits: their messages come in turn, each partition's in order.
     lasts: dict[int, int] = {}
     for _, last in wanted:
         lasts[last >> _PARTITION_BITS] = max(last, lasts.get(last >> _PARTITION_BITS, 0))
     heard_at = time.monotonic()
-    while wanted and lasts and time.monotonic() - heard_at < quiet_seconds:
+    while wanted and lasts and not is_stopped() and time.monotonic() - heard_at < quiet_seconds:
         if receiver.error is not None:
             raise receiver.error
         if receiver.credit < pass_.window // 2:

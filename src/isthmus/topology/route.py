@@ -34,7 +34,7 @@ def routes(federation: Federation, task: str | None = None) -> list[Route]:
 def flows(task: Task) -> list[Flow]:
     """What verification of a task compares."""
     found = PATTERNS[task.pattern].audit(task)
-    diverts = tuple(Endpoint(each.alias, each.entity) for each in task.diverts if _is_read(each))
+    diverts = tuple(end for each in task.diverts if _is_read(each) for end in _looked_at(each))
     if not task.steps:
         return list(found)
     window_ms = _divert_detection_ms(task)
@@ -53,6 +53,13 @@ def _is_read(divert: DivertTo) -> bool:
     """Whether what was diverted there can be looked at without being taken: a topic keeps nothing."""
     kind = KINDS[divert.kind or SERVICE_BUS.name]
     return kind.is_log or (not divert.is_topic and (not kind.is_plain or kind.browses))
+
+
+def _looked_at(divert: DivertTo) -> Iterator[Endpoint]:
+    """Where what was diverted may be; a queue dead-letters what somebody has received too often."""
+    yield Endpoint(divert.alias, divert.entity)
+    if KINDS[divert.kind or SERVICE_BUS.name] is SERVICE_BUS:
+        yield Endpoint(divert.alias, f"{divert.entity}/$DeadLetterQueue")
 
 
 def _stepped(flow: Flow, steps: Sequence[StepDeclaration]) -> Flow:

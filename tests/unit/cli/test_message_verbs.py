@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.look import Census
 from isthmus.operations.purge import Removal
+from isthmus.operations.resubmit import Resubmission
 
 TARGET = SimpleNamespace(name="host", open=lambda path: nullcontext(None))
 
@@ -71,6 +74,31 @@ def test_receive_names_the_options_that_an_entity_with_sessions_needs(
     monkeypatch.setattr("isthmus.operations.receive.receive", refused)
     assert "--next-session" in failed(capsys, "receive", "orders")[1]
     assert "--next-session" not in failed(capsys, "receive", "orders", "--session-id", "a")[1]
+
+
+def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_tells_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    census = Census(RunSet(), RunSet(), RunSet())
+    census.active.add(1, 3)
+
+    def resubmitted(*_: object, is_stopped: Callable[[], bool], **__: object) -> Resubmission:
+        signal.raise_signal(signal.SIGINT)
+        assert is_stopped()
+        return Resubmission(moved=1, refused=0, left=2, first_refusal="")
+
+    client = SimpleNamespace(authorize=lambda path: None)
+    target = SimpleNamespace(read_entity=None, open=lambda path: nullcontext(client))
+    monkeypatch.setattr(resubmit, "target_of", lambda *_: target)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: None)
+    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    monkeypatch.setattr("isthmus.operations.resubmit.resubmit", resubmitted)
+    with pytest.raises(SystemExit) as ended:
+        main(["resubmit", "orders", "--yes"])
+    out, told = capsys.readouterr()
+    assert ended.value.code == 130
+    assert "sent 1 messages to orders, 0 refused, 2 left: interrupted" in out
+    assert told.startswith("interrupted: what was sent is taken out of its queue")
 
 
 def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,8 +31,8 @@ def test_what_was_removed_of_a_session_that_is_lost_meanwhile_counts(monkeypatch
 
     monkeypatch.setattr(module, "sweep", sweep)
     monkeypatch.setattr(module, "Management", lambda *_: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(module, "_requires_sessions", lambda *_: True)
-    monkeypatch.setattr(module, "_by_session", lambda *_: sessions)
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: True)
+    monkeypatch.setattr(module, "by_session", lambda *_: sessions)
     client: Any = None
     assert remove(client, "q", meant) == Removal(removed=5, left=3)
 
@@ -65,8 +65,8 @@ def held(monkeypatch: pytest.MonkeyPatch, namespace: Deferring, deferred: RunSet
     monkeypatch.setattr(module, "Management", lambda *_: namespace)
     monkeypatch.setattr(module, "Receiver", lambda *_, **__: receiver)
     monkeypatch.setattr(module, "_delete_deferred", namespace.delete)
-    monkeypatch.setattr(module, "_requires_sessions", lambda *_: True)
-    monkeypatch.setattr(module, "_by_session", lambda *_: session)
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: True)
+    monkeypatch.setattr(module, "by_session", lambda *_: session)
     return meant
 
 

@@ -1,4 +1,4 @@
-"""Which messages that were set aside are sent unasked, and what is counted."""
+"""What becomes of messages that were set aside and are sent on, and what is counted."""
 
 from __future__ import annotations
 
@@ -12,48 +12,26 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import ConnectionLostError
+from isthmus.errors import ConnectionLostError, EntityDisabledError
 from isthmus.message import name as names
-from isthmus.operations import redrive
-from isthmus.operations.copy_target import Kept, Sent
-from isthmus.operations.redrive import Choice, _Cleaned, _Leg
+from isthmus.operations import leg as leg_module
+from isthmus.operations import redrive, set_aside
+from isthmus.operations.copy_target import Kept, Sent, TargetGoneError
+from isthmus.operations.leg import Leg, Legs
+from isthmus.operations.redrive import _Cleaned
+from isthmus.operations.set_aside import Choice, SetAside, look
 from isthmus.operations.sweep import Taken
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "RefusedByTarget",
-        "MessageTooLarge",
-        "MaxDeliveryCountExceeded",
-        "StepFailed",
-        "QuotaExceeded",
-        "MessagingEntityDisabled",
-    ],
-)
-def test_i2_what_may_pass_when_tried_again_is_sent_unasked(reason: str) -> None:
-    assert Choice().takes(reason, takes_all=False)
+class Between(Legs):
+    """Legs that are there."""
 
+    def __init__(self, legs: dict[str, list[Leg]]) -> None:
+        super().__init__([], legs)
+        self.legs = legs
 
-@pytest.mark.parametrize(
-    "reason",
-    ["KilledItsWorker", "Visited", "HopBudgetUsedUp", "DeadlinePassed", "TTLExpiredException", "CardDeclined", ""],
-)
-def test_i2_everything_else_only_where_it_is_named(reason: str) -> None:
-    assert not Choice().takes(reason, takes_all=False)
-    assert Choice().takes(reason, takes_all=True)
-    assert Choice(reasons=frozenset({reason.upper()})).takes(reason, takes_all=False)
-
-
-def test_named_reasons_leave_out_all_others() -> None:
-    choice = Choice(reasons=frozenset({"KilledItsWorker"}), expired=True)
-    assert not choice.takes("RefusedByTarget", takes_all=False)
-    assert not choice.takes("RefusedByTarget", takes_all=True)
-
-
-def test_expired_ones_are_meant_where_that_is_asked() -> None:
-    assert Choice(expired=True).takes("TTLExpiredException", takes_all=False)
-    assert Choice(expired=True).takes("RefusedByTarget", takes_all=False)
+    def of(self, origin: str | None, meanwhile: Callable[[], None] = lambda: None) -> list[Leg]:
+        return self.legs[min(self.legs) if origin is None else origin]
 
 
 class Taking:
@@ -75,47 +53,101 @@ class Dropping:
 def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
     monkeypatch: pytest.MonkeyPatch, completed: int
 ) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         taken = [Taken(number, b"", section.encode_message(b"x")) for number in range(3)]
         assert len(take(taken, lambda: None)) == 3
         return completed
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
     drops = iter((Disposition("complete"), Disposition("complete"), None))
     monkeypatch.setattr(redrive, "guarded", lambda step, message: next(drops))
     chosen = RunSet()
     chosen.add(1, 3)
     target: Any = Taking()
     step: Any = Dropping()
-    done = redrive._Pass({"": [_Leg("r", target, [step])]}, _Cleaned, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
+    client: Any = None
+    legs = Between({"": [Leg("r", target, [step])]})
+    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert done.sent >= 0
     assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
 
 
-def test_a_dead_letter_whose_properties_cannot_be_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no reason that could be read: it is counted, and sent only where everything is meant."""
-    reason = section.encode_message(b"x", application_properties={"DeadLetterReason": "RefusedByTarget"})
-    odd = b"\0St\xc1\x03\x02\xa1\x7f" + b"\0Su\xa0\x01x"
-    monkeypatch.setattr(redrive, "messages", lambda client, path: iter([odd, reason]))
-    each: Any = SimpleNamespace(source=SimpleNamespace(entity="q"), is_parking=False, is_diverted=False)
-    client: Any = None
-    found = redrive.look(client, each, Choice())
-    assert (dict(found.reasons), found.chosen.count()) == ({"": 1, "RefusedByTarget": 1}, 1)
-
-
 def test_a_queue_that_is_lost_half_way_tells_what_the_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         take([Taken(number, b"", section.encode_message(b"x")) for number in range(2)], lambda: None)
-        raise ConnectionLostError("gone")
+        error = ConnectionLostError("gone")
+        error.attributes["completed"] = 1
+        raise error
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
     chosen = RunSet()
     chosen.add(1, 3)
     target: Any = Taking()
     client: Any = None
-    with pytest.raises(ConnectionLostError) as lost:
-        redrive._Pass({"": [_Leg("r", target, [])]}, _Cleaned, chosen, lambda count: None).carry(client, "q")
-    assert lost.value.__notes__ == ["the target had acknowledged 2 copies by then"]
+    done = redrive._Pass(Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None).carry(client, "q")
+    assert done.gone == "gone; the target had acknowledged 2 copies by then"
+    assert (done.sent, done.left) == (1, 2)
+
+
+def test_after_it_was_told_to_stop_nothing_more_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrive, "_AT_ONCE", 2)
+
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
+        return len(take([Taken(number, b"", section.encode_message(b"x")) for number in range(5)], lambda: None))
+
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
+    chosen = RunSet()
+    chosen.add(1, 5)
+    target: Any = Taking()
+    client: Any = None
+    answers = iter((False, True))
+    pass_ = redrive._Pass(
+        Between({"": [Leg("r", target, [])]}), _Cleaned, chosen, lambda count: None, lambda: next(answers)
+    )
+    done = pass_.carry(client, "q")
+    assert (done.sent, done.left, done.gone) == (2, 3, "")
+    assert not chosen
+
+
+def test_a_target_that_is_away_when_messages_of_another_namespace_come_leaves_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
+        return len(take([Taken(number, b"", f"{number}".encode()) for number in range(4)], lambda: None))
+
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
+    asked: list[str | None] = []
+
+    class Leaving(Between):
+        def of(self, origin: str | None, meanwhile: Callable[[], None] = lambda: None) -> list[Leg]:
+            asked.append(origin)
+            if origin != "a":
+                raise TargetGoneError("away")
+            return super().of(origin, meanwhile)
+
+    chosen = RunSet()
+    chosen.add(1, 4)
+    target: Any = Taking()
+    client: Any = None
+    legs = Leaving({each: [Leg("r", target, [])] for each in "abc"})
+    origins = iter("aabc")
+    pass_ = redrive._Pass(legs, lambda payload: _Cleaned(payload, next(origins)), chosen, lambda count: None)
+    done = pass_.carry(client, "q")
+    assert (done.sent, done.left, done.refused, done.gone, asked) == (2, 2, 0, "away", ["a", "b"])
+
+
+def test_a_queue_that_gives_nothing_tells_why_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep(*_: Any, **__: Any) -> int:
+        raise EntityDisabledError("q", "disabled")
+
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
+    chosen = RunSet()
+    chosen.add(1, 3)
+    target: Any = Taking()
+    client: Any = None
+    legs = Between({"": [Leg("r", target, [])]})
+    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    assert (done.sent, done.left, done.gone) == (0, 3, str(EntityDisabledError("q", "disabled")))
 
 
 class Answering:
@@ -140,26 +172,26 @@ class Answering:
         (Kept("Visited", is_there=True), Kept("no"), (0, 0, 1, 0)),
     ],
 )
-def test_i4_a_message_leaves_once_all_targets_are_done_with_it(
+def test_i3_a_message_leaves_once_all_targets_are_done_with_it(
     monkeypatch: pytest.MonkeyPatch, first: Sent | Kept, second: Sent | Kept, counts: tuple[int, ...]
 ) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
     chosen = RunSet()
     chosen.add(1, 1)
-    legs: Any = {"": [_Leg("a", Answering(first), []), _Leg("b", Answering(second), [])]}  # type: ignore[arg-type]
+    legs: Any = {"": [Leg("a", Answering(first), []), Leg("b", Answering(second), [])]}  # type: ignore[arg-type]
     client: Any = None
-    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    done = redrive._Pass(Between(legs), _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert (done.sent, done.dropped, done.refused, done.left) == counts
 
 
-def test_i4_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+def test_i3_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         return len(take([Taken(1, b"", section.encode_message(b"x"))], lambda: None))
 
-    monkeypatch.setattr(redrive, "sweep", sweep)
+    monkeypatch.setattr(redrive, "sweep_entity", sweep)
 
     class Leaving(Answering):
         def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent | Kept]:
@@ -169,9 +201,9 @@ def test_i4_what_one_target_did_not_get_since_it_is_gone_stays(monkeypatch: pyte
     away = Leaving(Kept("away"))
     chosen = RunSet()
     chosen.add(1, 1)
-    legs: Any = {"": [_Leg("a", Answering(Sent()), []), _Leg("b", away, [])]}  # type: ignore[arg-type]
+    legs: Any = {"": [Leg("a", Answering(Sent()), []), Leg("b", away, [])]}  # type: ignore[arg-type]
     client: Any = None
-    done = redrive._Pass(legs, _Cleaned, chosen, lambda count: None).carry(client, "q")
+    done = redrive._Pass(Between(legs), _Cleaned, chosen, lambda count: None).carry(client, "q")
     assert (done.sent, done.refused, done.left, done.gone) == (0, 0, 1, "away")
 
 
@@ -181,7 +213,7 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
     payload = section.encode_message(
         b"x", annotations={Symbol("x-opt-sequence-number"): Long(1)}, application_properties=own
     )
-    monkeypatch.setattr(redrive, "messages", lambda client, path: iter([payload]))
+    monkeypatch.setattr(set_aside, "messages", lambda client, path: iter([payload]))
     source = SimpleNamespace(alias="ewr")
     each: Any = SimpleNamespace(
         source=SimpleNamespace(entity="q"),
@@ -192,19 +224,26 @@ def test_a_diverted_message_of_a_namespace_without_identity_is_sent_as_such(monk
         routes=[SimpleNamespace(name="r")],
     )
     client: Any = None
-    found = redrive.look(client, each, Choice())
+    found = look(client, each, Choice())
     assert (found.chosen.count(), found.origins) == (1, {""})
     monkeypatch.setattr(
-        redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
+        redrive,
+        "sweep_entity",
+        lambda client, path, wanted, take, **_: len(take([Taken(1, b"", payload)], lambda: None)),
     )
     other: Any = Answering(Kept("another's"))
     own_target: Any = Taking()
-    legs = {"ewr-1": [_Leg("r", other, [])], "": [_Leg("r", own_target, [])]}
-    done = redrive._Pass(legs, redrive._cleaned(each, Choice()), found.chosen, lambda count: None).carry(client, "q")
+    legs = {"ewr-1": [Leg("r", other, [])], "": [Leg("r", own_target, [])]}
+    done = redrive._Pass(Between(legs), redrive._cleaned(each, Choice()), found.chosen, lambda count: None).carry(
+        client, "q"
+    )
     assert (done.sent, done.refused) == (1, 0)
     # It had another provenance when it was looked at.
     done = redrive._Pass(
-        {"ewr-1": [_Leg("r", own_target, [])]}, redrive._cleaned(each, Choice()), found.chosen, lambda count: None
+        Between({"ewr-1": [Leg("r", own_target, [])]}),
+        redrive._cleaned(each, Choice()),
+        found.chosen,
+        lambda count: None,
     ).carry(client, "q")
     assert (done.sent, done.refused) == (0, 1)
 
@@ -233,7 +272,7 @@ def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_ta
     sent: list[str] = []
 
     class Noting(Taking):
-        def __init__(self, spec: Any, origin: str) -> None:
+        def __init__(self, spec: Any, origin: str, *, meanwhile: Any) -> None:
             self.name = spec.name
 
         def __enter__(self) -> Self:
@@ -245,12 +284,14 @@ def test_where_nothing_knows_copies_by_their_origin_a_message_goes_to_its_own_ta
             sent.append(self.name)
             return super().send(payloads, meanwhile)
 
-    monkeypatch.setattr(redrive, "CopyTarget", Noting)
+    monkeypatch.setattr(leg_module, "CopyTarget", Noting)
     monkeypatch.setattr(redrive, "route_spec", lambda route, federation: route)
     monkeypatch.setattr(
-        redrive, "sweep", lambda client, path, wanted, take: len(take([Taken(1, b"", payload)], lambda: None))
+        redrive,
+        "sweep_entity",
+        lambda client, path, wanted, take, **_: len(take([Taken(1, b"", payload)], lambda: None)),
     )
-    found = redrive.SetAside(origins={"ewr-1"})
+    found = SetAside(origins={"ewr-1"})
     found.chosen.add(1, 1)
     reach: Any = SimpleNamespace(open=lambda end: client)
     federation: Any = None

@@ -36,7 +36,7 @@ class Target:
 
 
 def sweep_of(payloads: list[bytes]) -> Any:
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, **_: Any) -> int:
         wanted.clear()
         return len(take([Taken(number, b"", each) for number, each in enumerate(payloads)], lambda: None))
 
@@ -51,6 +51,18 @@ def test_i2_an_action_that_cannot_read_a_message_leaves_it_and_goes_on(monkeypat
     done = resubmit(client, "q/$DeadLetterQueue", "q", numbers(2), make_change("SET b = a"))
     assert (done.moved, done.refused, done.left) == (1, 1, 0)
     assert "cannot be read" in done.first_refusal
+
+
+def test_after_it_was_told_to_stop_nothing_more_is_sent_and_what_was_sent_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client: Any = None
+    monkeypatch.setattr(module, "Sender", lambda *_: Target())
+    monkeypatch.setattr(module, "deliver", lambda client, sender, payloads, renew: [None] * len(payloads))
+    monkeypatch.setattr(module, "sweep", sweep_of([section.encode_message(b"y")] * 350))
+    answers = iter((False, False, True))
+    done = resubmit(client, "q/$DeadLetterQueue", "q", numbers(350), make_change(""), is_stopped=lambda: next(answers))
+    assert (done.moved, done.refused, done.left) == (200, 0, 150)
 
 
 def test_i1_what_a_lost_target_has_acknowledged_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,12 +85,12 @@ class Peer:
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(coming: Any, wanted: RunSet) -> tuple[int, Peer]:
+    def run(coming: Any, wanted: RunSet, **settings: Any) -> tuple[int, Peer]:
         peer = Peer(coming)
         monkeypatch.setattr(module, "Receiver", lambda *_, **__: peer)
         monkeypatch.setattr(module, "Management", lambda *_: peer)
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: peer.now, time=lambda: peer.now))
-        return sweep(peer, peer.path, wanted, lambda taken, renew: taken), peer  # type: ignore[arg-type]
+        return sweep(peer, peer.path, wanted, lambda taken, renew: taken, **settings), peer  # type: ignore[arg-type]
 
     return run
 
@@ -144,3 +144,17 @@ def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_a
     completed, peer = swept(coming(), runs(PARTITION + 1, 2 * PARTITION + 1))
     assert completed == 1
     assert peer.now < 10
+
+
+def test_a_pass_that_is_told_to_stop_completes_what_was_taken_and_releases_the_rest(swept: Any) -> None:
+    def coming() -> Any:
+        yield (1, 2, 3)
+        yield (4,)
+        pytest.fail("the pass did not end")
+
+    wanted = runs(1, 3, 4, 5)
+    answers = iter((False, True))
+    completed, peer = swept(coming(), wanted, is_stopped=lambda: next(answers))
+    assert completed == 2
+    assert [type(state).__name__ for _, _, state in peer.settled] == ["Accepted", "Accepted", "Released"]
+    assert list(wanted) == [(4, 5)]

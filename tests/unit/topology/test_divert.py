@@ -123,14 +123,18 @@ def test_the_rights_are_send_for_run_and_manage_for_apply() -> None:
 def test_verification_looks_where_something_stays_and_can_be_looked_at() -> None:
     found = federation(("ops", "queue: a"), ("ops", "topic: b"), ("hub", "topic: c"), ("old", "queue: d"))
     (flow,) = flows(found.tasks["t"])
-    assert list(map(str, flow.diverts)) == ["ops/a", "hub/c", "old/d"]
+    assert list(map(str, flow.diverts)) == ["ops/a", "ops/a/$DeadLetterQueue", "hub/c", "old/d"]
     assert flow.drops  # what is found nowhere may have been taken from there
 
 
 def test_of_a_filter_that_diverts_verification_expects_what_it_does_not_select() -> None:
     step = '{filter: {where: "b = 2", on_failure: divert, divert_to: {to: ops, queue: bad}}}'
     (flow,) = flows(federation(steps=step).tasks["t"])
-    assert (flow.filter, flow.drops, list(map(str, flow.diverts))) == ("", True, ["ops/bad"])
+    assert (flow.filter, flow.drops, list(map(str, flow.diverts))) == (
+        "",
+        True,
+        ["ops/bad", "ops/bad/$DeadLetterQueue"],
+    )
 
 
 def test_the_graph_has_an_edge_for_each_entity_without_the_mark() -> None:

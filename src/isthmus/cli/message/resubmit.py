@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli.interruption import LEAVES_QUEUE, interruption
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEFAULT_FILE,
@@ -67,7 +68,7 @@ def run(
     target, path = target_of(connection, alias, federation, data, ca_file), entity_path(entity, dead_letter=True)
     destination = to or origin_of(path.removesuffix(DEAD_LETTER_SUFFIX))
     check_detection(target.read_entity, destination, new_message_ids=new_message_ids, keep_message_ids=keep_message_ids)
-    done = Resubmission(0, 0, 0, "")
+    done, is_interrupted = Resubmission(0, 0, 0, ""), False
     with target.open(path) as client:
         client.authorize(destination)
         with progress("looking", quiet=as_json) as note:
@@ -75,17 +76,24 @@ def run(
         meant, deferred = found.active, found.deferred.count()
         count = meant.count()
         if yes and count:
-            with progress("sending", count, quiet=as_json) as note:
+            with interruption(LEAVES_QUEUE) as is_stopped, progress("sending", count, quiet=as_json) as note:
                 done = resubmit(
-                    client, path, destination, meant, change, new_message_ids=new_message_ids, progress=note
+                    client,
+                    path,
+                    destination,
+                    meant,
+                    change,
+                    new_message_ids=new_message_ids,
+                    progress=note,
+                    is_stopped=is_stopped,
                 )
+                is_interrupted = is_stopped()
     if as_json:
         told = {"from": path, "to": destination, "dry_run": not yes, "meant": count, "deferred": deferred}
         print(json.dumps({**told, **done._asdict()}))
     elif yes:
-        print(
-            f"{path}: sent {done.moved} messages to {destination}, {done.refused} refused, {done.left} locked or gone"
-        )
+        rest = "left: interrupted" if is_interrupted else "locked or gone"
+        print(f"{path}: sent {done.moved} messages to {destination}, {done.refused} refused, {done.left} {rest}")
         if done.first_refusal:
             print(f"first refusal: {done.first_refusal}", file=sys.stderr)
     else:
@@ -95,4 +103,4 @@ def run(
             f"{deferred} deferred ones stay: whoever deferred them receives them by their sequence numbers",
             file=sys.stderr,
         )
-    raise typer.Exit(1 if done.refused or done.left else 0)
+    raise typer.Exit(130 if is_interrupted else 1 if done.refused or done.left else 0)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.interruption import LEAVES_QUEUE, interruption
+
 if TYPE_CHECKING:
-    from isthmus.operations.redrive import Choice
+    from isthmus.operations.set_aside import Choice
     from isthmus.replication.reach import Reach
     from isthmus.topology.model import Federation
     from isthmus.topology.redrive import Redrive
 
 __all__ = ["register"]
+
+_TOTALS = ("found", "chosen", "sent", "dropped", "refused", "left")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +40,9 @@ def run(
             "again; the table shows which."
         ),
     ] = None,
-    count: Annotated[int, typer.Option(help="At most so many from each queue, the oldest first; 0: all.", min=0)] = 0,
+    count: Annotated[
+        int, typer.Option(help="At most so many for each row of the table, the oldest first; 0: all.", min=0)
+    ] = 0,
     parked: Annotated[
         bool,
         typer.Option(
@@ -58,11 +65,11 @@ def run(
     """Send the messages that routes have set aside to the routes' targets, as the copies that they would have been.
 
     Each message leaves its queue once its copy is acknowledged; what the target refuses stays. Killed at any time and run again
-    it loses nothing, and doubles nothing where the target detects duplicates by origin. Exit code 1 if a message was refused or is
+    it loses nothing, and doubles nothing where the target detects duplicates by origin. Ctrl-C ends it in good order. Exit code 1 if a message was refused or is
     locked elsewhere, or a namespace cannot be reached.
     """
     from isthmus.errors import InvalidArgumentError
-    from isthmus.operations.redrive import Choice
+    from isthmus.operations.set_aside import Choice
     from isthmus.replication.reach import Reach
     from isthmus.topology.file.source import load
     from isthmus.topology.redrive import redrives
@@ -75,30 +82,51 @@ def run(
     choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
     with Reach(federation, "isthmus-redrive") as reach:
         queues = redrives(federation, tasks or (), parked=parked, diverted=diverted)
-        rows: list[dict[str, Any]] = []
-        for each in queues:
-            has_sent = any(row["sent"] or row["dropped"] for row in rows)
-            rows.append(_queue(reach, federation, each, choice, yes=yes, has_sent=has_sent, quiet=as_json))
+        rows, is_interrupted = _queues(reach, federation, queues, choice, yes=yes, quiet=as_json)
     if not (parked or diverted or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
     if as_json:
-        totals = {name: sum(row[name] or 0 for row in rows) for name in ("found", "chosen", "sent", "refused", "left")}
+        totals = {name: sum(row[name] or 0 for row in rows) for name in _TOTALS}
         print(json.dumps({"file": file, "dry_run": not yes, **totals, "queues": rows}))
     else:
         _show(rows, yes=yes)
+    if is_interrupted:
+        raise typer.Exit(130)
     if any(row["refused"] or row["left"] or row["error"] for row in rows):
         raise typer.Exit(1)
 
 
+def _queues(
+    reach: Reach, federation: Federation, queues: list[Redrive], choice: Choice, *, yes: bool, quiet: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """What happened with each queue until the end or Ctrl-C, and whether it was that."""
+    rows: list[dict[str, Any]] = []
+    for each in queues:
+        has_sent = any(row["sent"] or row["dropped"] for row in rows)
+        try:
+            row, is_interrupted = _queue(reach, federation, each, choice, yes=yes, has_sent=has_sent, quiet=quiet)
+        except KeyboardInterrupt:
+            if not has_sent:
+                raise
+            return rows, True
+        rows.append(row)
+        if is_interrupted:
+            return rows, True
+    return rows, False
+
+
 def _queue(
     reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, has_sent: bool, quiet: bool
-) -> dict[str, Any]:
-    """Look into one queue and send what is chosen; what happened. A fault of the file ends the verb only where nothing was sent before."""
+) -> tuple[dict[str, Any], bool]:
+    """Look into one queue and send what is chosen; what happened, and whether Ctrl-C ended it. A fault of the file ends the verb only where nothing was sent before."""
     from isthmus.cli.progress import progress
-    from isthmus.errors import ConfigError, IsthmusError
-    from isthmus.operations.redrive import Redriven, SetAside, look, redrive
+    from isthmus.errors import ConfigError, EntityNotFoundError, IsthmusError
+    from isthmus.operations.redrive import Redriven, redrive
+    from isthmus.operations.set_aside import SetAside, look
+    from isthmus.replication.reach import name_places
 
-    found, done, error, chosen = SetAside(), Redriven(), "", 0
+    found, done, error, chosen = None, Redriven(), "", 0
+    is_interrupted = False
     is_other = not (each.can_look and federation.namespaces[each.source.alias].is_service_bus)
     if not is_other:
         try:
@@ -113,28 +141,51 @@ def _queue(
                 error = each.hindrance
             elif yes and chosen:
                 targets = ", ".join(dict.fromkeys(str(route.target) for route in each.routes))
-                with progress(f"sending to {targets}", chosen, quiet=quiet) as note:
-                    done = redrive(reach, federation, each, found, choice, progress=note)
-                error = done.gone
+                with (
+                    interruption(LEAVES_QUEUE) as is_stopped,
+                    progress(f"sending to {targets}", chosen, quiet=quiet) as note,
+                ):
+                    done = redrive(reach, federation, each, found, choice, progress=note, is_stopped=is_stopped)
+                    is_interrupted = is_stopped()
+                was_cut = "interrupted: run it again to send the rest" if is_interrupted and done.left else ""
+                error = done.gone or was_cut or _locked(done.locked_sessions)
+        except EntityNotFoundError:
+            error = f"there is no {each.source}; isthmus apply makes it"
+            done.left = chosen
         except IsthmusError as raised:
             if isinstance(raised, ConfigError) and not has_sent:
                 raise
-            error = "; ".join((str(raised), *getattr(raised, "__notes__", ())))
+            error = str(raised)
             done.left = chosen
-    return {
+    is_read = found is not None
+    found = found or SetAside()
+    aliases = dict.fromkeys((each.source.alias, *(route.target.alias for route in each.routes)))
+    row = {
         "task": each.route.task,
         "route": each.route.name,
         "from": str(each.source),
         "to": ", ".join(dict.fromkeys(str(route.target) for route in each.routes)),
         "reasons": dict(found.reasons.most_common()),
-        "found": None if is_other else found.reasons.total(),  # nobody looked
+        "found": found.reasons.total() if is_read else None,  # nobody looked, or could
         "chosen": chosen,
         "expired": found.expired,
+        "deferred": found.deferred,
+        "scheduled": found.scheduled,
         "foreign": found.foreign,
+        "dead_lettered": found.dead_lettered,
         **{name: value for name, value in asdict(done).items() if name != "gone"},
         "note": each.hindrance if is_other or chosen else "",
-        "error": error,
+        "error": name_places(error, federation, aliases),
     }
+    return row, is_interrupted
+
+
+def _locked(sessions: list[str]) -> str:
+    """What holds up the messages of these sessions, and what to do; empty where there are none."""
+    if not sessions:
+        return ""
+    others = f" and {len(sessions) - 1:,} more" if len(sessions) > 1 else ""
+    return f"another receiver has the session {sessions[0]!r}{others}: run it again when that has closed or its lock has expired"
 
 
 def _note_parking(federation: Federation, names: list[str]) -> None:
@@ -169,11 +220,28 @@ def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
             print(f"{row['route']}: {row['error'] or row['note']}", file=sys.stderr)
     for queue, count in {row["from"]: row["foreign"] for row in rows if row["foreign"]}.items():
         console.print(f"{count:,} messages in {queue} are of no route of this file, or have lost their provenance")
+    dead: Counter[str] = Counter()
+    for row in rows:
+        dead[row["from"]] += row["dead_lettered"]
+    for queue, count in (+dead).items():
+        alias, _, entity = queue.partition("/")
+        console.print(
+            f"{count:,} messages are in {queue}/$DeadLetterQueue: isthmus resubmit {entity} --namespace {alias} puts them back into the queue"
+        )
     expired = sum(row["expired"] for row in rows)
     if expired:
         console.print(f"{expired:,} messages are not chosen because their time to live is over; --expired chooses them")
+    deferred, scheduled = (sum(row[name] for row in rows) for name in ("deferred", "scheduled"))
+    if deferred:
+        console.print(
+            f"{deferred:,} messages are not chosen because they are deferred: whoever deferred them receives them by their sequence numbers"
+        )
+    if scheduled:
+        console.print(
+            f"{scheduled:,} messages are not chosen because they are scheduled: they can be sent when they are active"
+        )
     chosen = sum(row["chosen"] for row in rows)
-    others = sum(row["found"] or 0 for row in rows) - chosen - expired
+    others = sum(row["found"] or 0 for row in rows) - chosen - expired - deferred - scheduled
     if others:
         console.print(
             f"{others:,} messages have other reasons, or are beyond --count; --reason REASON chooses by reason"

@@ -306,6 +306,8 @@ class SourceReader:
                             (at.dropped if is_others else at.diverted).add(identity.number)
                             self._tell_time(each.origin, message, identity)
             except (EntityNotFoundError, NotAllowedError) as error:
+                if end.entity.endswith(DEAD_LETTER):
+                    continue  # told of the entity itself
                 why = "there is no such entity" if isinstance(error, EntityNotFoundError) else "it may not be read"
                 text = f"what steps divert to {end} is not known: {why}"
                 self.untold += [text] if text not in self.untold else []

@@ -618,6 +618,23 @@ def test_what_steps_have_diverted_is_counted_apart_and_no_fault() -> None:
     assert result.verdict is Verdict.CLEAN
 
 
+def test_what_was_dead_lettered_where_it_was_diverted_to_is_there_still() -> None:
+    """Whoever mends a message and fails on it uses up its deliveries."""
+    entities = Entities()
+    for number in range(1, 4):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+    entities.put("jfk/bad", 1, origin="ewr")
+    entities.put("jfk/bad/$DeadLetterQueue", 2, origin="ewr", reason="MaxDeliveryCountExceeded")
+    way = replace(DIVERTED, diverts=(Endpoint("jfk", "bad"), Endpoint("jfk", "bad/$DeadLetterQueue")))
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[way])
+    assert [result.total(kind) for kind in ("diverted", "lost", "consumed")] == [2, 0, 1]
+    del entities.held["jfk/bad"], entities.held["jfk/bad/$DeadLetterQueue"]
+    result = audit("flights", ROUTES[:1], AUDIT, entities.peek, passages=[way])
+    assert [each for each in result.doubts if "divert" in each and "consumed" not in each] == [
+        "what steps divert to jfk/bad is not known: there is no such entity"
+    ]
+
+
 def test_what_was_mended_where_it_was_diverted_to_is_there_still() -> None:
     entities = Entities()
     for number in (1, 2):
