@@ -32,6 +32,7 @@ from isthmus.connectors.servicebus.administration.client import (
 )
 from isthmus.connectors.servicebus.administration.default_rule import birth_rule
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
+from isthmus.connectors.servicebus.administration.listing import listed
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.connectors.servicebus.administration.pair_property import (
     applied,
@@ -153,7 +154,7 @@ class PairMember:
 
     def _ask_descriptions(self) -> list[Description]:
         queues = self._pool.submit(self._queues)
-        topics = [describe_topic(each) for each in self._open().client.list_topics()]
+        topics = [describe_topic(each) for each in listed(self._open().client.list_topics)]
         subscriptions = [each for found in self.map(self._subscriptions, topics) for each in found]
         rules = [each for found in self.map(self._rules, subscriptions) for each in found]
         return [*queues.result(), *topics, *subscriptions, *rules]
@@ -163,18 +164,18 @@ class PairMember:
         return self._reader.submit(self.descriptions)
 
     def _queues(self) -> list[Description]:
-        return [describe_queue(each) for each in self._open().client.list_queues()]
+        return [describe_queue(each) for each in listed(self._open().client.list_queues)]
 
     def _subscriptions(self, topic: Description) -> list[Description]:
         name = topic.names[0]
         with contextlib.suppress(ResourceNotFoundError):  # deleted meanwhile
-            return [describe_subscription(name, each) for each in self._open().client.list_subscriptions(name)]
+            return [describe_subscription(name, each) for each in listed(self._open().client.list_subscriptions, name)]
         return []
 
     def _rules(self, subscription: Description) -> list[Description]:
         topic, name = subscription.names
         with contextlib.suppress(ResourceNotFoundError):
-            return [describe_rule(topic, name, each) for each in self._open().client.list_rules(topic, name)]
+            return [describe_rule(topic, name, each) for each in listed(self._open().client.list_rules, topic, name)]
         return []
 
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
@@ -185,10 +186,10 @@ class PairMember:
         """
         with administration_errors(self.endpoint):
             client = self._open().client
-            found = {each.name.lower(): Counts.of(each) for each in client.list_queues_runtime_properties()}
+            found = {each.name.lower(): Counts.of(each) for each in listed(client.list_queues_runtime_properties)}
             topics = [each for each in entities if each.kind == "topic"]
             if topics:
-                for each in client.list_topics_runtime_properties():
+                for each in listed(client.list_topics_runtime_properties):
                     found[each.name.lower()] = Counts(scheduled=int(each.scheduled_message_count or 0))
             for part in self.map(self._subscription_counts, topics):
                 found |= part
@@ -201,7 +202,7 @@ class PairMember:
     def _subscription_counts(self, topic: Description) -> dict[str, Counts]:
         name = topic.names[0]
         with contextlib.suppress(ResourceNotFoundError):
-            found = self._open().client.list_subscriptions_runtime_properties(name)
+            found = listed(self._open().client.list_subscriptions_runtime_properties, name)
             return {f"{name}/Subscriptions/{each.name}".lower(): Counts.of(each) for each in found}
         return {}
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ServiceRequestError
+from azure.core.paging import ItemPaged
 
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.pair_member import _THREADS, PairMember
@@ -16,6 +17,7 @@ from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
+from paged_list import paged
 
 STRING = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 
@@ -49,11 +51,11 @@ class FakeClient:
         if self.delete_fault is not None:
             raise self.delete_fault
 
-    def list_queues(self) -> list[Any]:
-        return []
+    def list_queues(self) -> ItemPaged[Any]:
+        return paged([])
 
-    def list_topics(self) -> list[Any]:
-        return []
+    def list_topics(self) -> ItemPaged[Any]:
+        return paged([])
 
 
 @pytest.fixture
