@@ -9,12 +9,14 @@ Invariants:
     I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
     I4. What a fail-over of another process changes on its way is not brought to the standby member, and what it says at the members is not
         replaced.
+    I5. Nothing is deleted unless the active member, asked for it by its name just before, says that it is not there: a list that it gives
+        may not tell all.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +29,7 @@ from isthmus.pairing.state_file import SupersededError
 from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Key, closed, kept
 from isthmus.topology.pair.difference import Drift, Step, difference
 
-__all__ = ["Comparison", "Consent", "Keeper", "Round", "SameNamespaceError"]
+__all__ = ["Comparison", "Consent", "Keeper", "Round", "SameNamespaceError", "StillHeldError"]
 
 
 class SameNamespaceError(IsthmusError):
@@ -42,6 +44,21 @@ class SameNamespaceError(IsthmusError):
     def text(self) -> str:
         return (
             f"pair '{self.pair}': {self.first} and {self.second} are one namespace; write connections to two namespaces"
+        )
+
+
+class StillHeldError(IsthmusError):
+    """An entity is not deleted at the standby member: the active one holds it after all."""
+
+    code = "still-held"
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__("", path=path)
+        self.path = path
+
+    def text(self) -> str:
+        return (
+            f"{self.path} is there, although the list of its namespace did not tell it; the next round compares again"
         )
 
 
@@ -257,6 +274,7 @@ class Keeper:
         if stopped != state.stopped:
             state = replace(state, stopped=stopped)
             self._save(state)
+        replaced = {step.entity.key for step in drift.steps if step.action == "create"}
         for group in drift.groups:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
             # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
@@ -266,6 +284,11 @@ class Keeper:
                 for step in group
                 if not any(step.entity.key[: len(key)] == key for key in stays)
             )
+            goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
+            told = self._still_held(state, goes)
+            found.failed += told
+            kept_back = {step.entity.key for step, _ in told}
+            possible = tuple(each for each in possible if each.entity.key not in kept_back)
             self._make(member, possible, found, on_step, with_messages=messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
@@ -281,6 +304,16 @@ class Keeper:
             self._save(state)
         found.seconds = time.monotonic() - began
         return state, found
+
+    def _still_held(self, state: PairState, deletions: Sequence[Step]) -> list[tuple[Step, IsthmusError]]:
+        """The deletions of what the active member holds after all (I5), each with the error to tell."""
+        active = self._members[state.active]
+        held = active.map(lambda step: active.holds(step.entity), deletions)
+        return [
+            (step, StillHeldError(f"{active.alias}/{step.entity.path}"))
+            for step, is_held in zip(deletions, held, strict=True)
+            if is_held
+        ]
 
     @staticmethod
     def _restore(member: PairMember, state: PairState, drift: Drift, stopped: Mapping[str, str]) -> None:

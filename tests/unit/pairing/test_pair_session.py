@@ -79,6 +79,10 @@ class FakeMember:
         self._ask()
         self.statuses[step.entity.path] = step.entity.status
 
+    def holds(self, entity: Description) -> bool:
+        self._ask()
+        return entity.path in self.statuses
+
     def delete_marker(self, pair: str) -> None:
         self._ask()
         self.marker = {}
@@ -310,6 +314,41 @@ def test_a_reading_of_the_standby_member_is_given_up_where_the_active_one_gives_
     with pytest.raises(ConnectionLostError):
         session.keeper.compare(PairState(pair="contoso", active="ewr", standby="jfk"))
     assert begun.cancelled()
+
+
+def test_i5_what_a_list_of_the_active_member_does_not_tell_is_not_deleted(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("orders", "gone")}))
+    members["jfk"].statuses["gone"] = "Active"
+    deleted = []
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        deleted.append(str(step))
+        del members["jfk"].statuses[step.entity.path]
+
+    monkeypatch.setattr(members["jfk"], "make", make)
+    monkeypatch.setattr(members["ewr"], "descriptions", list)
+    _, found = session.sync()
+    assert deleted == [str(step) for step in found.done] == ["- queue gone"]
+    assert [str(error) for _, error in found.failed] == [
+        "ewr/orders is there, although the list of its namespace did not tell it; the next round compares again"
+    ]
+    assert not found.is_in_step
+    assert session.state().made_here == ("orders",)
+
+
+def test_i5_an_active_member_that_gives_no_answer_lets_nothing_be_deleted(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("gone",)})
+    session.file.save(state)
+    members["jfk"].statuses["gone"] = "Active"
+    compared = session.keeper.compare(state)
+    members["ewr"].is_away = True
+    monkeypatch.setattr(members["jfk"], "make", lambda step, **options: pytest.fail(str(step)))
+    with pytest.raises(ConnectionLostError):
+        session.keeper.make(state, compared)
 
 
 @pytest.fixture

@@ -178,6 +178,21 @@ class PairMember:
             return [describe_rule(topic, name, each) for each in listed(self._open().client.list_rules, topic, name)]
         return []
 
+    def holds(self, entity: Description) -> bool:
+        """Whether there is an entity or rule of this name now, of whatever kind.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        with administration_errors(self.endpoint):
+            try:
+                getattr(self._open().client, f"get_{entity.kind}")(*entity.names)
+            except ResourceNotFoundError:
+                return False
+            except AttributeError:  # of a topic where a queue is asked for, or the other way round
+                return True
+            return True
+
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
         """Messages of queues, subscriptions and topics (those scheduled there) by path; those without any are left out.
 

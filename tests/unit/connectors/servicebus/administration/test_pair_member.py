@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from azure.core.exceptions import HttpResponseError, ServiceRequestError
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError, ServiceRequestError
 from azure.core.paging import ItemPaged
 
 from isthmus.connectors.administration import AdministrationError
@@ -37,6 +37,10 @@ class FakeClient:
         self.delete_fault: Exception | None = None
 
     def get_queue(self, name: str) -> Any:
+        if name == "gone":
+            raise ResourceNotFoundError("no")
+        if name == "topic":
+            raise AttributeError("'NoneType' object has no attribute 'lock_duration'")
         return SimpleNamespace(name=name, status=self.status)
 
     def update_queue(self, queue: Any) -> None:
@@ -95,3 +99,8 @@ def test_an_entity_that_is_not_deleted_gets_its_status_back(member: PairMember, 
     with pytest.raises(AdministrationError):
         member.make(Step(action="delete", before=ORDERS))
     assert client.status == "Active"
+
+
+@pytest.mark.parametrize(("name", "is_held"), [("orders", True), ("gone", False), ("topic", True)])
+def test_what_is_under_a_name_is_asked_for_by_the_name(member: PairMember, name: str, is_held: bool) -> None:
+    assert member.holds(Description(kind="queue", names=(name,))) is is_held
