@@ -346,7 +346,7 @@ class Failover:
     def open(self, state: PairState, alias: str) -> None:
         """Give the entities of a member the status that they had for applications."""
         member = self.members[alias]
-        stopped = state.stopped if alias == state.standby else {}
+        stopped = state.stopped_at(alias)
         statuses = {path.lower(): status for path, status in (*stopped.items(), *state.statuses.items())}
         # A member that was not fenced has entities of its own, with statuses of their own.
         is_all = state.fence_of(alias) is not Fence.OPEN or state.phase is Phase.REOPENING

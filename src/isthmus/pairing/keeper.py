@@ -4,7 +4,7 @@ What it is: one round: follow what another process has decided, make what is pen
 a fail-over (`isthmus.pairing.failover`), or the waiting between rounds (`isthmus.pairing.run`).
 
 Invariants:
-    I1. A round changes nothing at the active member but the marker.
+    I1. A round changes nothing at the active member but the marker, and the status of what it has itself stopped there (`stopped`).
     I2. What pairing is about to make is on disk before it is made, so that after a kill it is known as made by pairing.
     I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
     I4. What a fail-over of another process changes on its way is not brought to the standby member, and what it says at the members is not
@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,8 @@ from isthmus.errors import IsthmusError
 from isthmus.pairing.failover import statuses_of
 from isthmus.pairing.state import Fence, PairState, key_of
 from isthmus.pairing.state_file import SupersededError
-from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Key, closed, kept
+from isthmus.pairing.stopped import give_back, to_be_stopped, with_former_status
+from isthmus.topology.pair.description import CLOSED, Key, closed, kept
 from isthmus.topology.pair.difference import Drift, Step, difference
 
 __all__ = ["Comparison", "Consent", "Keeper", "Round", "SameNamespaceError", "StillHeldError"]
@@ -269,10 +270,10 @@ class Keeper:
             self._save(state)
         messages = consent is not None and consent.messages
         member = self._members[state.standby]
-        stopped = _to_be_stopped(state, drift)
-        self._restore(member, state, drift, stopped)
-        if stopped != state.stopped:
-            state = replace(state, stopped=stopped)
+        stopped = to_be_stopped(state, drift)
+        state = self.give_back(state, stopped)
+        if stopped != state.stopped_at(state.standby):
+            state = state.with_stopped(state.standby, stopped)
             self._save(state)
         replaced = {step.entity.key for step in drift.steps if step.action == "create"}
         for group in drift.groups:
@@ -280,7 +281,7 @@ class Keeper:
             # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
             stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
             possible = tuple(
-                _with_former_status(step, stopped)
+                with_former_status(step, stopped)
                 for step in group
                 if not any(step.entity.key[: len(key)] == key for key in stays)
             )
@@ -295,9 +296,9 @@ class Keeper:
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
         gone = {step.entity.path for step in found.done if step.action == "delete"}
         settled = gone | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
-        after = replace(
-            state.having_made((stands - gone) | created),
-            stopped={path: status for path, status in stopped.items() if path not in settled},
+        after = state.having_made((stands - gone) | created)
+        after = after.with_stopped(
+            state.standby, {path: status for path, status in stopped.items() if path not in settled}
         )
         if after != state:
             state = after
@@ -315,12 +316,23 @@ class Keeper:
             if is_held
         ]
 
-    @staticmethod
-    def _restore(member: PairMember, state: PairState, drift: Drift, stopped: Mapping[str, str]) -> None:
-        """Give the former status back to what an earlier round stopped, and what is not deleted any more."""
-        for each in drift.foreign:
-            if each.path in state.stopped and each.path not in stopped and each.status == "SendDisabled":
-                member.set_status(each, state.stopped[each.path])
+    def give_back(self, state: PairState, but: Collection[str] = ()) -> PairState:
+        """Give what earlier rounds stopped to delete it, and what is not deleted any more, its former status.
+
+        Args:
+            state: that of the pair.
+            but: paths at the standby member that are deleted now.
+
+        Raises:
+            AdministrationError: a member gives no answer, or refuses.
+            StateFileError: the disk refuses.
+        """
+        for alias in tuple(state.stopped):
+            after = give_back(self._members[alias], state, but if alias == state.standby else ())
+            if after != state:
+                state = after
+                self._save(state)
+        return state
 
     @staticmethod
     def _make(
@@ -369,23 +381,3 @@ class Keeper:
         member = self._members[alias]
         counts = member.counts(kept(member.descriptions(), self._exclude).values())
         return {path: each._asdict() for path, each in counts.items()}
-
-
-def _to_be_stopped(state: PairState, drift: Drift) -> dict[str, str]:
-    """Path → status of the queues and topics to delete that take messages, or did before an earlier round stopped them."""
-    found: dict[str, str] = {}
-    for step in drift.steps:
-        entity = step.entity
-        if step.action != "delete" or entity.kind not in {"queue", "topic"}:
-            continue
-        status = state.stopped.get(entity.path, entity.status) if entity.status == "SendDisabled" else entity.status
-        if status not in TAKES_NONE:
-            found[entity.path] = status
-    return found
-
-
-def _with_former_status(step: Step, stopped: Mapping[str, str]) -> Step:
-    """The deletion of an entity that an earlier round stopped, as if it had not."""
-    if step.action != "delete" or step.before is None or step.before.path not in stopped:
-        return step
-    return replace(step, before=step.before.with_settings(status=stopped[step.before.path]))

@@ -184,9 +184,7 @@ class PairSession:
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
-                raise InvalidArgumentError(
-                    f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
-                )
+                raise _under_way(state)
             state = self.keeper.settle(state)
             return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step)
 
@@ -203,17 +201,19 @@ class PairSession:
             InvalidArgumentError: a fail-over is under way.
             IsthmusError: a member gives no answer; the pair is as before, and the verb can be run again.
         """
+        from isthmus.pairing.stopped import give_back
+
         left = dict[str, str]()
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
-                raise InvalidArgumentError(
-                    f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
-                )
+                raise _under_way(state)
             for alias in (state.standby, state.active):
                 try:
                     if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
                         self._failover().open(state, alias)
+                        state = state.with_fence(alias, Fence.OPEN)
+                    state = give_back(self.members[alias], state)
                     self.members[alias].delete_marker(state.pair)
                 except IsthmusError as error:
                     if not is_forced:
@@ -299,7 +299,7 @@ class PairSession:
         with self.file.held(wait_seconds):
             state = self.keeper.follow(self.state())
             state = self._failover(note).run(state)
-            return self.keeper.settle(state)
+            return self.keeper.settle(self.keeper.give_back(state))
 
     def _tell(self, state: PairState) -> None:
         """Tell the members who is active; a member that gives no answer is told by the next round, and one that says of a later fail-over
@@ -393,6 +393,12 @@ class PairSession:
             return known[0][1]
 
         return lead
+
+
+def _under_way(state: PairState) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
+    )
 
 
 def _is_loopback(host: str) -> bool:

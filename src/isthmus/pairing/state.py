@@ -85,8 +85,8 @@ class PairState:
         fences: alias → fence of each member.
         made: alias → paths that pairing made there.
         intended: paths that pairing is about to make at the standby member.
-        stopped: path → former status of the standby member's queues and topics that are stopped to count their messages before
-            they are deleted. What was not deleted gets it back.
+        stopped: alias → path → former status of queues and topics there that are stopped to count their messages before they are deleted
+            (`isthmus.pairing.stopped`). What was not deleted gets it back.
         seen: path → messages of the active member when it was last looked at, without entities that had none.
         seen_at: when; wall seconds.
         changed_at: when the phase or the active member last changed; wall seconds.
@@ -109,7 +109,7 @@ class PairState:
     fences: Mapping[str, Fence] = field(default_factory=dict)
     made: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     intended: tuple[str, ...] = ()
-    stopped: Mapping[str, str] = field(default_factory=dict)
+    stopped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     seen_at: float = 0.0
     changed_at: float = 0.0
@@ -122,6 +122,10 @@ class PairState:
     def fence_of(self, alias: str) -> Fence:
         """The fence of a member."""
         return self.fences.get(alias, Fence.OPEN)
+
+    def stopped_at(self, alias: str) -> Mapping[str, str]:
+        """Path → former status of what is stopped at a member."""
+        return self.stopped.get(alias, {})
 
     @property
     def is_under_way(self) -> bool:
@@ -175,7 +179,7 @@ class PairState:
         begun = replace(
             self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now, **_NOTHING_MOVED
         )
-        is_open = self.fence_of(self.standby) is Fence.OPEN and not self.stopped
+        is_open = self.fence_of(self.standby) is Fence.OPEN and not self.stopped_at(self.standby)
         is_untouched = is_open and self.phase in _BEFORE_MOVING
         return begun.switched(now) if is_untouched else begun
 
@@ -212,9 +216,13 @@ class PairState:
             phase=Phase.STEADY,
             fences={self.standby: Fence.OPEN, self.active: old},
             intended=(),
-            stopped={},
             changed_at=now,
         )
+
+    def with_stopped(self, alias: str, paths: Mapping[str, str]) -> PairState:
+        """What is stopped at a member has changed."""
+        others = {other: stopped for other, stopped in self.stopped.items() if other != alias}
+        return replace(self, stopped={**others, alias: dict(paths)} if paths else others)
 
     def with_fence(self, alias: str, fence: Fence) -> PairState:
         """A member's fence has changed."""
@@ -232,7 +240,6 @@ class PairState:
             return self
         other = self.standby if active == self.active else self.active
         fences = self.fences if active == self.active else {str(active): Fence.OPEN, other: Fence.PENDING}
-        stopped = self.stopped if active == self.active else {}
         return replace(
             self,
             epoch=epoch,
@@ -240,7 +247,6 @@ class PairState:
             standby=other,
             fences=fences,
             intended=(),
-            stopped=stopped,
             changed_at=now,
         )
 
@@ -299,7 +305,7 @@ class PairState:
             values["fences"] = {alias: Fence(fence) for alias, fence in values["fences"].items()}
             values["made"] = {alias: tuple(paths) for alias, paths in values["made"].items()}
             values["intended"] = tuple(values["intended"])
-            values["stopped"] = dict(values.get("stopped", {}))
+            values["stopped"] = {alias: dict(paths) for alias, paths in values.get("stopped", {}).items()}
             if not isinstance(values["epoch"], int) or not values["active"] or not values["standby"]:
                 raise ValueError("a value is missing")
             return cls(**values)

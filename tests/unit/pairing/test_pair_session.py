@@ -405,6 +405,46 @@ def test_an_entity_that_a_killed_deletion_has_stopped_and_that_stays_gets_its_st
     assert not killed_in_deletion.state().stopped
 
 
+def test_an_entity_that_a_killed_deletion_has_stopped_can_be_used_once_the_pair_is_broken(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    killed_in_deletion.break_up()
+    assert members["jfk"].statuses == {"orders": "Active", "gone": "ReceiveDisabled"}
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_gets_its_status_back_where_its_name_is_excluded_then(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    vars(killed_in_deletion)["keeper"] = Keeper(members, killed_in_deletion.file.save, ("go*",))  # type: ignore[arg-type]
+    killed_in_deletion.sync()
+    assert members["jfk"].statuses["gone"] == "ReceiveDisabled"
+    assert not killed_in_deletion.state().stopped
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_gets_its_status_back_where_its_member_is_active_then(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """By a fail-over of another process, which knows nothing of what was stopped."""
+    forced = PairState(pair="contoso", active="ewr", standby="jfk").begin_forced(1.0)
+    members["jfk"].marker = members["ewr"].marker = forced.marker
+    members["ewr"].statuses["gone"] = "Active"
+    killed_in_deletion.finish()
+    found = killed_in_deletion.state()
+    assert (found.active, found.stopped) == ("jfk", {})
+    assert members["jfk"].statuses == {"orders": "Active", "gone": "ReceiveDisabled"}
+    assert members["ewr"].statuses == {"orders": "Disabled", "gone": "Disabled"}
+
+
+def test_what_was_stopped_at_a_member_that_is_fenced_now_is_not_opened(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    fenced_standby(session, members)
+    members["jfk"].statuses["gone"] = members["ewr"].statuses["gone"] = "SendDisabled"
+    state = session.state().with_stopped("jfk", {"gone": "Active"})
+    assert session.keeper.give_back(state) == state
+    assert members["jfk"].statuses["gone"] == "SendDisabled"
+
+
 def test_a_forced_fail_over_waits_for_no_planned_one(
     session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
