@@ -14,6 +14,8 @@ Invariants:
     I6. Dead letters are moved once nothing can bring the fail-over back; those that the new member does not take, and deferred
         messages, stay and are told.
     I7. What was moved and left is in the state: whoever carries the fail-over on counts from there.
+    I8. A planned fail-over that a later one of another process has overtaken ends where that one leads. What the members say of it is not
+        replaced.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import SupersededError
 from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
 
 __all__ = ["Failover", "Member", "NotEmptyError", "detects", "is_movable", "statuses_of", "stop_layers"]
@@ -36,6 +39,7 @@ __all__ = ["Failover", "Member", "NotEmptyError", "detects", "is_movable", "stat
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
+_MARKER_SECONDS = 2.0
 _FORWARD_SECONDS = 60.0
 _DUE_SECONDS = 6.0
 """A scheduled message that is due within five seconds stays until it is (`isthmus.pairing.mover`, I5)."""
@@ -57,7 +61,11 @@ class Member(Protocol):
 
     def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]: ...
 
-    def write_marker(self, pair: str, value: Mapping[str, object]) -> object: ...
+    def read_marker(self, pair: str) -> Mapping[str, Any]: ...
+
+    def write_marker(
+        self, pair: str, value: Mapping[str, Any], *, unless: Callable[[Mapping[str, Any]], bool]
+    ) -> bool: ...
 
 
 class NotEmptyError(IsthmusError):
@@ -98,6 +106,10 @@ class NotEmptyError(IsthmusError):
         )
 
 
+class _OvertakenError(Exception):
+    """Another process has made a later fail-over: the phase begins with a look at where that leads."""
+
+
 @dataclass(slots=True)
 class Failover:
     """The fail-over of one pair.
@@ -131,23 +143,30 @@ class Failover:
     moved_dead: int = 0
     left_dead: dict[str, int] = field(default_factory=dict)
     left_deferred: dict[str, int] = field(default_factory=dict)
+    _looked_at: float = field(default=0.0, init=False)
 
     def run(self, state: PairState) -> PairState:
         """Go on until the pair is steady.
 
         Raises:
             NotEmptyError: it went back.
+            SupersededError: it ended where a later fail-over of another process leads.
             IsthmusError: a member is gone or refuses; the phase that the state names can be done again.
         """
-        why: NotEmptyError | None = None
+        why: IsthmusError | None = None
         # What a process before this one has done of it.
         self.moved, self.moved_dead = state.moved, state.moved_dead
         self.left, self.left_dead = dict(state.left), dict(state.left_dead)
         self.left_deferred = dict(state.left_deferred)
         while state.phase is not Phase.STEADY:
+            if (after := self._taken_over(state)) is not state:
+                why, state = SupersededError(state.pair, after.epoch), after
+                self.save(state)
             self.note(f"{state.phase}: {state.active} → {state.standby}, epoch {state.epoch}")
             try:
                 state = self._work(state)
+            except _OvertakenError:
+                continue
             except NotEmptyError as error:
                 why = error
                 state = state.aborting(time.time())
@@ -168,6 +187,44 @@ class Failover:
             left_deferred=dict(self.left_deferred),
         )
 
+    def _taken_over(self, state: PairState) -> PairState:
+        """The state after what other processes have decided since it began; a member that gives no answer tells nothing.
+
+        Raises:
+            SupersededError: another process makes a later fail-over.
+        """
+        self._looked_at = time.monotonic()
+        if state.is_forced:  # later than all others, by the operator's word
+            return state
+        after = state
+        for member in self.members.values():
+            try:
+                marker = member.read_marker(state.pair)
+            except IsthmusError:
+                continue
+            if after.is_overtaken(marker):
+                raise SupersededError(state.pair, marker["epoch"])
+            after = after.taken_over(marker, time.time())
+        return after
+
+    def _check(self, state: PairState) -> None:
+        """See, while something is waited for or moved, that no other process has made a later fail-over."""
+        self.check(state)
+        if time.monotonic() - self._looked_at >= _MARKER_SECONDS and self._taken_over(state) is not state:
+            raise _OvertakenError
+
+    def _say(self, state: PairState, alias: str) -> None:
+        """Write a state's marker at a member, unless that says of a later fail-over (I8)."""
+        later: list[int] = []
+
+        def is_later(marker: Mapping[str, Any]) -> bool:
+            if state.is_later(marker):
+                later.append(marker["epoch"])
+            return bool(later)
+
+        if not self.members[alias].write_marker(state.pair, state.marker, unless=is_later):
+            raise SupersededError(state.pair, later[0]) if state.is_forced else _OvertakenError
+
     def _work(self, state: PairState) -> PairState:
         now = time.time()
         match state.phase:
@@ -187,17 +244,17 @@ class Failover:
                 self.open(state, state.standby)
                 switched = state.switched(time.time())
                 # Before the alias leads there: a process that runs elsewhere sees the new epoch at the new member.
-                self.members[switched.active].write_marker(state.pair, switched.marker)
-                return switched
+                self._say(switched, switched.active)
+                return replace(switched, is_told=True)
             case Phase.REOPENING:
                 self.open(state, state.active)
                 reopened = state.reopened(now)
                 # Others may know of the epoch by nothing else; what the other member misses, if it is away, the next round makes up for.
-                self.members[state.active].write_marker(state.pair, reopened.marker)
+                self._say(reopened, state.active)
                 with contextlib.suppress(IsthmusError):
                     if state.fence_of(state.standby) is Fence.CLOSED:  # what was moved found it open in part
                         self.fence(state, state.standby)
-                    self.members[state.standby].write_marker(state.pair, reopened.marker)
+                    self._say(reopened, state.standby)
                 return reopened
             case _:
                 return state
@@ -218,16 +275,16 @@ class Failover:
     def _stop(self, state: PairState) -> None:
         """Stop what is sent to the old member, outermost entities first, each layer once the one before has passed on its messages."""
         # Before any status is changed: a process elsewhere would bring the other member in step with what is changed here.
-        for each in self.members.values():
-            each.write_marker(state.pair, state.marker)
+        for alias in self.members:
+            self._say(state, alias)
         member, held = self.members[state.active], self._held(state.active)
         for layer in stop_layers(held):
             to_stop = [each for each in layer if each.status not in TAKES_NONE]
             member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
             self._await_forwarded(state, [each for each in held.values() if _feeds(each, layer)])
         # Again: a process elsewhere may have read what the member said before, and replaced it since.
-        for each in self.members.values():
-            each.write_marker(state.pair, state.marker)
+        for alias in self.members:
+            self._say(state, alias)
 
     def _await_forwarded(self, state: PairState, feeders: list[Description]) -> None:
         """Wait until nothing waits in entities that forward.
@@ -244,14 +301,14 @@ class Failover:
                 return
             if time.monotonic() >= deadline:
                 raise NotEmptyError(state.pair, state.active, left, "they are not forwarded")
-            self.check(state)
+            self._check(state)
             time.sleep(_LOOK_SECONDS)
 
     def _consume(self, state: PairState) -> None:
         """Let receivers empty what they receive from."""
         deadline = time.monotonic() + state.consume_ms / 1000
         while self._waiting(state) and time.monotonic() < deadline:
-            self.check(state)
+            self._check(state)
             time.sleep(_LOOK_SECONDS)
 
     def _waiting(self, state: PairState, held: Mapping[Key, Description] | None = None) -> dict[str, Counts]:
@@ -274,7 +331,7 @@ class Failover:
             while movable and not is_refused:
                 moved_before = self.moved
                 for path in sorted(movable):
-                    self.check(state)
+                    self._check(state)
                     done = self.move(state, by_path[path])
                     self.moved += done.moved
                     if done.moved:

@@ -158,6 +158,8 @@ class Keeper:
         Raises:
             SupersededError: another process makes a fail-over, which this one must not disturb.
         """
+        if state.is_insisting:
+            return self._insist(state)
         if state.is_under_way:
             return state
         markers = list[Mapping[str, Any]]()
@@ -177,13 +179,28 @@ class Keeper:
             self._save(followed)
         return followed
 
+    def _insist(self, state: PairState) -> PairState:
+        """The state of a forced fail-over, made later than what the new member tells; nobody else is asked, as the other may hang."""
+        try:
+            marker = self._members[state.target].read_marker(state.pair)
+        except IsthmusError:
+            return state
+        insisting = state.insisting(marker, time.time())
+        if insisting is not state:
+            self._save(insisting)
+        return insisting
+
     def settle(self, state: PairState) -> PairState:
-        """Make the fence that is pending, and tell both members who is active.
+        """Tell the active member that it is, make the fence that is pending, and tell the other member.
 
         Raises:
             SupersededError: a member says of a later fail-over, which is left as it is: others have to see it.
             AdministrationError: a member gives no answer, or refuses.
         """
+        self._tell(state, state.active)  # before the other one is asked, which may be lost: others have to follow
+        if not state.is_told:
+            state = replace(state, is_told=True)
+            self._save(state)
         if state.fence_of(state.standby) is Fence.PENDING:
             member = self._members[state.standby]
             open_ = [
@@ -194,6 +211,10 @@ class Keeper:
             member.map(lambda each: member.set_status(each, CLOSED[each.kind]), open_)
             state = state.with_fence(state.standby, Fence.CLOSED)
             self._save(state)
+        self._tell(state, state.standby)
+        return state
+
+    def _tell(self, state: PairState, alias: str) -> None:
         later: list[int] = []
 
         def is_later(marker: Mapping[str, Any]) -> bool:
@@ -201,10 +222,8 @@ class Keeper:
                 later.append(marker["epoch"])
             return bool(later)
 
-        for alias in (state.active, state.standby):
-            if not self._members[alias].write_marker(state.pair, state.marker, unless=is_later):
-                raise SupersededError(state.pair, later[0])
-        return state
+        if not self._members[alias].write_marker(state.pair, state.marker, unless=is_later):
+            raise SupersededError(state.pair, later[0])
 
     def compare(self, state: PairState, consent: Consent | None = None) -> Comparison:
         """How far the members are apart. Needs no lock.

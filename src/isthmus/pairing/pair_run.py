@@ -125,7 +125,9 @@ class PairRun:
 
     def _round(self) -> None:
         session = self._session
-        state = session.keeper.follow(session.state())
+        state = session.state()
+        if not state.is_insisting:  # else it is carried on, with the lock
+            state = session.keeper.follow(state)
         if state.phase is not Phase.STEADY:
             session.finish(0.0, lambda text: _log.info("pair %s: goes on with a fail-over: %s", state.pair, text))
             return

@@ -16,6 +16,9 @@ Invariants:
     I2. The epoch grows with each fail-over that begins, and never shrinks.
     I3. A member that was active and is not is fenced, or its fence is pending and is made as soon as it answers.
     I4. The work of each phase can be done again; a process that was killed goes on with the phase that its file names.
+    I5. Of fail-overs that processes make without knowing of each other the one of the latest epoch counts, and no two have the same: a
+        forced one is later than all that the new member tells (`insisting`); a planned one that is overtaken ends where that leads
+        (`taken_over`).
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ class PairState:
         epoch: number of fail-overs that were begun, and one.
         phase: of the fail-over.
         is_forced: whether it is a forced one.
+        is_told: whether the new member has been told of the fail-over that was forced; until then nobody is followed.
         consume_ms: how long a planned one lets receivers empty what they receive from.
         leaves: whether a planned one goes on although messages stay behind.
         statuses: path → status of the active member's entities that are not Active for applications, as they were when
@@ -103,6 +107,7 @@ class PairState:
     epoch: int = 1
     phase: Phase = Phase.STEADY
     is_forced: bool = False
+    is_told: bool = True
     consume_ms: int = 0
     leaves: bool = False
     statuses: Mapping[str, str] = field(default_factory=dict)
@@ -163,6 +168,7 @@ class PairState:
             epoch=self.epoch + 1,
             phase=Phase.STOPPING,
             is_forced=False,
+            is_told=True,
             consume_ms=consume_ms,
             leaves=leaves,
             statuses=dict(statuses),
@@ -177,7 +183,13 @@ class PairState:
         move: that may have changed statuses there.
         """
         begun = replace(
-            self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now, **_NOTHING_MOVED
+            self,
+            epoch=self.epoch + 1,
+            is_forced=True,
+            is_told=False,
+            phase=Phase.OPENING,
+            changed_at=now,
+            **_NOTHING_MOVED,
         )
         is_open = self.fence_of(self.standby) is Fence.OPEN and not self.stopped_at(self.standby)
         is_untouched = is_open and self.phase in _BEFORE_MOVING
@@ -200,11 +212,11 @@ class PairState:
                 "none is under way" if self.phase is Phase.STEADY else f"it is {self.phase} already: run failover again"
             )
             raise InvalidArgumentError(f"pair '{self.pair}': there is no fail-over to abort; {what}")
-        return replace(self, phase=Phase.REOPENING, changed_at=now)
+        return replace(self, phase=Phase.REOPENING, is_forced=False, is_told=True, changed_at=now)
 
     def reopened(self, now: float) -> PairState:
         """The abort is done."""
-        return replace(self, phase=Phase.STEADY, changed_at=now)
+        return replace(self, phase=Phase.STEADY, is_forced=False, is_told=True, changed_at=now)
 
     def switched(self, now: float) -> PairState:
         """The other member is active from now on; what a forced one leaves behind still has to be fenced."""
@@ -228,42 +240,119 @@ class PairState:
         """A member's fence has changed."""
         return replace(self, fences={**self.fences, alias: fence})
 
+    @property
+    def is_insisting(self) -> bool:
+        """Whether a fail-over was forced that the new member has not been told of."""
+        return self.is_forced and not self.is_told
+
+    @property
+    def target(self) -> str:
+        """Alias of the member that is active, or will be at the end of the fail-over."""
+        return self.active if self.phase in (Phase.STEADY, Phase.REOPENING) else self.standby
+
+    def insisting(self, marker: Mapping[str, Any], now: float) -> PairState:
+        """The forced fail-over, later than what the new member's marker tells and this state did not know.
+
+        An operator has decided it last, and where to: it is not undone by an older decision. What others have done to the new member is not
+        known; it is opened.
+        """
+        epoch = self._epoch_of(marker)
+        is_same = marker.get("active") == self.target and not marker.get("under_way")
+        if epoch < self.epoch or (epoch == self.epoch and is_same):
+            return self
+        if is_same and self.phase is Phase.STEADY:
+            return self.following(marker, now)
+        if epoch == self.epoch and not self.statuses:
+            return replace(self, epoch=epoch + 1, changed_at=now)
+        new, old = self.target, self.standby if self.phase is Phase.STEADY else self.active
+        fence = self.fence_of(new) if epoch == self.epoch else Fence.PENDING
+        return replace(
+            self,
+            epoch=epoch + 1,
+            active=old,
+            standby=new,
+            phase=Phase.OPENING,
+            fences={**self.fences, new: fence},
+            changed_at=now,
+        )
+
     def following(self, marker: Mapping[str, Any], now: float) -> PairState:
         """The state after another process's fail-over, as a namespace's marker tells it; the same where it tells nothing new.
 
         Only between the same two members, and while no fail-over of our own is under way.
         """
-        epoch, active = marker.get("epoch"), marker.get("active")
-        if not isinstance(epoch, int) or epoch <= self.epoch or active not in (self.active, self.standby):
+        epoch = self._epoch_of(marker)
+        if epoch <= self.epoch or self.phase is not Phase.STEADY:
             return self
-        if self.phase is not Phase.STEADY:
-            return self
+        active = str(marker["active"])
         other = self.standby if active == self.active else self.active
-        fences = self.fences if active == self.active else {str(active): Fence.OPEN, other: Fence.PENDING}
         return replace(
             self,
             epoch=epoch,
-            active=str(active),
+            active=active,
             standby=other,
-            fences=fences,
+            is_forced=False,
+            is_told=True,
+            fences=self._fences_of(marker),
             intended=(),
             changed_at=now,
         )
 
+    def taken_over(self, marker: Mapping[str, Any], now: float) -> PairState:
+        """The planned fail-over that is under way, after a later one of another process; the same where the marker tells of none.
+
+        It goes on to where that one leads: the other member is opened, or this one again.
+        """
+        if not self.is_later(marker) or not self.is_under_way or marker.get("under_way"):
+            return self
+        is_back = marker["active"] == self.active
+        return replace(
+            self,
+            epoch=marker["epoch"],
+            phase=Phase.REOPENING if is_back else Phase.OPENING,
+            is_forced=not is_back,
+            is_told=True,
+            fences=self._fences_of(marker) if is_back else self.fences,
+            changed_at=now,
+        )
+
+    def _epoch_of(self, marker: Mapping[str, Any]) -> int:
+        """The epoch that a marker tells; 0 where it is not of these two members."""
+        epoch, active = marker.get("epoch"), marker.get("active")
+        return epoch if isinstance(epoch, int) and active in (self.active, self.standby) else 0
+
+    def _fences_of(self, marker: Mapping[str, Any]) -> Mapping[str, Fence]:
+        """The fences after a fail-over of another process, which may have ended after several that were not seen here."""
+        active = str(marker["active"])
+        other = self.standby if active == self.active else self.active
+        is_fenced = marker.get("fenced", active != self.active or self.fence_of(other) is not Fence.OPEN)
+        return {active: Fence.OPEN, other: Fence.PENDING if is_fenced else Fence.OPEN}
+
     def is_overtaken(self, marker: Mapping[str, Any]) -> bool:
         """Whether a marker says that another process makes a fail-over that this state does not know yet."""
-        epoch, members = marker.get("epoch"), (marker.get("active"), marker.get("standby"))
-        is_ours = members in ((self.active, self.standby), (self.standby, self.active))
-        return is_ours and bool(marker.get("under_way")) and isinstance(epoch, int) and epoch > self.epoch
+        is_ours = marker.get("standby") in (self.active, self.standby)
+        return is_ours and bool(marker.get("under_way")) and self._epoch_of(marker) > self.epoch
 
     def is_behind(self, marker: Mapping[str, Any], now: float) -> bool:
         """Whether a marker says of another process's fail-over, under way or made, that this state does not know."""
         return self.is_overtaken(marker) or self.following(marker, now) is not self
 
+    def is_later(self, marker: Mapping[str, Any]) -> bool:
+        """Whether a marker says of a later fail-over than that of this state, or of one with the same epoch that leads elsewhere."""
+        epoch = self._epoch_of(marker)
+        leads_elsewhere = not marker.get("under_way") and marker.get("active") != self.target
+        return epoch > self.epoch or (epoch == self.epoch and leads_elsewhere)
+
     @property
     def marker(self) -> dict[str, Any]:
         """What the namespaces are told."""
-        told: dict[str, Any] = {"pair": self.pair, "epoch": self.epoch, "active": self.active, "standby": self.standby}
+        told: dict[str, Any] = {
+            "pair": self.pair,
+            "epoch": self.epoch,
+            "active": self.active,
+            "standby": self.standby,
+            "fenced": self.fence_of(self.standby) is not Fence.OPEN,
+        }
         return {**told, "under_way": True} if self.is_under_way else told
 
     # ---- what pairing made

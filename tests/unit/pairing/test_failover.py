@@ -67,9 +67,17 @@ class FakeMember:
             work(each)
         return []
 
-    def write_marker(self, pair: str, value: Mapping[str, object]) -> None:
+    def read_marker(self, pair: str) -> Mapping[str, object]:
+        return self.marker
+
+    def write_marker(
+        self, pair: str, value: Mapping[str, object], *, unless: Callable[[Mapping[str, object]], bool]
+    ) -> bool:
+        if unless(self.marker):
+            return False
         self.machine.act()
         self.marker = value
+        return True
 
 
 ENTITIES = (

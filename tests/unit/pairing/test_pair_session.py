@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -23,104 +23,12 @@ from isthmus.pairing.state_file import NotPairedError, SupersededError
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Drift, Step
-
-FILE = """\
-isthmus: 1
-namespaces:
-  ewr: {connection: env:ABSENT_EWR}
-  jfk: {connection: env:ABSENT_JFK}
-pairs:
-  contoso: {primary: ewr, secondary: jfk}
-"""
-
-
-class Hanging(BaseException):
-    """A member that would give no answer was asked."""
-
-
-class FakeMember:
-    """A namespace in memory; `hangs` makes every question to it an end of the test."""
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
-        self.statuses = {"orders": "Active"}
-        self.held = Counts()
-        self.marker: Mapping[str, object] = {}
-        self.hangs = False
-        self.is_away = False
-        self.on_marker: Callable[[], None] = lambda: None
-        self.on_counts: Callable[[], None] = lambda: None
-
-    def _ask(self) -> None:
-        if self.hangs:
-            raise Hanging(self.alias)
-        if self.is_away:
-            raise ConnectionLostError(self.alias)
-
-    def descriptions(self) -> list[Description]:
-        self._ask()
-        return [Description(kind="queue", names=(path,)).with_settings(status=s) for path, s in self.statuses.items()]
-
-    def begin_descriptions(self) -> Future[list[Description]]:
-        found = Future[list[Description]]()
-        found.set_result(self.descriptions())
-        return found
-
-    def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
-        self._ask()
-        self.on_counts()
-        return {each.path: self.held for each in entities if self.held.total}
-
-    def set_status(self, entity: Description, status: str) -> None:
-        self._ask()
-        self.statuses[entity.path] = status
-
-    def make(self, step: Step, *, with_messages: bool = False) -> None:
-        self._ask()
-        self.statuses[step.entity.path] = step.entity.status
-
-    def holds(self, entity: Description) -> bool:
-        self._ask()
-        return entity.path in self.statuses
-
-    def delete_marker(self, pair: str) -> None:
-        self._ask()
-        self.marker = {}
-
-    def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]:
-        return [work(each) for each in asked]
-
-    def read_marker(self, pair: str) -> Mapping[str, object]:
-        self._ask()
-        return self.marker
-
-    def write_marker(
-        self, pair: str, value: Mapping[str, object], *, unless: Callable[[Mapping[str, object]], bool] | None = None
-    ) -> bool:
-        self._ask()
-        self.on_marker()
-        if unless is not None and unless(self.marker):
-            return False
-        self.marker = dict(value)
-        return True
-
-    def close(self) -> None:
-        pass
+from pair_in_memory import FILE, FakeMember, Hanging, session_in
 
 
 @pytest.fixture
 def members() -> dict[str, FakeMember]:
     return {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
-
-
-def session_in(folder: Path, members: dict[str, FakeMember]) -> PairSession:
-    """The pair with a state folder in a folder."""
-    file = folder / "isthmus.yaml"
-    file.write_text(FILE)
-    federation = load(str(file))
-    made = PairSession(federation, federation.pairs["contoso"], folder / "state")
-    vars(made).update(members=members, keeper=Keeper(members, made.file.save))  # type: ignore[arg-type]
-    return made
 
 
 @pytest.fixture

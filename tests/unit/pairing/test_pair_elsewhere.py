@@ -1,0 +1,197 @@
+"""Fail-overs of one pair that two machines make, each with a state folder of its own, against members in memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.errors import ConnectionLostError, IsthmusError
+from isthmus.pairing import failover
+from isthmus.pairing.moved import Moved
+from isthmus.pairing.pair_run import PairRun
+from isthmus.pairing.pair_session import PairSession
+from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import SupersededError
+from pair_in_memory import FakeMember, session_in
+
+START = PairState(pair="contoso", active="ewr", standby="jfk")
+
+
+@pytest.fixture
+def members() -> dict[str, FakeMember]:
+    return {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
+
+
+@pytest.fixture
+def session(tmp_path: Path, members: dict[str, FakeMember]) -> PairSession:
+    made = session_in(tmp_path, members)
+    made.file.save(START)
+    return made
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, members: dict[str, FakeMember]) -> PairSession:
+    """The other machine."""
+    (tmp_path / "elsewhere").mkdir()
+    made = session_in(tmp_path / "elsewhere", members)
+    made.file.save(START)
+    return made
+
+
+def rounds(*sessions: PairSession) -> None:
+    """Three rounds of `pair run` at each machine."""
+    for _ in range(3):
+        for each in sessions:
+            with contextlib.suppress(IsthmusError):
+                PairRun(each)._round()
+
+
+def view(session: PairSession) -> tuple[str, int, Phase, Fence]:
+    state = session.state()
+    return state.active, state.epoch, state.phase, state.fence_of(state.standby)
+
+
+def test_the_new_member_tells_of_a_forced_fail_over_while_the_old_one_is_lost(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """Else an alias on another machine leads to the lost member until that answers."""
+    members["ewr"].is_away = True
+    session.force()
+    with pytest.raises(ConnectionLostError):
+        session.finish()
+    rounds(elsewhere)
+    assert view(session) == view(elsewhere) == ("jfk", 2, Phase.STEADY, Fence.PENDING)
+    members["ewr"].is_away = False
+    rounds(session, elsewhere)
+    assert view(session) == view(elsewhere) == ("jfk", 2, Phase.STEADY, Fence.CLOSED)
+
+
+@pytest.mark.parametrize("at", [Phase.STOPPING, Phase.CONSUMING, Phase.MOVING, Phase.FENCING, Phase.OPENING])
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_i8_a_planned_fail_over_that_another_machine_has_forced_does_not_go_back(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], at: Phase, is_settled: bool
+) -> None:
+    """Both members would be open, each the active one of an alias."""
+
+    def note(text: str) -> None:
+        if text.startswith(at) and elsewhere.state().epoch == 1:
+            elsewhere.force()
+            if is_settled:
+                elsewhere.finish()
+
+    with contextlib.suppress(SupersededError):
+        session.fail_over(consume_ms=0, leaves=False, note=note)
+    rounds(elsewhere, session, elsewhere)
+    assert view(session)[0] == view(elsewhere)[0] == "jfk"
+    assert session.state().epoch == elsewhere.state().epoch
+    assert members["jfk"].statuses == {"orders": "Active"}
+    assert members["ewr"].statuses == {"orders": "Disabled"}
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_i8_one_that_would_go_back_goes_on_to_where_the_forced_one_leads(
+    session: PairSession,
+    elsewhere: PairSession,
+    members: dict[str, FakeMember],
+    monkeypatch: pytest.MonkeyPatch,
+    is_settled: bool,
+) -> None:
+    """The forced one has closed what the planned one empties."""
+
+    def move(state: PairState, entity: object) -> Moved:
+        if elsewhere.state().epoch == 1:
+            elsewhere.force()
+            if is_settled:
+                elsewhere.finish()
+        return Moved(0, "it is disabled")
+
+    members["ewr"].held = Counts(active=1)
+    monkeypatch.setattr(session, "_move", move)
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
+    with pytest.raises(IsthmusError) as told:
+        session.fail_over(consume_ms=0, leaves=False)
+    assert isinstance(told.value, SupersededError) or not is_settled
+    rounds(elsewhere, session, elsewhere)
+    assert view(session)[:3] == view(elsewhere)[:3] == ("jfk", 3, Phase.STEADY)
+    assert members["jfk"].statuses == {"orders": "Active"}
+    assert members["ewr"].statuses == {"orders": "Disabled"}
+
+
+def test_i8_receivers_are_not_waited_for_once_it_is_overtaken(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(failover.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+
+    def counts(entities: Iterable[object]) -> Mapping[str, Counts]:
+        if clock[0] > 10.0 and elsewhere.state().epoch == 1:
+            elsewhere.force()
+            elsewhere.finish()
+        return {"orders": Counts(active=1)}
+
+    monkeypatch.setattr(members["ewr"], "counts", counts)
+    with pytest.raises(SupersededError):
+        session.fail_over(consume_ms=3_600_000, leaves=False)
+    assert clock[0] < 15.0
+    assert view(session)[:3] == ("jfk", 3, Phase.STEADY)
+
+
+def test_an_abort_does_not_open_what_another_machine_has_left(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(START.begin(1.0, statuses={}, consume_ms=0, leaves=False).advanced(1.0))
+    for member in members.values():
+        member.marker = session.state().marker
+    elsewhere.force()
+    elsewhere.finish()
+    with pytest.raises(SupersededError):
+        session.abort()
+    assert view(session)[:3] == ("jfk", 3, Phase.STEADY)
+    rounds(session, elsewhere)
+    assert members["ewr"].statuses == {"orders": "Disabled"}
+
+
+def test_i5_a_forced_fail_over_is_not_undone_by_what_its_machine_did_not_know(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """There were two fail-overs while it was away: forth and back, and jfk is fenced."""
+    for _ in range(2):
+        session.fail_over(consume_ms=0, leaves=False)
+    assert members["jfk"].statuses == {"orders": "Disabled"}
+    members["ewr"].is_away = True
+    assert elsewhere.force().epoch == 2
+    with contextlib.suppress(ConnectionLostError):
+        elsewhere.finish()
+    assert view(elsewhere)[:3] == ("jfk", 4, Phase.STEADY)
+    assert members["jfk"].statuses == {"orders": "Active"}
+    members["ewr"].is_away = False
+    rounds(session, elsewhere)
+    assert view(session) == view(elsewhere) == ("jfk", 4, Phase.STEADY, Fence.CLOSED)
+    assert members["ewr"].statuses == {"orders": "Disabled"}
+
+
+def test_i5_a_forced_fail_over_that_others_have_made_too_is_theirs(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(replace(START, epoch=4))
+    session.fail_over(consume_ms=0, leaves=False)
+    assert elsewhere.force().epoch == 2
+    assert elsewhere.finish().epoch == 5
+    assert view(session) == view(elsewhere) == ("jfk", 5, Phase.STEADY, Fence.CLOSED)
+
+
+def test_a_fence_of_fail_overs_that_were_not_seen_is_known(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """Forth and back while a machine was away. It would open the fenced member, and the other machine close it, for ever."""
+    for _ in range(2):
+        session.fail_over(consume_ms=0, leaves=False)
+    rounds(elsewhere)
+    assert view(elsewhere) == ("ewr", 3, Phase.STEADY, Fence.CLOSED)
+    assert members["jfk"].statuses == {"orders": "Disabled"}
