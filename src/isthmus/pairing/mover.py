@@ -196,7 +196,9 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
         header = section.decode_header(payload, (start, end))
         enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
         if header.ttl_ms and header.ttl_ms < _NO_TTL and isinstance(enqueued_ms, int):
-            left_ms = None if is_dead else max(1, header.ttl_ms - max(0, now_ms - enqueued_ms))
+            # The life of a message that is scheduled begins when it is due.
+            lives_from_ms = max(enqueued_ms, _due_ms(payload))
+            left_ms = None if is_dead else max(1, header.ttl_ms - max(0, now_ms - lives_from_ms))
             payload = section.encode_header(header._replace(ttl_ms=left_ms)) + payload[end:]
     parts = split(payload, HeadCache(0))
     if moved:
@@ -207,10 +209,14 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
 
 
 def _enqueued_ms(payload: bytes) -> int:
-    told = section.map_value(payload, section.locate(payload).message_annotations, names.ENQUEUED_TIME)
-    return told if isinstance(told, int) else 0
+    return _time_ms(payload, names.ENQUEUED_TIME)
 
 
 def _due_ms(payload: bytes) -> int:
-    told = section.decode_map(payload, section.locate(payload).message_annotations).get(names.SCHEDULED_TIME)
+    return _time_ms(payload, names.SCHEDULED_TIME)
+
+
+def _time_ms(payload: bytes, name: str) -> int:
+    """The time of an annotation, 0 where there is none; others may be unreadable."""
+    told = section.map_value(payload, section.locate(payload).message_annotations, name)
     return told if isinstance(told, int) else 0
