@@ -25,7 +25,7 @@ from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
-from isthmus.errors import LockLostError, NotAllowedError
+from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.message.duplicate_key import moved_from
@@ -61,7 +61,8 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_top
         is_topic: whether it is a topic.
 
     Raises:
-        IsthmusError: a member is gone or refuses; what was not acknowledged stands as before.
+        IsthmusError: a member is gone or refuses; what was not acknowledged stands as before. Its attribute `moved` says how many messages
+            were moved.
     """
     active: dict[str, RunSet] = {}
     scheduled: list[bytes] = []
@@ -78,6 +79,9 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_top
         for session_id, wanted in active.items():
             pass_.carry(wanted, session_id if in_sessions else None)
         pass_.carry_scheduled(scheduled, 0 if is_topic else _SOON_MS)
+    except IsthmusError as error:
+        error.attributes["moved"] = pass_.count
+        raise
     finally:
         pass_.close()
     return Moved(pass_.count, pass_.first_refusal)
@@ -107,6 +111,9 @@ def move_dead_letters(source: Client, target: Client, path: str) -> Moved:
         return Moved(0, str(error))
     try:
         pass_.carry(found, None)
+    except IsthmusError as error:
+        error.attributes["moved"] = pass_.count
+        raise
     finally:
         pass_.close()
     return Moved(pass_.count, pass_.first_refusal)
@@ -149,8 +156,10 @@ class _Pass:
             self.count += sweep(
                 self._source, self._path, wanted, take, session_id=session_id, quiet_seconds=_QUIET_SECONDS
             )
-        except LockLostError as error:  # somebody has the session still, or again
+        except IsthmusError as error:
             self.count += int(error.attributes.get("completed", 0))
+            if not isinstance(error, LockLostError):  # else somebody has the session still, or again
+                raise
 
     def carry_scheduled(self, payloads: Sequence[bytes], soon_ms: int) -> None:
         """Move scheduled messages, the first that are due first; their times stay. Those that are due within `soon_ms` are left."""
@@ -164,7 +173,11 @@ class _Pass:
             for payload, is_accepted in zip(part, self._send(part), strict=True):
                 if is_accepted:
                     gone.add(sequence_of(payload), sequence_of(payload))
-            self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), gone)).removed
+            try:
+                self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), gone)).removed
+            except IsthmusError as error:
+                self.count += int(error.attributes.get("completed", 0))
+                raise
 
     def _send(self, payloads: Sequence[bytes]) -> list[bool]:
         now_ms = time.time_ns() // 1_000_000

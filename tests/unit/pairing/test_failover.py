@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.errors import ConnectionLostError, NotAllowedError
 from isthmus.pairing import failover as failover_module
 from isthmus.pairing.failover import Failover, NotEmptyError, is_movable, stop_layers
 from isthmus.pairing.moved import Moved
@@ -317,6 +318,48 @@ def test_what_was_moved_before_it_goes_back_is_told() -> None:
     assert told.value.moved == 2
 
 
+def test_what_will_not_pass_by_itself_brings_it_back_and_is_not_tried_for_ever() -> None:
+    """The alias leads to nobody meanwhile."""
+    stage = Stage({"off": 2, "orders": 1})
+    stage.kill_at(-1)
+    work = stage.failover()
+
+    def move(state: PairState, entity: Description) -> Moved:
+        if entity.path == "off":
+            return stage.move(state, entity)
+        error = NotAllowedError("it forwards")
+        error.attributes["moved"] = 3
+        raise error
+
+    work.move = move
+    with pytest.raises(
+        NotEmptyError, match=r"orders \(1\) \(orders: it forwards\); 5 messages were moved before"
+    ) as told:
+        work.run(stage.begin())
+    assert told.value.moved == stage.disk.moved == 5
+    assert (stage.disk.phase, stage.disk.active, stage.ewr.statuses) == (Phase.STEADY, "ewr", OPEN)
+    again = stage.failover()
+    again.move = move
+    assert again.run(stage.begin(leaves=True)).active == "jfk"
+    assert again.left == {"orders": 1}
+
+
+def test_what_was_moved_before_a_connection_was_lost_is_counted_i7() -> None:
+    stage = Stage({"orders": 1})
+    stage.kill_at(-1)
+    work = stage.failover()
+
+    def move(state: PairState, entity: Description) -> Moved:
+        error = ConnectionLostError("jfk")
+        error.attributes["moved"] = 3
+        raise error
+
+    work.move = move
+    with pytest.raises(ConnectionLostError):
+        work.run(stage.begin())
+    assert (stage.disk.phase, stage.disk.moved) == (Phase.MOVING, 3)
+
+
 @pytest.mark.parametrize("killed_in", [Phase.MOVING, Phase.FENCING, Phase.OPENING])
 def test_whoever_carries_it_on_counts_from_what_was_moved_and_left_before_i7(killed_in: Phase) -> None:
     stage = Stage({"off": 2, "orders": 1, "flights/Subscriptions/board": 4})
@@ -456,3 +499,45 @@ def test_a_target_is_stopped_once_nothing_waits_before_it(monkeypatch: pytest.Mo
     stage.failover().run(replace(stage.begin()))
     assert looks == 5
     assert stage.ewr.order[:2] == ["a SendDisabled", "b SendDisabled"]
+
+
+FORWARDING = (
+    Description(kind="queue", names=("a",), settings={"forward_to": "b"}),
+    Description(kind="queue", names=("b",), settings={"lock_duration": 0}),
+)
+
+
+def test_what_is_scheduled_in_an_entity_that_forwards_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next week, perhaps: it is not waited for."""
+    stage = Stage()
+    stage.ewr, stage.jfk = FakeMember("ewr", FORWARDING), FakeMember("jfk", FORWARDING)
+    stage.kill_at(-1)
+    monkeypatch.setattr(stage.ewr, "counts", lambda entities: {} if stage.moved else {"a": Counts(scheduled=2)})
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    assert stage.failover().run(stage.begin()).active == "jfk"
+    assert stage.moved == ["a"]
+
+
+def test_what_is_not_forwarded_may_be_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entity is suspended; it is not opened, since it would forward again."""
+    entities = [FORWARDING[0].with_settings(status="ReceiveDisabled"), FORWARDING[1]]
+    clock = [0.0]
+    monkeypatch.setattr(failover_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(failover_module.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+
+    def move(state: PairState, entity: Description) -> Moved:
+        assert stage.ewr.statuses["a"] == "Disabled"
+        return Moved(0, "it forwards")
+
+    for leaves in (False, True):
+        stage = Stage()
+        stage.ewr, stage.jfk = FakeMember("ewr", entities, {"a": 5}), FakeMember("jfk", entities)
+        stage.kill_at(-1)
+        work = stage.failover()
+        work.move = move
+        if not leaves:
+            with pytest.raises(NotEmptyError, match="they are not forwarded"):
+                work.run(stage.begin())
+            continue
+        assert work.run(stage.begin(leaves=True)).active == "jfk"
+        assert work.left == {"a": 5}
