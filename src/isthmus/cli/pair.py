@@ -239,7 +239,11 @@ def _failover(
         bool, typer.Option("--force", help="Switch at once, without the active member; messages may stay behind there.")
     ] = False,
     abort: Annotated[
-        bool, typer.Option("--abort", help="Give up a planned fail-over that was interrupted before the switch.")
+        bool,
+        typer.Option(
+            "--abort",
+            help="Give up a fail-over before the switch: a planned one that was interrupted, or a forced one whose new member does not open.",
+        ),
     ] = False,
     consume_for: Annotated[
         str,

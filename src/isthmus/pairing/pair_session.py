@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -251,6 +252,8 @@ class PairSession:
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             work = self._failover(note)
+            if state.phase is Phase.REOPENING:  # of one that went back: what is asked for now is another one
+                state, work = work.run(state), self._failover(note)
             if state.phase is Phase.STEADY:
                 state = self.keeper.settle(state)
                 state, found = self.keeper.make(state, self.keeper.observe(state))
@@ -268,7 +271,7 @@ class PairSession:
             return state, work
 
     def abort(self, note: Callable[[str], None] = lambda text: None) -> PairState:
-        """Give a planned fail-over up.
+        """Give a fail-over up: a planned one, or a forced one whose new member does not open.
 
         Raises:
             InvalidArgumentError: none is under way, or it has gone too far.
@@ -276,7 +279,11 @@ class PairSession:
         """
         with self.file.held(_WAIT_SECONDS):
             state = self.file.change(lambda state: state.aborting(time.time()))
-            return self._failover(note).run(state)
+            if state.is_under_way:
+                return self._failover(note).run(state)
+            with contextlib.suppress(IsthmusError):  # the member that it led to: most likely it is why it is given up
+                return self.keeper.settle(state)
+            return self.file.load()
 
     def waiting_at(self, alias: str) -> dict[str, int]:
         """Path → messages that wait at a member.

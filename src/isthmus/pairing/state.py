@@ -8,7 +8,7 @@ A planned fail-over:
     steady ─begin→ stopping → consuming → moving → fencing → opening ─switch→ steady
                       └─────────┴───abort───┘→ reopening → steady (the same member is active)
 
-A forced one: `begin_forced` switches at once, if the new member is open; else after `opening`.
+A forced one: `begin_forced` switches at once, if the new member is open; else after `opening`, and can be given up until then.
 
 Invariants:
     I1. The alias leads to at most one member at any time, and to none from the moment that receivers are stopped until
@@ -81,6 +81,7 @@ class PairState:
         epoch: number of fail-overs that were begun, and one.
         phase: of the fail-over.
         is_forced: whether it is a forced one.
+        is_beside: whether a forced one began while another fail-over was under way, which may have changed statuses at the active member.
         is_told: whether the new member has been told of the fail-over that was forced; until then nobody is followed.
         consume_ms: how long a planned one lets receivers empty what they receive from.
         leaves: whether a planned one goes on although messages stay behind.
@@ -107,6 +108,7 @@ class PairState:
     epoch: int = 1
     phase: Phase = Phase.STEADY
     is_forced: bool = False
+    is_beside: bool = False
     is_told: bool = True
     consume_ms: int = 0
     leaves: bool = False
@@ -186,6 +188,7 @@ class PairState:
             self,
             epoch=self.epoch + 1,
             is_forced=True,
+            is_beside=self.is_under_way and (self.is_beside or not self.is_forced),
             is_told=False,
             phase=Phase.OPENING,
             changed_at=now,
@@ -200,14 +203,18 @@ class PairState:
         return replace(self, phase=_NEXT[self.phase], changed_at=now)
 
     def aborting(self, now: float) -> PairState:
-        """Back to where the planned fail-over began.
+        """Back to where the fail-over began: a planned one until it fences, a forced one until the new member is open.
 
         Raises:
             InvalidArgumentError: it has not begun, or has gone too far.
         """
         if self.phase is Phase.REOPENING:
             return self
-        if self.phase not in _ABORTABLE:
+        if self.phase is Phase.OPENING and self.is_forced and not self.is_beside:
+            # Nothing was done at the active member. The other one may be open in part.
+            fence = Fence.OPEN if self.fence_of(self.standby) is Fence.OPEN else Fence.PENDING
+            return self.with_fence(self.standby, fence).reopened(now)
+        if self.phase not in _ABORTABLE and not (self.phase is Phase.OPENING and self.is_forced):
             what = (
                 "none is under way" if self.phase is Phase.STEADY else f"it is {self.phase} already: run failover again"
             )
@@ -311,6 +318,7 @@ class PairState:
             epoch=marker["epoch"],
             phase=Phase.REOPENING if is_back else Phase.OPENING,
             is_forced=not is_back,
+            is_beside=True,
             is_told=True,
             fences=self._fences_of(marker) if is_back else self.fences,
             changed_at=now,

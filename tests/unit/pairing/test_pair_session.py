@@ -438,3 +438,53 @@ def test_a_pair_that_is_created_anew_while_it_fails_over_elsewhere_leaves_that_a
     with pytest.raises(SupersededError):
         session.sync()
     assert session.force().epoch == 3
+
+
+def test_a_fail_over_after_one_that_was_killed_on_its_way_back_is_made(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """Its exit code says that the other member is active."""
+    members["ewr"].statuses["orders"] = "SendDisabled"
+    begun = PairState(pair="contoso", active="ewr", standby="jfk").begin(1.0, statuses={}, consume_ms=0, leaves=False)
+    session.file.save(replace(begun.aborting(1.0), moved=3, left={"orders": 1}))
+    state, work = session.fail_over(consume_ms=0, leaves=False)
+    assert (state.active, state.epoch, state.phase) == ("jfk", 3, Phase.STEADY)
+    assert (work.moved, work.left) == (0, {})
+    assert {alias: each.statuses["orders"] for alias, each in members.items()} == {"ewr": "Disabled", "jfk": "Active"}
+
+
+def test_a_forced_fail_over_to_a_member_that_is_lost_too_can_be_given_up(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """The alias leads to nobody until the new member is open."""
+    fenced_standby(session, members)
+    members["ewr"].statuses["off"] = "Disabled"
+    members["jfk"].is_away = True
+    session.force()
+    with pytest.raises(ConnectionLostError):
+        session.finish()
+    assert session.state().leads_to == ""
+    session.abort()
+    found = session.state()
+    assert (found.leads_to, found.epoch, found.phase) == ("ewr", 3, Phase.STEADY)
+    assert members["ewr"].statuses == {"orders": "Active", "off": "Disabled"}
+    members["jfk"].is_away = False
+    members["jfk"].statuses["orders"] = "Active"  # it was opened in part
+    PairRun(session)._round()
+    assert members["jfk"].statuses["orders"] == "Disabled"
+    assert members["jfk"].marker == members["ewr"].marker == session.state().marker
+
+
+def test_a_forced_fail_over_beside_a_planned_one_opens_again_where_it_is_given_up(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    fenced_standby(session, members)
+    begun = session.state().begin(1.0, statuses={"off": "Disabled"}, consume_ms=0, leaves=False)
+    session.file.save(begun.advanced(1.0).advanced(1.0).advanced(1.0))
+    members["ewr"].statuses = {"orders": "Disabled", "off": "Disabled"}
+    members["jfk"].is_away = True
+    for _ in range(2):  # said again, it is still beside the planned one
+        session.force()
+    session.abort()
+    assert (session.state().leads_to, session.state().phase) == ("ewr", Phase.STEADY)
+    assert members["ewr"].statuses == {"orders": "Active", "off": "Disabled"}
