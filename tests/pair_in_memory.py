@@ -106,5 +106,5 @@ def session_in(folder: Path, members: dict[str, FakeMember]) -> PairSession:
     file.write_text(FILE)
     federation = load(str(file))
     made = PairSession(federation, federation.pairs["contoso"], folder / "state")
-    vars(made).update(members=members, keeper=Keeper(members, made.file.save))  # type: ignore[arg-type]
+    vars(made).update(members=members, keeper=Keeper(members, made.file.keep))  # type: ignore[arg-type]
     return made

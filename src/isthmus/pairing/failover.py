@@ -29,12 +29,14 @@ from typing import Any, Protocol
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
+from isthmus.pairing.movable import detects, is_movable
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import SupersededError
+from isthmus.pairing.stop_layer import feeds, forwarding, stop_layers, with_topics
 from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
 
-__all__ = ["Failover", "Member", "NotEmptyError", "detects", "is_movable", "statuses_of", "stop_layers"]
+__all__ = ["Failover", "Member", "NotEmptyError", "statuses_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -281,7 +283,7 @@ class Failover:
         for layer in stop_layers(held):
             to_stop = [each for each in layer if each.status not in TAKES_NONE]
             member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
-            self._await_forwarded(state, [each for each in held.values() if _feeds(each, layer)])
+            self._await_forwarded(state, [each for each in held.values() if feeds(each, layer)])
         # Again: a process elsewhere may have read what the member said before, and replaced it since.
         for alias in self.members:
             self._say(state, alias)
@@ -294,8 +296,8 @@ class Failover:
         """
         deadline = time.monotonic() + _FORWARD_SECONDS
         while feeders:
-            counts = self.members[state.active].counts(_with_topics(feeders))
-            left = {each.path: _forwarding(counts.get(each.path)) for each in feeders}
+            counts = self.members[state.active].counts(with_topics(feeders))
+            left = {each.path: forwarding(counts.get(each.path)) for each in feeders}
             left = {path: count for path, count in left.items() if count}
             if not left:
                 return
@@ -427,69 +429,6 @@ class Failover:
         member.map(lambda each: member.set_status(each, statuses.get(each.path.lower(), "Active")), wrong)
 
 
-def is_movable(entity: Description, held: Mapping[Key, Description]) -> bool:
-    """Whether a copy of a message in it, sent to the entity of the same name, comes to be where the message was."""
-    return entity.kind in {"queue", "topic"} and not detects(entity, held)
-
-
-def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
-    """Whether a queue or topic, or something that it forwards to, detects duplicates.
-
-    It would accept a message whose MessageId it has seen within its window and drop it: one that was there before it was
-    moved here, by the fail-over before.
-    """
-    waiting, seen = [entity.key[:1]] if entity.kind != "subscription" else [], set[Key]()
-    while waiting:
-        key = waiting.pop()
-        if key in seen:
-            continue
-        seen.add(key)
-        for each in held.values():
-            if each.key[:1] != key or each.kind == "rule":
-                continue
-            if each.settings.get("requires_duplicate_detection"):
-                return True
-            waiting += [(target,) for target in each.forwards]
-    return False
-
-
 def statuses_of(held: Iterable[Description]) -> dict[str, str]:
     """The status of those entities that are not Active, by path."""
     return {each.path: each.status for each in held if each.kind != "rule" and each.status != "Active"}
-
-
-def stop_layers(held: Mapping[Key, Description]) -> list[list[Description]]:
-    """Queues and topics in the order in which sends to them are stopped: what forwards before what is forwarded to.
-
-    Rings of forwarding share a layer with what they forward to, at the end.
-    """
-    entities = {key: each for key, each in held.items() if each.kind in {"queue", "topic"}}
-    feeders: dict[Key, set[Key]] = {key: set() for key in entities}
-    for each in held.values():
-        for target in each.forwards:
-            if (target,) in entities and each.key[:1] != (target,):
-                feeders[(target,)].add(each.key[:1])
-    layers: list[list[Description]] = []
-    left = dict(entities)
-    while left:
-        ready = [key for key in left if not feeders[key] & left.keys()] or list(left)
-        layers.append([left.pop(key) for key in ready])
-    return layers
-
-
-def _feeds(each: Description, layer: list[Description]) -> bool:
-    """Whether an entity forwards active messages and belongs to a layer."""
-    return bool(each.settings.get("forward_to")) and each.key[:1] in {stopped.key for stopped in layer}
-
-
-def _forwarding(counts: Counts | None) -> int:
-    """How many messages are about to be forwarded."""
-    return counts.active + counts.transfer if counts is not None else 0
-
-
-def _with_topics(entities: list[Description]) -> list[Description]:
-    """Entities, and the topics of the subscriptions among them, by which these are counted."""
-    topics = {
-        each.names[0]: Description(kind="topic", names=each.names[:1]) for each in entities if len(each.names) > 1
-    }
-    return [*entities, *topics.values()]

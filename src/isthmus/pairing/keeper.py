@@ -283,8 +283,8 @@ class Keeper:
         if compared.statuses != state.statuses:
             state = replace(state, statuses=compared.statuses)
             self._save(state)
-        creations = [step.entity.path for step in drift.steps if step.action == "create" and step.entity.kind != "rule"]
-        if creations:
+        to_create = [step.entity for step in drift.steps if step.action == "create"]
+        if creations := [entity.path for entity in to_create if entity.kind != "rule"]:
             state = state.intending(creations)
             self._save(state)
         messages = consent is not None and consent.messages
@@ -294,7 +294,7 @@ class Keeper:
         if stopped != state.stopped_at(state.standby):
             state = state.with_stopped(state.standby, stopped)
             self._save(state)
-        replaced = {step.entity.key for step in drift.steps if step.action == "create"}
+        replaced = {entity.key for entity in to_create}
         for group in drift.groups:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
             # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
@@ -305,10 +305,8 @@ class Keeper:
                 if not any(step.entity.key[: len(key)] == key for key in stays)
             )
             goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
-            told = self._still_held(state, goes)
-            found.failed += told
-            kept_back = {step.entity.key for step, _ in told}
-            possible = tuple(each for each in possible if each.entity.key not in kept_back)
+            held = self._still_held(state, goes, found)
+            possible = tuple(each for each in possible if each.entity.key not in held)
             self._make(member, possible, found, on_step, with_messages=messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
@@ -325,15 +323,13 @@ class Keeper:
         found.seconds = time.monotonic() - began
         return state, found
 
-    def _still_held(self, state: PairState, deletions: Sequence[Step]) -> list[tuple[Step, IsthmusError]]:
-        """The deletions of what the active member holds after all (I5), each with the error to tell."""
+    def _still_held(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
+        """Keys of what the active member holds after all (I5); their deletions have failed."""
         active = self._members[state.active]
         held = active.map(lambda step: active.holds(step.entity), deletions)
-        return [
-            (step, StillHeldError(f"{active.alias}/{step.entity.path}"))
-            for step, is_held in zip(deletions, held, strict=True)
-            if is_held
-        ]
+        kept_back = [step for step, is_held in zip(deletions, held, strict=True) if is_held]
+        found.failed += [(step, StillHeldError(f"{active.alias}/{step.entity.path}")) for step in kept_back]
+        return {step.entity.key for step in kept_back}
 
     def give_back(self, state: PairState, but: Collection[str] = ()) -> PairState:
         """Give what earlier rounds stopped to delete it, and what is not deleted any more, its former status.

@@ -25,8 +25,8 @@ from dataclasses import replace
 from isthmus.errors import IsthmusError
 from isthmus.pairing.alias_proxy import AliasProxy, Lead
 from isthmus.pairing.pair_session import PairSession
-from isthmus.pairing.state import Fence, Phase
-from isthmus.pairing.state_file import PairInUseError
+from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import NotPairedError, PairInUseError
 from isthmus.topology.pair.declaration import address_of
 
 __all__ = ["PairRun", "pause_seconds"]
@@ -143,6 +143,7 @@ class PairRun:
             current, found = session.keeper.make(current, compared)
         # Without the lock (I2).
         session.keeper.settle(current)
+        self._see_unbroken(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)
         faults = [f"{step}: {error}" for step, error in found.failed] + [str(each) for each in found.drift.conflicts]
@@ -155,6 +156,20 @@ class PairRun:
             session.file.change(
                 lambda kept: replace(kept, seen=seen, seen_at=seen_at) if kept.active == current.active else kept
             )
+
+    def _see_unbroken(self, state: PairState) -> None:
+        """Take back what was told to the members after another process had broken the pair; whoever pairs them again would read it.
+
+        Raises:
+            NotPairedError: it was broken.
+        """
+        try:
+            self._session.file.check(state)
+        except NotPairedError:
+            for member in self._session.members.values():
+                with contextlib.suppress(IsthmusError):
+                    member.delete_marker(state.pair)
+            raise
 
     def _tell(self, fault: str) -> None:
         if fault == self._told:

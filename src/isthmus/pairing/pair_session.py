@@ -18,13 +18,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from isthmus.connectors.secret import resolve
-from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.pairing.alias_address import addresses_of
 from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, StateFile
+from isthmus.pairing.state_file import NotPairedError, Stamp, StateFile
 from isthmus.topology.model import Endpoint, Federation
-from isthmus.topology.pair.declaration import Pair, address_of
+from isthmus.topology.pair.declaration import Pair
 
 if TYPE_CHECKING:
     from isthmus.connectors.servicebus.administration.pair_member import PairMember
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["NotInStepError", "PairSession", "find_pair"]
 
 _WAIT_SECONDS = 60.0
-_CLOUD = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net")
 
 
 class NotInStepError(IsthmusError):
@@ -101,7 +99,7 @@ class PairSession:
         """Keeps the pair in step."""
         from isthmus.pairing.keeper import Keeper
 
-        return Keeper(self.members, self.file.save, self.pair.exclude)
+        return Keeper(self.members, self.file.keep, self.pair.exclude)
 
     def __enter__(self) -> Self:
         return self
@@ -262,10 +260,10 @@ class PairSession:
                     raise NotInStepError(state.pair, state.standby, apart[0], len(apart))
                 statuses = work.statuses(state.active)
                 state = state.begin(time.time(), statuses=statuses, consume_ms=consume_ms, leaves=leaves)
-                self.file.save(state)
+                self.file.keep(state)
             elif leaves and not state.leaves:
                 state = replace(state, leaves=True)
-                self.file.save(state)
+                self.file.keep(state)
             state = work.run(state)
             self._tell(state)
             return state, work
@@ -324,7 +322,7 @@ class PairSession:
         from isthmus.pairing.failover import Failover
 
         return Failover(
-            self.file.save, self.members, self._move, self.pair.exclude, note, self._move_dead, self.file.check
+            self.file.keep, self.members, self._move, self.pair.exclude, note, self._move_dead, self.file.check
         )
 
     def _move(self, state: PairState, entity: Description) -> Moved:
@@ -356,48 +354,24 @@ class PairSession:
     # ---- the alias
 
     def addresses(self) -> Mapping[str, tuple[str, int]]:
-        """Host and port of each member, for the alias.
-
-        Raises:
-            InvalidArgumentError: a member cannot be behind an alias.
-            SecretError, ConnectionStringError: its connection leads nowhere.
-        """
-        found = {}
-        for alias in self.pair.members:
-            namespace = self._federation.namespaces[alias]
-            host, port, is_plain = namespace.host, 5671, False
-            if namespace.connection is not None:
-                parsed = ConnectionString.parse(resolve(namespace.connection))
-                host, port, is_plain = parsed.host, parsed.data_port, not parsed.tls
-            elif ":" in host:
-                host, port = address_of(host)
-            if host.lower().endswith(_CLOUD):
-                raise InvalidArgumentError(
-                    f"pair '{self.pair.name}': {alias} is at {host}, which takes only tokens and TLS for its own name, not for "
-                    "an alias; take listen: out, and see 'Members in Azure' in docs/how-to/recover-from-a-disaster.md"
-                )
-            if is_plain and not _is_loopback(address_of(self.pair.listen)[0]):
-                raise InvalidArgumentError(
-                    f"pair '{self.pair.name}': {alias} is reached without TLS, and listen: {self.pair.listen} would let other "
-                    "machines reach it so; listen on 127.0.0.1, or write a connection with TLS"
-                )
-            found[alias] = host, port
-        return found
+        """Host and port of each member, for the alias; errors as `addresses_of`."""
+        return addresses_of(self._federation, self.pair)
 
     def look(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
         """Where the alias leads, by the state file; reads it only when it has changed."""
         from isthmus.pairing.alias_proxy import Lead
 
-        known: list[tuple[tuple[int, int], Lead]] = []
+        known: list[tuple[Stamp, bool, Lead]] = []
 
         def lead() -> Lead:
             stamp = self.file.stamp()
-            if not known or known[0][0] != stamp:
+            if not known or known[0][:2] != (stamp, True):
+                is_sure = stamp.is_sure(time.time_ns())
                 state = self.state()
                 alias = state.leads_to
                 host, port = addresses.get(alias, ("", 0))
-                known[:] = [(stamp, Lead(state.epoch, alias, host, port))]
-            return known[0][1]
+                known[:] = [(stamp, is_sure, Lead(state.epoch, alias, host, port))]
+            return known[0][2]
 
         return lead
 
@@ -406,7 +380,3 @@ def _under_way(state: PairState) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")

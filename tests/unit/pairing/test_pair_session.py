@@ -13,13 +13,13 @@ import pytest
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError
-from isthmus.pairing import failover
+from isthmus.pairing import failover, pair_session
 from isthmus.pairing.keeper import Comparison, Keeper
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, SupersededError
+from isthmus.pairing.state_file import NotPairedError, Stamp, SupersededError
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Drift, Step
@@ -195,6 +195,57 @@ def test_a_pair_that_is_broken_while_messages_are_counted_stays_broken(
         PairRun(session)._round()
     with pytest.raises(NotPairedError):
         session.state()
+
+
+def test_a_pair_that_is_broken_while_the_markers_are_read_stays_broken(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state)
+    marker = state.begin_forced(1.0).marker
+
+    def read(pair: str) -> Mapping[str, object]:
+        session.file.remove()
+        return marker
+
+    monkeypatch.setattr(members["jfk"], "read_marker", read)
+    with pytest.raises(NotPairedError):
+        PairRun(session)._round()
+    with pytest.raises(NotPairedError):
+        session.state()
+
+
+def test_a_pair_that_is_broken_while_the_members_are_told_leaves_no_marker(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+
+    def broken() -> None:
+        members["jfk"].on_marker = lambda: None
+        session.break_up()
+
+    members["jfk"].on_marker = broken
+    with pytest.raises(NotPairedError):
+        PairRun(session)._round()
+    assert [member.marker for member in members.values()] == [{}, {}]
+
+
+def test_the_alias_turns_by_a_saving_that_has_the_stamp_of_the_one_before(
+    session: PairSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    stamp = Stamp(7, 1_000_000_000, 500)
+    monkeypatch.setattr(session.file, "stamp", lambda: stamp)
+    now_ns = [1_003_000_000]
+    monkeypatch.setattr(pair_session.time, "time_ns", lambda: now_ns[0])
+    look = session.look({"ewr": ("e", 1), "jfk": ("j", 2)})
+    assert look().host == "e"
+    session.force()
+    assert look().host == "j"
+    now_ns[0] += 1_000_000_000
+    look()
+    monkeypatch.setattr(session.file, "load", lambda: pytest.fail("it has not changed"))
+    assert look().host == "j"
 
 
 def test_what_is_made_while_messages_are_counted_is_known_as_made_by_pairing(
