@@ -24,43 +24,14 @@ from isthmus.connectors.servicebus.administration.holds_messages import HoldsMes
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.errors import IsthmusError
 from isthmus.pairing.failover import statuses_of
+from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
 from isthmus.pairing.state import Fence, PairState, key_of
 from isthmus.pairing.state_file import SupersededError
 from isthmus.pairing.stopped import give_back, to_be_stopped, with_former_status
 from isthmus.topology.pair.description import CLOSED, Key, closed, kept
 from isthmus.topology.pair.difference import Drift, Step, difference
 
-__all__ = ["Comparison", "Consent", "Keeper", "Round", "SameNamespaceError", "StillHeldError"]
-
-
-class SameNamespaceError(IsthmusError):
-    """Both members are one namespace."""
-
-    code = "same-namespace"
-
-    def __init__(self, pair: str = "", first: str = "", second: str = "") -> None:
-        super().__init__("", pair=pair, first=first, second=second)
-        self.pair, self.first, self.second = pair, first, second
-
-    def text(self) -> str:
-        return (
-            f"pair '{self.pair}': {self.first} and {self.second} are one namespace; write connections to two namespaces"
-        )
-
-
-class StillHeldError(IsthmusError):
-    """An entity is not deleted at the standby member: the active one holds it after all."""
-
-    code = "still-held"
-
-    def __init__(self, path: str = "") -> None:
-        super().__init__("", path=path)
-        self.path = path
-
-    def text(self) -> str:
-        return (
-            f"{self.path} is there, although the list of its namespace did not tell it; the next round compares again"
-        )
+__all__ = ["Comparison", "Consent", "Keeper", "Round"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +128,7 @@ class Keeper:
 
         Raises:
             SupersededError: another process makes a fail-over, which this one must not disturb.
+            PairBrokenError: another process has broken the pair.
         """
         if state.is_insisting:
             return self._insist(state)
@@ -168,6 +140,8 @@ class Keeper:
                 markers.append(member.read_marker(state.pair))
             except IsthmusError:
                 continue
+        if state.is_told and len(markers) == len(self._members) and not any(markers):
+            raise PairBrokenError(state.pair)
         followed = state
         for marker in markers:
             if not marker.get("under_way"):

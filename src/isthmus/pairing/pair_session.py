@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias_address import addresses_of
+from isthmus.pairing.pair_error import PairBrokenError
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, Stamp, StateFile
 from isthmus.topology.model import Endpoint, Federation
@@ -204,7 +205,9 @@ class PairSession:
 
         left = dict[str, str]()
         with self.file.held(_WAIT_SECONDS):
-            state = self.keeper.follow(self.state())
+            state = self.state()
+            with contextlib.suppress(PairBrokenError):  # it was interrupted, or another machine was first
+                state = self.keeper.follow(state)
             if state.phase is not Phase.STEADY:
                 raise _under_way(state)
             for alias in (state.standby, state.active):

@@ -82,7 +82,7 @@ class PairState:
         phase: of the fail-over.
         is_forced: whether it is a forced one.
         is_beside: whether a forced one began while another fail-over was under way, which may have changed statuses at the active member.
-        is_told: whether the new member has been told of the fail-over that was forced; until then nobody is followed.
+        is_told: whether the active member has been told of the pair and, of a fail-over that was forced, of that; until then nobody is followed.
         consume_ms: how long a planned one lets receivers empty what they receive from.
         leaves: whether a planned one goes on although messages stay behind.
         statuses: path → status of the active member's entities that are not Active for applications, as they were when
@@ -109,7 +109,7 @@ class PairState:
     phase: Phase = Phase.STEADY
     is_forced: bool = False
     is_beside: bool = False
-    is_told: bool = True
+    is_told: bool = False
     consume_ms: int = 0
     leaves: bool = False
     statuses: Mapping[str, str] = field(default_factory=dict)

@@ -13,10 +13,11 @@ from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.pairing import failover
 from isthmus.pairing.moved import Moved
+from isthmus.pairing.pair_error import PairBrokenError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import SupersededError
+from isthmus.pairing.state_file import NotPairedError, SupersededError
 from pair_in_memory import FakeMember, session_in
 
 START = PairState(pair="contoso", active="ewr", standby="jfk")
@@ -195,3 +196,34 @@ def test_a_fence_of_fail_overs_that_were_not_seen_is_known(
     rounds(elsewhere)
     assert view(elsewhere) == ("ewr", 3, Phase.STEADY, Fence.CLOSED)
     assert members["jfk"].statuses == {"orders": "Disabled"}
+
+
+def test_a_pair_that_was_broken_on_another_machine_is_left_alone(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """It would fence again what the end of the pair has opened, and be told to whoever pairs the members later."""
+    session.fail_over(consume_ms=0, leaves=False)
+    rounds(elsewhere)
+    assert elsewhere.state().fence_of("ewr") is Fence.CLOSED
+    session.break_up()
+    for verb in (PairRun(elsewhere)._round, elsewhere.sync, lambda: elsewhere.fail_over(consume_ms=0, leaves=False)):
+        with pytest.raises(PairBrokenError, match="isthmus pair break contoso"):
+            verb()
+    assert [member.marker for member in members.values()] == [{}, {}]
+    assert [member.statuses for member in members.values()] == [{"orders": "Active"}] * 2
+    elsewhere.break_up()
+    with pytest.raises(NotPairedError):
+        elsewhere.state()
+
+
+def test_a_pair_is_not_taken_for_a_broken_one_before_the_members_are_told(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """As after a kill in its creation."""
+    PairRun(session)._round()
+    assert members["ewr"].marker == session.state().marker
+    assert session.state().is_told
+    members["ewr"].marker = members["jfk"].marker = {}
+    members["jfk"].is_away = True  # it may say of the pair
+    with pytest.raises(ConnectionLostError):
+        session.sync()
