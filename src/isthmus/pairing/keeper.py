@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,6 +153,25 @@ class Keeper:
         if followed is not state:
             self._save(followed)
         return followed
+
+    def outdated(self, state: PairState) -> str:
+        """What the members say of the pair that a state does not know, for people; empty where they say nothing new, or give no answer."""
+        markers = list[Mapping[str, Any]]()
+        for member in self._members.values():
+            with contextlib.suppress(IsthmusError):
+                markers.append(member.read_marker(state.pair))
+        if state.is_under_way or state.is_insisting:
+            return ""
+        if state.is_told and len(markers) == len(self._members) and not any(markers):
+            return str(PairBrokenError(state.pair))
+        later = [marker for marker in markers if state.is_behind(marker, time.time())]
+        if not later:
+            return ""
+        last = max(later, key=lambda marker: int(marker["epoch"]))
+        what = (
+            "makes a fail-over from" if last.get("under_way") else "made a fail-over, after which the active member is"
+        )
+        return f"another machine {what} {last['active']} (epoch {last['epoch']}); isthmus pair run and sync follow it"
 
     def _insist(self, state: PairState) -> PairState:
         """The state of a forced fail-over, made later than what the new member tells; nobody else is asked, as the other may hang."""

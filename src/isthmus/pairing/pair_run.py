@@ -154,7 +154,11 @@ class PairRun:
             seen, seen_at = session.keeper.count(current), time.time()
             # Without the lock: only the counts are changed, of what other verbs have made of the state meanwhile.
             session.file.change(
-                lambda kept: replace(kept, seen=seen, seen_at=seen_at) if kept.active == current.active else kept
+                lambda kept: (
+                    replace(kept, seen=seen, seen_of=current.active, seen_at=seen_at)
+                    if kept.active == current.active
+                    else kept
+                )
             )
 
     def _see_unbroken(self, state: PairState) -> None:

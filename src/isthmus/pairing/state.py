@@ -92,7 +92,8 @@ class PairState:
         intended: paths that pairing is about to make at the standby member.
         stopped: alias → path → former status of queues and topics there that are stopped to count their messages before they are deleted
             (`isthmus.pairing.stopped`). What was not deleted gets it back.
-        seen: path → messages of the active member when it was last looked at, without entities that had none.
+        seen: path → messages of a member when it was last looked at while it was active, without entities that had none.
+        seen_of: alias of that member.
         seen_at: when; wall seconds.
         changed_at: when the phase or the active member last changed; wall seconds.
         moved: messages that the planned fail-over has moved, up to the last entity that was moved to its end.
@@ -118,6 +119,7 @@ class PairState:
     intended: tuple[str, ...] = ()
     stopped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    seen_of: str = ""
     seen_at: float = 0.0
     changed_at: float = 0.0
     moved: int = 0
@@ -133,6 +135,10 @@ class PairState:
     def stopped_at(self, alias: str) -> Mapping[str, str]:
         """Path → former status of what is stopped at a member."""
         return self.stopped.get(alias, {})
+
+    def seen_at_member(self, alias: str) -> tuple[Mapping[str, Mapping[str, int]], float]:
+        """What a member held when it was looked at last, and when; nothing and 0 where it was not, or another one since."""
+        return (self.seen, self.seen_at) if self.seen_of == alias else ({}, 0.0)
 
     @property
     def is_under_way(self) -> bool:

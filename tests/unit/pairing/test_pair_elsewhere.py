@@ -227,3 +227,23 @@ def test_a_pair_is_not_taken_for_a_broken_one_before_the_members_are_told(
     members["jfk"].is_away = True  # it may say of the pair
     with pytest.raises(ConnectionLostError):
         session.sync()
+
+
+def test_a_state_that_is_older_than_what_the_members_say_is_known_as_such(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    rounds(elsewhere)
+    assert elsewhere.keeper.outdated(elsewhere.state()) == ""
+
+    def note(text: str) -> None:
+        if text.startswith(Phase.CONSUMING):
+            assert "makes a fail-over from ewr (epoch 2)" in elsewhere.keeper.outdated(elsewhere.state())
+
+    session.fail_over(consume_ms=0, leaves=False, note=note)
+    assert "the active member is jfk (epoch 2)" in elsewhere.keeper.outdated(elsewhere.state())
+    assert session.keeper.outdated(session.state()) == ""
+    members["ewr"].is_away = True
+    assert "the active member is jfk (epoch 2)" in elsewhere.keeper.outdated(elsewhere.state())
+    members["ewr"].is_away = False
+    session.break_up()
+    assert "it was broken" in elsewhere.keeper.outdated(elsewhere.state())
