@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["PairBrokenError", "SameNamespaceError", "StillHeldError"]
+__all__ = ["PairBrokenError", "SameNamespaceError", "StillHeldError", "StoppingError"]
 
 
 class SameNamespaceError(IsthmusError):
@@ -51,3 +51,17 @@ class PairBrokenError(IsthmusError):
             f"pair '{self.pair}': both namespaces say nothing of it any more: it was broken with another state folder; nothing was "
             f"changed; end it here, too (isthmus pair break {self.pair}), or create it again after that"
         )
+
+
+class StoppingError(IsthmusError):
+    """The process ends while it makes a fail-over, which can be carried on."""
+
+    code = "pair-stopping"
+    retryable = True
+
+    def __init__(self, pair: str = "") -> None:
+        super().__init__("", pair=pair)
+        self.pair = pair
+
+    def text(self) -> str:
+        return f"pair '{self.pair}': the process ends before the fail-over does; isthmus pair run or failover carries it on"

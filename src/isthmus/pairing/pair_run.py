@@ -61,6 +61,7 @@ class PairRun:
         self._session = session
         self._ready = ready
         self._stop = threading.Event()
+        session.is_stopping = self._stop.is_set
         self._wake = threading.Event()
         self._leads = True
         self._counted_at = 0.0

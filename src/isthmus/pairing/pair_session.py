@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias_address import addresses_of
-from isthmus.pairing.pair_error import PairBrokenError
+from isthmus.pairing.pair_error import PairBrokenError, StoppingError
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, Stamp, StateFile
 from isthmus.topology.model import Endpoint, Federation
@@ -83,6 +83,8 @@ class PairSession:
         self._federation = federation
         self.pair = pair
         self.file = StateFile(folder, pair.name)
+        self.is_stopping: Callable[[], bool] = lambda: False
+        """Whether a fail-over that waits or moves is to end; it can be carried on."""
 
     @cached_property
     def members(self) -> Mapping[str, PairMember]:
@@ -324,9 +326,18 @@ class PairSession:
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
         from isthmus.pairing.failover import Failover
 
-        return Failover(
-            self.file.keep, self.members, self._move, self.pair.exclude, note, self._move_dead, self.file.check
-        )
+        return Failover(self.file.keep, self.members, self._move, self.pair.exclude, note, self._move_dead, self._check)
+
+    def _check(self, state: PairState) -> None:
+        """See that a fail-over may go on.
+
+        Raises:
+            StoppingError: this process is to end.
+            SupersededError: a forced fail-over has begun.
+        """
+        if self.is_stopping():
+            raise StoppingError(state.pair)
+        self.file.check(state)
 
     def _move(self, state: PairState, entity: Description) -> Moved:
         from isthmus.pairing.mover import move

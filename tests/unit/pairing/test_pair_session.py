@@ -16,6 +16,7 @@ from isthmus.errors import ConnectionLostError
 from isthmus.pairing import failover, pair_session
 from isthmus.pairing.keeper import Comparison, Keeper
 from isthmus.pairing.moved import Moved
+from isthmus.pairing.pair_error import StoppingError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, PairState, Phase
@@ -539,3 +540,17 @@ def test_a_forced_fail_over_beside_a_planned_one_opens_again_where_it_is_given_u
     session.abort()
     assert (session.state().leads_to, session.state().phase) == ("ewr", Phase.STEADY)
     assert members["ewr"].statuses == {"orders": "Active", "off": "Disabled"}
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_the_receivers_of_a_fail_over_that_it_carries_on(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    begun = state.begin(1.0, statuses={}, consume_ms=3_600_000, leaves=False).advanced(1.0)
+    session.file.save(begun)
+    members["ewr"].held = Counts(active=1)
+    run = PairRun(session)
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: run._stop.set())
+    with pytest.raises(StoppingError):
+        run._round()
+    assert session.state() == begun
