@@ -42,8 +42,10 @@ class FakeMember:
         self.is_away = False
         self.on_marker: Callable[[], None] = lambda: None
         self.on_counts: Callable[[], None] = lambda: None
+        self.on_asked: Callable[[], None] = lambda: None
 
     def _ask(self) -> None:
+        self.on_asked()
         if self.hangs:
             raise Hanging(self.alias)
         if self.is_away:

@@ -22,7 +22,7 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias_address import addresses_of
 from isthmus.pairing.pair_error import PairBrokenError, StoppingError
 from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, Stamp, StateFile
+from isthmus.pairing.state_file import NotPairedError, Stamp, StateFile, SupersededError
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pair.declaration import Pair
 
@@ -249,6 +249,7 @@ class PairSession:
 
         Raises:
             NotInStepError: the standby member lacks something; nothing was begun.
+            SupersededError: another machine has made a fail-over, or makes one.
             NotEmptyError: messages would stay behind; the old member is active again.
             IsthmusError: a member is gone or refuses; the same call goes on where it was.
         """
@@ -264,6 +265,9 @@ class PairSession:
                 if apart:
                     raise NotInStepError(state.pair, state.standby, apart[0], len(apart))
                 statuses = work.statuses(state.active)
+                # A fail-over of another machine tells the members of itself before it changes a status.
+                if (followed := self.keeper.follow(state)) is not state:
+                    raise SupersededError(state.pair, followed.epoch)
                 state = state.begin(time.time(), statuses=statuses, consume_ms=consume_ms, leaves=leaves)
                 self.file.keep(state)
             elif leaves and not state.leaves:

@@ -354,7 +354,8 @@ class PairState:
     def is_later(self, marker: Mapping[str, Any]) -> bool:
         """Whether a marker says of a later fail-over than that of this state, or of one with the same epoch that leads elsewhere."""
         epoch = self._epoch_of(marker)
-        leads_elsewhere = not marker.get("under_way") and marker.get("active") != self.target
+        ours = self.standby if self.phase is Phase.OPENING else self.active  # what a marker of ours tells
+        leads_elsewhere = not marker.get("under_way") and marker.get("active") != ours
         return epoch > self.epoch or (epoch == self.epoch and leads_elsewhere)
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,3 +248,77 @@ def test_a_state_that_is_older_than_what_the_members_say_is_known_as_such(
     members["ewr"].is_away = False
     session.break_up()
     assert "it was broken" in elsewhere.keeper.outdated(elsewhere.state())
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Clockwork:
+    """Counts what is asked of the members, and does something at one of it."""
+
+    def __init__(self, members: dict[str, FakeMember], at: int, work: Callable[[], None]) -> None:
+        self._at, self._work, self.count = at, work, 0
+        for member in members.values():
+            member.on_asked = self._tick
+
+    def _tick(self) -> None:
+        self.count += 1
+        if self.count == self._at:
+            self._work()
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+@pytest.mark.parametrize("goes_back", [False, True])
+@pytest.mark.parametrize("is_fenced", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_i5_whenever_another_machine_forces_it_both_end_at_one_member(
+    tmp_path: Path, is_settled: bool, goes_back: bool, is_fenced: bool, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each question to a member in a planned fail-over, which goes on, or is killed there and carried on."""
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    members: dict[str, FakeMember] = {}
+    machines: list[PairSession] = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        made = session_in(tmp_path / name, members)
+        monkeypatch.setattr(made, "_move", lambda state, entity: Moved(0, "it is full"))
+        machines.append(made)
+    here, there = machines
+
+    def force() -> None:
+        there.force()
+        if is_settled:
+            with contextlib.suppress(IsthmusError):
+                there.finish()
+        if is_killed:
+            raise Killed
+
+    at = 0
+    while True:
+        at += 1
+        members.update((alias, FakeMember(alias)) for alias in ("ewr", "jfk"))
+        for each in machines:
+            each.file.remove()
+            each.file.save(START)
+        if is_fenced:
+            for _ in range(2):
+                here.fail_over(consume_ms=0, leaves=False)
+        rounds(here, there)
+        members["ewr"].held = Counts(active=1) if goes_back else Counts()
+        clockwork = Clockwork(members, at, force)
+        with contextlib.suppress(IsthmusError, Killed):
+            here.fail_over(consume_ms=0, leaves=False)
+        if clockwork.count < at:
+            break
+        rounds(there, here, there)
+        members["ewr"].held = Counts()
+        rounds(here, there)
+        assert view(here)[:3] == view(there)[:3], at
+        active, standby = here.state().active, here.state().standby
+        assert here.state().leads_to == there.state().leads_to == active, at
+        assert members[active].statuses == {"orders": "Active"}, at
+        assert members[standby].statuses == {"orders": "Disabled"}, at
+        assert members["ewr"].marker == members["jfk"].marker == here.state().marker, at
+    assert at > 15
