@@ -247,7 +247,7 @@ class Failover:
                 switched = state.switched(time.time())
                 # Before the alias leads there: a process that runs elsewhere sees the new epoch at the new member.
                 self._say(switched, switched.active)
-                return replace(switched, is_told=True)
+                return replace(switched, is_told=True, spared=self.exclude)
             case Phase.REOPENING:
                 self.open(state, state.active)
                 reopened = state.reopened(now)
@@ -418,10 +418,13 @@ class Failover:
         stopped = state.stopped_at(alias)
         statuses = {path.lower(): status for path, status in (*stopped.items(), *state.statuses.items())}
         # A member that was not fenced has entities of its own, with statuses of their own.
-        is_all = state.fence_of(alias) is not Fence.OPEN or state.phase is Phase.REOPENING
+        is_fenced = state.fence_of(alias) is not Fence.OPEN
+        is_all = is_fenced or state.phase is Phase.REOPENING
+        # What is excluded only since it was fenced has been closed, too.
+        exclude = state.spared if is_fenced and state.spared is not None else self.exclude
         wrong = [
             each
-            for each in self._held(alias).values()
+            for each in kept(member.descriptions(), exclude).values()
             if each.kind != "rule"
             and (is_all or each.path.lower() in statuses)
             and each.status != statuses.get(each.path.lower(), "Active")

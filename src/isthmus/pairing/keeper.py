@@ -203,7 +203,7 @@ class Keeper:
                 if each.status != CLOSED.get(each.kind, each.status)
             ]
             member.map(lambda each: member.set_status(each, CLOSED[each.kind]), open_)
-            state = state.with_fence(state.standby, Fence.CLOSED)
+            state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
             self._save(state)
         self._tell(state, state.standby)
         return state

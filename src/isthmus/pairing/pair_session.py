@@ -333,12 +333,7 @@ class PairSession:
         return Failover(self.file.keep, self.members, self._move, self.pair.exclude, note, self._move_dead, self._check)
 
     def _check(self, state: PairState) -> None:
-        """See that a fail-over may go on.
-
-        Raises:
-            StoppingError: this process is to end.
-            SupersededError: a forced fail-over has begun.
-        """
+        """See that a fail-over may go on: this process is not to end, and no other one was forced."""
         if self.is_stopping():
             raise StoppingError(state.pair)
         self.file.check(state)

@@ -1,6 +1,6 @@
 """What a pair is doing: which member is active, and how far a fail-over has come.
 
-What it is: the state as values, its transitions, and its writing as JSON. Pure. What it is not: the file
+What it is: the state as values, its transitions, and its writing as JSON. Pure. A little over 400 lines: one value, and all that it can become. What it is not: the file
 (`isthmus.pairing.state_file`), or the work of a phase (`isthmus.pairing.failover`).
 
 A planned fail-over:
@@ -88,6 +88,7 @@ class PairState:
         statuses: path → status of the active member's entities that are not Active for applications, as they were when
             the pair was last steady.
         fences: alias → fence of each member.
+        spared: patterns of names that were excluded when the standby member was fenced; None where it was not, or is not known.
         made: alias → paths that pairing made there.
         intended: paths that pairing is about to make at the standby member.
         stopped: alias → path → former status of queues and topics there that are stopped to count their messages before they are deleted
@@ -115,6 +116,7 @@ class PairState:
     leaves: bool = False
     statuses: Mapping[str, str] = field(default_factory=dict)
     fences: Mapping[str, Fence] = field(default_factory=dict)
+    spared: tuple[str, ...] | None = None
     made: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     intended: tuple[str, ...] = ()
     stopped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -240,6 +242,7 @@ class PairState:
             standby=self.active,
             phase=Phase.STEADY,
             fences={self.standby: Fence.OPEN, self.active: old},
+            spared=None,
             intended=(),
             changed_at=now,
         )
@@ -307,6 +310,7 @@ class PairState:
             is_forced=False,
             is_told=True,
             fences=self._fences_of(marker),
+            spared=None,
             intended=(),
             changed_at=now,
         )
@@ -409,6 +413,8 @@ class PairState:
             values["fences"] = {alias: Fence(fence) for alias, fence in values["fences"].items()}
             values["made"] = {alias: tuple(paths) for alias, paths in values["made"].items()}
             values["intended"] = tuple(values["intended"])
+            spared = values.get("spared")
+            values["spared"] = None if spared is None else tuple(spared)
             values["stopped"] = {alias: dict(paths) for alias, paths in values.get("stopped", {}).items()}
             if not isinstance(values["epoch"], int) or not values["active"] or not values["standby"]:
                 raise ValueError("a value is missing")

@@ -554,3 +554,32 @@ def test_a_run_that_is_stopped_does_not_wait_for_the_receivers_of_a_fail_over_th
     with pytest.raises(StoppingError):
         run._round()
     assert session.state() == begun
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_excluded_since_a_member_was_fenced_is_opened_with_it(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch, is_forced: bool, ends: bool
+) -> None:
+    """It stands closed, and nobody would open it."""
+    for each in members.values():
+        each.statuses.update(late="Active", own="Active")
+    members["ewr"].statuses["own"] = "SendDisabled"
+    own = replace(session.pair, exclude=("own",))
+    session.pair = own
+    vars(session)["keeper"] = Keeper(members, session.file.keep, own.exclude)  # type: ignore[arg-type]
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    if is_forced:
+        session.force()
+        session.finish()
+    else:
+        session.fail_over(consume_ms=0, leaves=False)
+    assert members["ewr"].statuses == {"orders": "Disabled", "late": "Disabled", "own": "SendDisabled"}
+    session.pair = replace(own, exclude=("own", "late"))
+    vars(session)["keeper"] = Keeper(members, session.file.keep, session.pair.exclude)  # type: ignore[arg-type]
+    session.file.keep(PairState.from_dict(session.state().to_dict()))
+    if ends:
+        session.break_up()
+    else:
+        session.fail_over(consume_ms=0, leaves=False)
+    assert members["ewr"].statuses == {"orders": "Active", "late": "Active", "own": "SendDisabled"}
