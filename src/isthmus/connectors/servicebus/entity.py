@@ -24,7 +24,7 @@ from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
 
 from isthmus.connectors.servicebus.administration.client import OpenClient, administration_errors
 from isthmus.connectors.servicebus.administration.entity_property import rule_state, waiting_in_topic
-from isthmus.connectors.servicebus.administration.listing import listed
+from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.entity_setting import SETTINGS, shown
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError
 from isthmus.topology.state import DEFAULT_RULE, RuleState
@@ -110,7 +110,7 @@ class Entities:
                 found.append(str(topic.name))
                 found += [
                     str(EntityPath(topic.name, each.name))
-                    for each in listed(self._client.list_subscriptions, topic.name)
+                    for each in listed_below(self._client.list_subscriptions, topic.name)
                 ]
         return sorted(found)
 
@@ -129,10 +129,10 @@ class Entities:
             topics = {topic.name: topic for topic in listed(self._client.list_topics)}
             for each in listed(self._client.list_topics_runtime_properties):
                 found.append(_row(EntityPath(each.name), "topic", topics.get(each.name), each))
-                subscriptions = {one.name: one for one in listed(self._client.list_subscriptions, each.name)}
+                subscriptions = {one.name: one for one in listed_below(self._client.list_subscriptions, each.name)}
                 found += [
                     _row(EntityPath(each.name, one.name), "subscription", subscriptions.get(one.name), one)
-                    for one in listed(self._client.list_subscriptions_runtime_properties, each.name)
+                    for one in listed_below(self._client.list_subscriptions_runtime_properties, each.name)
                 ]
         return sorted(found, key=lambda row: row.path.lower())
 

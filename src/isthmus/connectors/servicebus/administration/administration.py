@@ -42,7 +42,7 @@ from isthmus.connectors.servicebus.administration.entity_property import (
     settings_of,
     waiting_in_topic,
 )
-from isthmus.connectors.servicebus.administration.listing import listed
+from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.topology import (
     Change,
     NamespaceRef,
@@ -126,7 +126,7 @@ class ServiceBusAdministration:
 
     def _topic_state(self, topic: TopicState, stands: TopicProperties) -> TopicState:
         subscriptions = tuple(
-            self._subscription(topic, each) for each in listed(self._client.list_subscriptions, topic.name)
+            self._subscription(topic, each) for each in listed_below(self._client.list_subscriptions, topic.name)
         )
         return TopicState(
             name=topic.name,
@@ -145,7 +145,7 @@ class ServiceBusAdministration:
     def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
         rules: tuple[RuleState, ...] | None = None
         if topic.subscription(stands.name) is not None or has_canary(topic):
-            rules = tuple(rule_state(each) for each in listed(self._client.list_rules, topic.name, stands.name))
+            rules = tuple(rule_state(each) for each in listed_below(self._client.list_rules, topic.name, stands.name))
         return SubscriptionState(
             name=stands.name,
             rules=rules,

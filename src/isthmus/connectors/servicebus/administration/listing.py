@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from azure.core.exceptions import ServiceResponseError
+from azure.core.exceptions import ResourceNotFoundError, ServiceResponseError
 
-__all__ = ["listed"]
+__all__ = ["listed", "listed_below"]
 
 _PAGE = 100
 """As many as the client asks for by itself."""
@@ -50,3 +50,11 @@ def listed(asked: Callable[..., Any], *names: str) -> list[Any]:
             return list(found.values())
         skip, step_back = skip + max(1, len(page) - 1), _STEP_BACK
     raise ServiceResponseError("the list of its entities does not end")
+
+
+def listed_below(asked: Callable[..., Any], *names: str) -> list[Any]:
+    """`listed` of what an entity that another list told has: nothing where it was deleted meanwhile."""
+    try:
+        return listed(asked, *names)
+    except ResourceNotFoundError:
+        return []

@@ -2,7 +2,8 @@
 
 What it is: everything that pairing asks of a namespace: all that it holds, steps, counts, statuses, and the marker that
 tells which member is active. What it is not: a decision (`isthmus.topology.pair.difference`, `isthmus.pairing`).
-Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
+Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md. A little over 400 lines: all
+questions share the clients and the pool of one namespace.
 
 Invariants:
     I1. A step that was made already (the process was killed before it could note it) is made again without harm.
@@ -32,7 +33,7 @@ from isthmus.connectors.servicebus.administration.client import (
 )
 from isthmus.connectors.servicebus.administration.default_rule import birth_rule
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
-from isthmus.connectors.servicebus.administration.listing import listed
+from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.connectors.servicebus.administration.pair_property import (
     applied,
@@ -168,15 +169,13 @@ class PairMember:
 
     def _subscriptions(self, topic: Description) -> list[Description]:
         name = topic.names[0]
-        with contextlib.suppress(ResourceNotFoundError):  # deleted meanwhile
-            return [describe_subscription(name, each) for each in listed(self._open().client.list_subscriptions, name)]
-        return []
+        found = listed_below(self._open().client.list_subscriptions, name)
+        return [describe_subscription(name, each) for each in found]
 
     def _rules(self, subscription: Description) -> list[Description]:
         topic, name = subscription.names
-        with contextlib.suppress(ResourceNotFoundError):
-            return [describe_rule(topic, name, each) for each in listed(self._open().client.list_rules, topic, name)]
-        return []
+        found = listed_below(self._open().client.list_rules, topic, name)
+        return [describe_rule(topic, name, each) for each in found]
 
     def holds(self, entity: Description) -> bool:
         """Whether there is an entity or rule of this name now, of whatever kind.
@@ -216,10 +215,8 @@ class PairMember:
 
     def _subscription_counts(self, topic: Description) -> dict[str, Counts]:
         name = topic.names[0]
-        with contextlib.suppress(ResourceNotFoundError):
-            found = listed(self._open().client.list_subscriptions_runtime_properties, name)
-            return {f"{name}/Subscriptions/{each.name}".lower(): Counts.of(each) for each in found}
-        return {}
+        found = listed_below(self._open().client.list_subscriptions_runtime_properties, name)
+        return {f"{name}/Subscriptions/{each.name}".lower(): Counts.of(each) for each in found}
 
     # ---- steps
 

@@ -325,3 +325,36 @@ def test_i2_another_machine_is_asked_over_https_unless_the_operator_allows_http(
         opened.client.close()
         found.append(opened.transport.is_plain)
     assert found == [False, True]
+
+
+class Vanishing(Client):
+    """Two topics, the first of which is deleted once it was listed."""
+
+    def list_queues(self) -> ItemPaged[Any]:
+        return paged([])
+
+    def list_queues_runtime_properties(self) -> ItemPaged[Any]:
+        return paged([])
+
+    def list_topics(self) -> ItemPaged[Any]:
+        settings = vars(self.get_topic("x"))
+        return paged([SimpleNamespace(name=name, status="Active", **settings) for name in ("gone", "stays")])
+
+    list_topics_runtime_properties = list_topics
+
+    def list_subscriptions(self, topic: str) -> ItemPaged[Any]:
+        if topic == "gone":
+            raise ResourceNotFoundError("no")
+        return super().list_subscriptions(topic)
+
+    list_subscriptions_runtime_properties = list_subscriptions
+
+
+def test_a_topic_that_is_deleted_while_a_namespace_is_listed_hides_no_other() -> None:
+    client = Vanishing()
+    name = client.subscription.name
+    found = administration(client).inventory("ewr")
+    assert [(topic.name, len(topic.subscriptions)) for topic in found.topics] == [("gone", 0), ("stays", 1)]
+    opened = OpenClient(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    assert Entities(opened).paths() == ["gone", "stays", f"stays/Subscriptions/{name}"]
+    assert [row.path for row in Entities(opened).rows()] == ["gone", "stays", f"stays/Subscriptions/{name}"]
