@@ -305,6 +305,7 @@ def _failover(
                 "moved_dead_letters": work.moved_dead,
                 "left_dead_letters": work.left_dead,
                 "left_deferred": work.left_deferred,
+                "refused": work.refused,
             }
             text = f"{found.active} is active; {work.moved} messages were moved"
             text += (

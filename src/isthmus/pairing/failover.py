@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -33,10 +33,11 @@ from isthmus.pairing.movable import detects, is_movable
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import SupersededError
+from isthmus.pairing.status import set_statuses, statuses_of
 from isthmus.pairing.stop_layer import feeds, forwarding, stop_layers, with_topics
 from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
 
-__all__ = ["Failover", "Member", "NotEmptyError", "statuses_of"]
+__all__ = ["Failover", "Member", "NotEmptyError"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Member(Protocol):
 
     def set_status(self, entity: Description, status: str) -> None: ...
 
-    def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]: ...
+    def map(self, work: Callable[[Any], Any], asked: Iterable[Any]) -> list[Any]: ...
 
     def read_marker(self, pair: str) -> Mapping[str, Any]: ...
 
@@ -131,6 +132,7 @@ class Failover:
         moved_dead: dead letters that were moved.
         left_dead: path → dead letters that were left behind.
         left_deferred: path → deferred messages that were left behind.
+        refused: alias and path → why an entity's status could not be set.
     """
 
     save: Callable[[PairState], None]
@@ -145,6 +147,7 @@ class Failover:
     moved_dead: int = 0
     left_dead: dict[str, int] = field(default_factory=dict)
     left_deferred: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     _looked_at: float = field(default=0.0, init=False)
 
     def run(self, state: PairState) -> PairState:
@@ -169,7 +172,12 @@ class Failover:
                 state = self._work(state)
             except _OvertakenError:
                 continue
-            except NotEmptyError as error:
+            except IsthmusError as error:
+                if error.retryable or not state.is_abortable:
+                    raise
+                # What will not pass by itself would keep applications from both members.
+                if not isinstance(error, NotEmptyError):  # which says so
+                    error.add_note(f"the fail-over was given up; {state.active} is active as before")
                 why = error
                 state = state.aborting(time.time())
             state = self._counted(state)
@@ -408,13 +416,11 @@ class Failover:
         Raises:
             IsthmusError: the member is gone or refuses.
         """
-        member = self.members[alias]
         wrong = [each for each in self._held(alias).values() if each.status != CLOSED.get(each.kind, each.status)]
-        member.map(lambda each: member.set_status(each, CLOSED[each.kind]), wrong)
+        self._set(alias, [(each, CLOSED[each.kind]) for each in wrong])
 
     def open(self, state: PairState, alias: str) -> None:
         """Give the entities of a member the status that they had for applications."""
-        member = self.members[alias]
         stopped = state.stopped_at(alias)
         statuses = {path.lower(): status for path, status in (*stopped.items(), *state.statuses.items())}
         # A member that was not fenced has entities of its own, with statuses of their own.
@@ -424,14 +430,16 @@ class Failover:
         exclude = state.spared if is_fenced and state.spared is not None else self.exclude
         wrong = [
             each
-            for each in kept(member.descriptions(), exclude).values()
+            for each in kept(self.members[alias].descriptions(), exclude).values()
             if each.kind != "rule"
             and (is_all or each.path.lower() in statuses)
             and each.status != statuses.get(each.path.lower(), "Active")
         ]
-        member.map(lambda each: member.set_status(each, statuses.get(each.path.lower(), "Active")), wrong)
+        self._set(alias, [(each, statuses.get(each.path.lower(), "Active")) for each in wrong])
 
-
-def statuses_of(held: Iterable[Description]) -> dict[str, str]:
-    """The status of those entities that are not Active, by path."""
-    return {each.path: each.status for each in held if each.kind != "rule" and each.status != "Active"}
+    def _set(self, alias: str, wanted: Sequence[tuple[Description, str]]) -> None:
+        """Set statuses. One that is refused, e.g. since what its entity forwards to is gone, is told, and keeps no other from being set."""
+        for path, error in set_statuses(self.members[alias], wanted).items():
+            self.refused[f"{alias}/{path}"] = str(error)
+            self.note(f"! {alias}/{path} keeps its status: {error}")
+            _log.warning("%s/%s keeps its status: %s", alias, path, error)

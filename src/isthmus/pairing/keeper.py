@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.errors import IsthmusError
-from isthmus.pairing.failover import statuses_of
 from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
 from isthmus.pairing.state import Fence, PairState, key_of
 from isthmus.pairing.state_file import SupersededError
+from isthmus.pairing.status import set_statuses, statuses_of
 from isthmus.pairing.stopped import give_back, to_be_stopped, with_former_status
 from isthmus.topology.pair.description import CLOSED, Key, closed, kept
 from isthmus.topology.pair.difference import Drift, Step, difference
@@ -198,11 +198,11 @@ class Keeper:
         if state.fence_of(state.standby) is Fence.PENDING:
             member = self._members[state.standby]
             open_ = [
-                each
+                (each, CLOSED[each.kind])
                 for each in kept(member.descriptions(), self._exclude).values()
                 if each.status != CLOSED.get(each.kind, each.status)
             ]
-            member.map(lambda each: member.set_status(each, CLOSED[each.kind]), open_)
+            set_statuses(member, open_)  # what is refused is a difference of each round, which is told
             state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
             self._save(state)
         self._tell(state, state.standby)

@@ -148,6 +148,11 @@ class PairState:
         return self.phase is not Phase.STEADY
 
     @property
+    def is_abortable(self) -> bool:
+        """Whether a planned fail-over is under way that has fenced nothing yet."""
+        return self.phase in _ABORTABLE
+
+    @property
     def leads_to(self) -> str:
         """Alias of the member that applications are led to; empty for none."""
         return self.active if self.phase in _LED_BY_OLD else ""
@@ -222,7 +227,7 @@ class PairState:
             # Nothing was done at the active member. The other one may be open in part.
             fence = Fence.OPEN if self.fence_of(self.standby) is Fence.OPEN else Fence.PENDING
             return self.with_fence(self.standby, fence).reopened(now)
-        if self.phase not in _ABORTABLE and not (self.phase is Phase.OPENING and self.is_forced):
+        if not self.is_abortable and not (self.phase is Phase.OPENING and self.is_forced):
             what = (
                 "none is under way" if self.phase is Phase.STEADY else f"it is {self.phase} already: run failover again"
             )

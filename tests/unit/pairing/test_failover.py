@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, NotAllowedError
 from isthmus.pairing import failover as failover_module
@@ -53,6 +55,7 @@ class FakeMember:
         self.marker: Mapping[str, object] = {}
         self.machine = Machine()
         self.order: list[str] = []
+        self.refuses: set[str] = set()
 
     def descriptions(self) -> list[Description]:
         return [each.with_settings(status=self.statuses.get(each.path)) for each in self._entities]
@@ -62,13 +65,13 @@ class FakeMember:
 
     def set_status(self, entity: Description, status: str) -> None:
         self.machine.act()
+        if entity.path in self.refuses:
+            raise AdministrationError(self.alias, "refused with 400 (the entity to forward to does not exist)")
         self.statuses[entity.path] = status
         self.order.append(f"{entity.path} {status}")
 
-    def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]:
-        for each in asked:
-            work(each)
-        return []
+    def map(self, work: Callable[[Any], Any], asked: Iterable[Any]) -> list[Any]:
+        return [work(each) for each in asked]
 
     def read_marker(self, pair: str) -> Mapping[str, object]:
         return self.marker
@@ -543,3 +546,32 @@ def test_what_is_not_forwarded_may_be_left_behind(monkeypatch: pytest.MonkeyPatc
             continue
         assert work.run(stage.begin(leaves=True)).active == "jfk"
         assert work.left == {"a": 5}
+
+
+def test_an_entity_that_cannot_be_stopped_brings_it_back() -> None:
+    """E.g. a queue whose target is gone. Its senders go on, and with each try the alias would lead to nobody for longer."""
+    stage = Stage({"orders": 1})
+    stage.ewr.refuses = {"orders"}
+    stage.kill_at(-1)
+    with pytest.raises(AdministrationError) as told:
+        stage.failover().run(stage.begin())
+    assert told.value.__notes__ == ["the fail-over was given up; ewr is active as before"]
+    assert (stage.disk.phase, stage.disk.active, stage.disk.leads_to) == (Phase.STEADY, "ewr", "ewr")
+    assert (stage.ewr.statuses, stage.moved) == (OPEN, [])
+
+
+def test_an_entity_that_cannot_be_closed_or_opened_keeps_no_other_from_it() -> None:
+    """The alias leads to nobody then, and there is no way back."""
+    board = "flights/Subscriptions/board"
+    stage = Stage()
+    stage.ewr.refuses = {board}
+    stage.kill_at(-1)
+    work = stage.failover()
+    assert work.run(stage.begin()).leads_to == "jfk"
+    assert stage.ewr.statuses == {**FENCED, board: "Active"}
+    assert list(work.refused) == [f"ewr/{board}"]
+    stage.ewr.refuses = {"orders"}
+    work = stage.failover()
+    assert work.run(stage.begin()).leads_to == "ewr"
+    assert stage.ewr.statuses == {**OPEN, "orders": "Disabled"}
+    assert list(work.refused) == ["ewr/orders"]

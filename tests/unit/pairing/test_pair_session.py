@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.message_count import Counts
-from isthmus.errors import ConnectionLostError
+from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.pairing import failover, pair_session
 from isthmus.pairing.keeper import Comparison, Keeper
 from isthmus.pairing.moved import Moved
@@ -583,3 +584,29 @@ def test_what_is_excluded_since_a_member_was_fenced_is_opened_with_it(
     else:
         session.fail_over(consume_ms=0, leaves=False)
     assert members["ewr"].statuses == {"orders": "Active", "late": "Active", "own": "SendDisabled"}
+
+
+def test_an_entity_that_cannot_be_closed_is_told_in_each_round_and_keeps_the_rest_in_step(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members["ewr"].statuses["odd"] = members["jfk"].statuses["odd"] = "Active"
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    session.force()
+    set_status, refusal = members["ewr"].set_status, AdministrationError("ewr", "refused with 400")
+
+    def refuse(entity: Description, status: str) -> None:
+        if entity.path == "odd":
+            raise refusal
+        set_status(entity, status)
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        refuse(step.entity, step.entity.status)
+
+    monkeypatch.setattr(members["ewr"], "set_status", refuse)
+    monkeypatch.setattr(members["ewr"], "make", make)
+    assert session.finish().fence_of("ewr") is Fence.CLOSED
+    assert members["ewr"].statuses == {"orders": "Disabled", "odd": "Active"}
+    members["jfk"].statuses["fresh"] = "Active"
+    with pytest.raises(IsthmusError, match=r"odd.*refused with 400"):
+        PairRun(session)._round()
+    assert members["ewr"].statuses["fresh"] == "Disabled"
