@@ -262,6 +262,11 @@ class Clockwork:
         for member in members.values():
             member.on_asked = self._tick
 
+    def is_over(self) -> bool:
+        """Whether it has been done; it is done no more."""
+        self._work = lambda: None
+        return self.count >= self._at
+
     def _tick(self) -> None:
         self.count += 1
         if self.count == self._at:
@@ -310,7 +315,7 @@ def test_i5_whenever_another_machine_forces_it_both_end_at_one_member(
         clockwork = Clockwork(members, at, force)
         with contextlib.suppress(IsthmusError, Killed):
             here.fail_over(consume_ms=0, leaves=False)
-        if clockwork.count < at:
+        if not clockwork.is_over():
             break
         rounds(there, here, there)
         members["ewr"].held = Counts()
@@ -321,4 +326,101 @@ def test_i5_whenever_another_machine_forces_it_both_end_at_one_member(
         assert members[active].statuses == {"orders": "Active"}, at
         assert members[standby].statuses == {"orders": "Disabled"}, at
         assert members["ewr"].marker == members["jfk"].marker == here.state().marker, at
+    assert at > 15
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_a_forced_fail_over_that_is_killed_anywhere_ends_where_it_leads(
+    tmp_path: Path, is_fenced: bool, is_stale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each question to a member, also on a machine that has missed two fail-overs; `pair run` carries it on."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    members: dict[str, FakeMember] = {}
+    machines: list[PairSession] = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        machines.append(session_in(tmp_path / name, members))
+    here, there = machines
+
+    def kill() -> None:
+        raise Killed
+
+    at = 0
+    while True:
+        at += 1
+        members.update((alias, FakeMember(alias)) for alias in ("ewr", "jfk"))
+        for each in machines:
+            each.file.remove()
+            each.file.save(START)
+        rounds(here, there)
+        for _ in range(2 if is_fenced else 0):
+            there.fail_over(consume_ms=0, leaves=False)
+        if not is_stale:
+            rounds(here)
+        here.force()
+        clockwork = Clockwork(members, at, kill)
+        with contextlib.suppress(Killed):
+            here.finish()
+        if not clockwork.is_over():
+            break
+        rounds(here, there)
+        assert view(here) == view(there) == ("jfk", here.state().epoch, Phase.STEADY, Fence.CLOSED), at
+        assert here.state().leads_to == "jfk"
+        assert members["jfk"].statuses == {"orders": "Active"}, at
+        assert members["ewr"].statuses == {"orders": "Disabled"}, at
+        assert members["ewr"].marker == members["jfk"].marker == here.state().marker, at
+    assert at > 4
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_planned_fail_over_that_is_killed_anywhere_ends_the_same_beside_a_run_elsewhere(
+    tmp_path: Path, goes_back: bool, is_fenced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each question to a member; the other machine has rounds before it is carried on, and while it is."""
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    members: dict[str, FakeMember] = {}
+    machines: list[PairSession] = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        made = session_in(tmp_path / name, members)
+        monkeypatch.setattr(made, "_move", lambda state, entity: Moved(0, "it is full"))
+        machines.append(made)
+    here, there = machines
+
+    def kill() -> None:
+        raise Killed
+
+    at = 0
+    while True:
+        at += 1
+        members.update((alias, FakeMember(alias)) for alias in ("ewr", "jfk"))
+        for member in members.values():
+            member.statuses["off"] = "ReceiveDisabled"
+        for each in machines:
+            each.file.remove()
+            each.file.save(START)
+        rounds(here, there)
+        for _ in range(2 if is_fenced else 0):
+            here.fail_over(consume_ms=0, leaves=False)
+        rounds(here, there)
+        members["ewr"].held = Counts(active=1) if goes_back else Counts()
+        clockwork = Clockwork(members, at, kill)
+        with contextlib.suppress(Killed, IsthmusError):
+            here.fail_over(consume_ms=0, leaves=False)
+        is_killed = clockwork.is_over()
+        rounds(there, here, there)
+        is_begun = here.state().epoch > (3 if is_fenced else 1)
+        active, standby = ("jfk", "ewr") if is_begun and not goes_back else ("ewr", "jfk")
+        assert view(here)[:3] == view(there)[:3] == (active, here.state().epoch, Phase.STEADY), at
+        assert here.state().fence_of(standby) is there.state().fence_of(standby), at
+        assert members[active].statuses == {"orders": "Active", "off": "ReceiveDisabled"}, at
+        is_shut = is_fenced or active == "jfk"
+        closed = dict.fromkeys(("orders", "off"), "Disabled")
+        assert members[standby].statuses == (closed if is_shut else members[active].statuses), at
+        assert members["ewr"].marker == members["jfk"].marker == here.state().marker, at
+        if not is_killed:
+            break
     assert at > 15

@@ -27,7 +27,7 @@ _WITH_BODY = frozenset({"GET", "PUT"})
 _DONE = frozenset({200, 201})
 
 
-class StrangeAnswerError(AzureError):  # type: ignore[misc]  # azure-core types it as Any
+class StrangeAnswerError(AzureError):
     """Something answered with success that is no administration of a namespace."""
 
 
