@@ -191,7 +191,14 @@ class Keeper:
             SupersededError: a member says of a later fail-over, which is left as it is: others have to see it.
             AdministrationError: a member gives no answer, or refuses.
         """
-        self._tell(state, state.active)  # before the other one is asked, which may be lost: others have to follow
+        unanswered: IsthmusError | None = None
+        try:
+            self._tell(state, state.active)  # before the other one is asked, which may be lost: others have to follow
+        except IsthmusError as error:
+            # One that has been told may be away for a time: the other one, which applications may reach, is fenced all the same.
+            if isinstance(error, SupersededError) or not state.is_told:
+                raise
+            unanswered = error
         if not state.is_told:
             state = replace(state, is_told=True)
             self._save(state)
@@ -205,6 +212,8 @@ class Keeper:
             set_statuses(member, open_)  # what is refused is a difference of each round, which is told
             state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
             self._save(state)
+        if unanswered is not None:
+            raise unanswered
         self._tell(state, state.standby)
         return state
 
@@ -281,7 +290,6 @@ class Keeper:
         if creations := [entity.path for entity in to_create if entity.kind != "rule"]:
             state = state.intending(creations)
             self._save(state)
-        messages = consent is not None and consent.messages
         member = self._members[state.standby]
         stopped = to_be_stopped(state, drift)
         state = self.give_back(state, stopped)
@@ -301,7 +309,7 @@ class Keeper:
             goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
             held = self._still_held(state, goes, found)
             possible = tuple(each for each in possible if each.entity.key not in held)
-            self._make(member, possible, found, on_step, with_messages=messages)
+            self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}

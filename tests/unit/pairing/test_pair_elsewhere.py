@@ -73,6 +73,31 @@ def test_the_new_member_tells_of_a_forced_fail_over_while_the_old_one_is_lost(
     assert view(session) == view(elsewhere) == ("jfk", 2, Phase.STEADY, Fence.CLOSED)
 
 
+def test_a_member_that_was_left_is_fenced_as_soon_as_it_answers_whether_the_new_one_does_or_not(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    members["ewr"].is_away = True
+    session.force()
+    with pytest.raises(ConnectionLostError):
+        session.finish()
+    members["ewr"].is_away, members["jfk"].is_away = False, True
+    with pytest.raises(ConnectionLostError):
+        session.finish()
+    assert members["ewr"].statuses == {"orders": "Disabled"}
+    assert session.state().fence_of("ewr") is Fence.CLOSED
+
+
+def test_a_member_is_not_fenced_before_the_new_one_has_answered_once(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """It may be lost too, and the fail-over is given up."""
+    members["jfk"].is_away = True
+    session.force()
+    with pytest.raises(ConnectionLostError):
+        session.finish()
+    assert members["ewr"].statuses == {"orders": "Active"}
+
+
 @pytest.mark.parametrize("at", [Phase.STOPPING, Phase.CONSUMING, Phase.MOVING, Phase.FENCING, Phase.OPENING])
 @pytest.mark.parametrize("is_settled", [False, True])
 def test_i8_a_planned_fail_over_that_another_machine_has_forced_does_not_go_back(
