@@ -124,7 +124,6 @@ class Keeper:
 
     def follow(self, state: PairState) -> PairState:
         """The state after what other processes have decided; a member that gives no answer tells nothing.
-
         While a fail-over is under way nobody is asked: it follows nobody, and may be on its way from a member that hangs.
 
         Raises:
@@ -280,8 +279,7 @@ class Keeper:
             AdministrationError: a member gives no answer.
             StateFileError: the disk refuses; nothing more is made.
         """
-        began = time.monotonic()
-        drift = compared.drift
+        began, drift = time.monotonic(), compared.drift
         found = Round(drift)
         if compared.statuses != state.statuses:
             state = replace(state, statuses=compared.statuses)
@@ -293,6 +291,7 @@ class Keeper:
         member = self._members[state.standby]
         stopped = to_be_stopped(state, drift)
         state = self.give_back(state, stopped)
+        stopped = {**state.stopped_at(state.standby), **stopped}  # with what could not be given back
         if stopped != state.stopped_at(state.standby):
             state = state.with_stopped(state.standby, stopped)
             self._save(state)
@@ -334,14 +333,14 @@ class Keeper:
         return {step.entity.key for step in kept_back}
 
     def give_back(self, state: PairState, but: Collection[str] = ()) -> PairState:
-        """Give what earlier rounds stopped to delete it, and what is not deleted any more, its former status.
+        """Give what earlier rounds stopped to delete it, and what is not deleted any more, its former status (`stopped.give_back`).
 
         Args:
             state: that of the pair.
             but: paths at the standby member that are deleted now.
 
         Raises:
-            AdministrationError: a member gives no answer, or refuses.
+            AdministrationError: a member gives no answer.
             StateFileError: the disk refuses.
         """
         for alias in tuple(state.stopped):

@@ -11,11 +11,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from isthmus.pairing.state import Fence, PairState
+from isthmus.pairing.status import set_statuses
 from isthmus.topology.pair.description import TAKES_NONE, Description
 from isthmus.topology.pair.difference import Drift, Step
 
@@ -30,6 +31,8 @@ class _Member(Protocol):
     def descriptions(self) -> list[Description]: ...
 
     def set_status(self, entity: Description, status: str) -> None: ...
+
+    def map(self, work: Callable[[Any], Any], asked: Iterable[Any]) -> list[Any]: ...
 
 
 def to_be_stopped(state: PairState, drift: Drift) -> dict[str, str]:
@@ -62,13 +65,13 @@ def give_back(member: _Member, state: PairState, but: Collection[str] = ()) -> P
         but: paths of those that stay stopped.
 
     Raises:
-        AdministrationError: no answer, or a refusal.
+        AdministrationError: no answer.
     """
     earlier = state.stopped_at(member.alias)
     left = {path: status for path, status in earlier.items() if path not in but}
     if not left or state.fence_of(member.alias) is not Fence.OPEN:
         return state
-    for each in member.descriptions():
-        if each.path in left and each.status == _STOPPED:
-            member.set_status(each, left[each.path])
-    return state.with_stopped(member.alias, {path: status for path, status in earlier.items() if path in but})
+    still = [each for each in member.descriptions() if each.path in left and each.status == _STOPPED]
+    refused = set_statuses(member, [(each, left[each.path]) for each in still])  # the next round tries it again
+    stay = {path: status for path, status in earlier.items() if path in but or path in refused}
+    return state.with_stopped(member.alias, stay)

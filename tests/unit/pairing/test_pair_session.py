@@ -396,6 +396,23 @@ def test_an_entity_that_a_killed_deletion_has_stopped_gets_its_status_back_where
     assert members["ewr"].statuses == {"orders": "Disabled", "gone": "Disabled"}
 
 
+def test_an_entity_that_refuses_its_former_status_keeps_the_rest_in_step(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_deletion.file.save(replace(killed_in_deletion.state(), made={}))
+    members["ewr"].statuses["fresh"] = "Active"
+
+    def refuse(entity: Description, status: str) -> None:
+        raise AdministrationError("jfk", "refused with 400")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(members["jfk"], "set_status", refuse)
+        killed_in_deletion.sync()
+    assert members["jfk"].statuses["fresh"] == "Active"
+    killed_in_deletion.sync()
+    assert members["jfk"].statuses["gone"] == "ReceiveDisabled"
+
+
 def test_what_was_stopped_at_a_member_that_is_fenced_now_is_not_opened(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
