@@ -34,7 +34,7 @@ from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import SupersededError
 from isthmus.pairing.status import set_statuses, statuses_of
-from isthmus.pairing.stop_layer import feeds, forwarding, stop_layers, with_topics
+from isthmus.pairing.stop_layer import deliverable, feeds, stop_layers, with_topics
 from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
 
 __all__ = ["Failover", "Member", "NotEmptyError"]
@@ -305,7 +305,7 @@ class Failover:
         deadline = time.monotonic() + _FORWARD_SECONDS
         while feeders:
             counts = self.members[state.active].counts(with_topics(feeders))
-            left = {each.path: forwarding(counts.get(each.path)) for each in feeders}
+            left = {each.path: deliverable(counts.get(each.path)) for each in feeders}
             left = {path: count for path, count in left.items() if count}
             if not left:
                 return
@@ -317,15 +317,16 @@ class Failover:
             time.sleep(_LOOK_SECONDS)
 
     def _consume(self, state: PairState) -> None:
-        """Let receivers empty what they receive from."""
+        """Let receivers empty what they can receive from: neither what is scheduled for later nor what an operator has suspended."""
         deadline = time.monotonic() + state.consume_ms / 1000
-        while self._waiting(state) and time.monotonic() < deadline:
+        given = [each for each in self._held(state.active).values() if each.status not in _GIVES_NONE]
+        member = self.members[state.active]
+        while any(map(deliverable, member.counts(given).values())) and time.monotonic() < deadline:
             self._check(state)
             time.sleep(_LOOK_SECONDS)
 
-    def _waiting(self, state: PairState, held: Mapping[Key, Description] | None = None) -> dict[str, Counts]:
-        entities = (held if held is not None else self._held(state.active)).values()
-        counts = self.members[state.active].counts(entities)
+    def _waiting(self, state: PairState, held: Mapping[Key, Description]) -> dict[str, Counts]:
+        counts = self.members[state.active].counts(held.values())
         return {path: each for path, each in counts.items() if each.waiting}
 
     def _move(self, state: PairState) -> None:

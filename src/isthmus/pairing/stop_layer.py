@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.topology.pair.description import Description, Key
 
-__all__ = ["feeds", "forwarding", "stop_layers", "with_topics"]
+__all__ = ["deliverable", "feeds", "stop_layers", "with_topics"]
 
 
 def stop_layers(held: Mapping[Key, Description]) -> list[list[Description]]:
@@ -38,8 +38,8 @@ def feeds(each: Description, layer: list[Description]) -> bool:
     return bool(each.settings.get("forward_to")) and each.key[:1] in {stopped.key for stopped in layer}
 
 
-def forwarding(counts: Counts | None) -> int:
-    """How many messages are about to be forwarded."""
+def deliverable(counts: Counts | None) -> int:
+    """How many messages are about to be received or forwarded."""
     return counts.active + counts.transfer if counts is not None else 0
 
 

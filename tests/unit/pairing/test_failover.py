@@ -575,3 +575,24 @@ def test_an_entity_that_cannot_be_closed_or_opened_keeps_no_other_from_it() -> N
     assert work.run(stage.begin()).leads_to == "ewr"
     assert stage.ewr.statuses == {**OPEN, "orders": "Disabled"}
     assert list(work.refused) == ["ewr/orders"]
+
+
+@pytest.mark.parametrize(
+    "held", [{"orders": Counts(scheduled=2)}, {"off": Counts(active=2)}], ids=["scheduled", "suspended"]
+)
+def test_receivers_get_no_time_for_what_they_cannot_receive(
+    monkeypatch: pytest.MonkeyPatch, held: Mapping[str, Counts]
+) -> None:
+    """Sends are stopped meanwhile."""
+    stage = Stage()
+    stage.kill_at(-1)
+
+    def counts(entities: Iterable[Description]) -> Mapping[str, Counts]:
+        paths = {each.path for each in entities}
+        return {path: each for path, each in held.items() if path in paths and path not in stage.moved}
+
+    monkeypatch.setattr(stage.ewr, "counts", counts)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    state = replace(stage.begin(), consume_ms=3_600_000)
+    assert stage.failover().run(state).active == "jfk"
+    assert stage.moved == list(held)
