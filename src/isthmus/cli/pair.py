@@ -102,7 +102,7 @@ def _sync(
     as_json: _Json = False,
 ) -> None:
     """Bring the standby member in step once. Exit code 1 if something could not be."""
-    from isthmus.pairing.keeper import Consent
+    from isthmus.pairing.round import Consent
 
     consent = Consent(foreign=delete_others, messages=delete_messages)
     with _session(name, file, state) as session:

@@ -165,7 +165,9 @@ class Failover:
         self.left_deferred = dict(state.left_deferred)
         while state.phase is not Phase.STEADY:
             if (after := self._taken_over(state)) is not state:
-                why, state = SupersededError(state.pair, after.epoch), after
+                if after.phase is not state.phase:
+                    why = SupersededError(state.pair, after.epoch)
+                state = after
                 self.save(state)
             self.note(f"{state.phase}: {state.active} → {state.standby}, epoch {state.epoch}")
             try:
@@ -204,7 +206,7 @@ class Failover:
             SupersededError: another process makes a later fail-over.
         """
         self._looked_at = time.monotonic()
-        if state.is_forced:  # later than all others, by the operator's word
+        if state.is_insisting:  # later than all others, by the operator's word
             return state
         after = state
         for member in self.members.values():
@@ -233,7 +235,7 @@ class Failover:
             return bool(later)
 
         if not self.members[alias].write_marker(state.pair, state.marker, unless=is_later):
-            raise SupersededError(state.pair, later[0]) if state.is_forced else _OvertakenError
+            raise SupersededError(state.pair, later[0]) if state.is_insisting else _OvertakenError
 
     def _work(self, state: PairState) -> PairState:
         now = time.time()
@@ -251,10 +253,13 @@ class Failover:
                 self.fence(state, state.active)
                 return state.advanced(now)
             case Phase.OPENING:
+                # Before a status is changed, as in `_stop`: a process elsewhere would close the new member again.
+                self._say(state, state.standby)
                 self.open(state, state.standby)
                 switched = state.switched(time.time())
                 # Before the alias leads there: a process that runs elsewhere sees the new epoch at the new member.
                 self._say(switched, switched.active)
+                self.open(state, state.standby)  # again: it may have been at work there before it was told
                 return replace(switched, is_told=True, spared=self.exclude)
             case Phase.REOPENING:
                 self.open(state, state.active)

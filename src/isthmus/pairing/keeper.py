@@ -18,81 +18,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.errors import IsthmusError
+from isthmus.pairing.fence import close
 from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
+from isthmus.pairing.round import Comparison, Consent, Round
 from isthmus.pairing.state import Fence, PairState, key_of
 from isthmus.pairing.state_file import SupersededError
-from isthmus.pairing.status import set_statuses, statuses_of
+from isthmus.pairing.status import statuses_of
 from isthmus.pairing.stopped import give_back, to_be_stopped, with_former_status
-from isthmus.topology.pair.description import CLOSED, Key, closed, kept
-from isthmus.topology.pair.difference import Drift, Step, difference
+from isthmus.topology.pair.description import Key, closed, kept
+from isthmus.topology.pair.difference import Step, difference
 
-__all__ = ["Comparison", "Consent", "Keeper", "Round"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consent:
-    """What an operator lets a round do beyond what it does by itself.
-
-    Attributes:
-        foreign: delete at the standby member what pairing did not make and the active member lacks.
-        messages: delete entities although they hold messages.
-    """
-
-    foreign: bool = False
-    messages: bool = False
-
-
-@dataclass(slots=True)
-class Round:
-    """What a round found and did.
-
-    Attributes:
-        drift: before it.
-        done: steps that were made.
-        failed: steps that were refused, and why.
-        seconds: how long it took.
-    """
-
-    drift: Drift
-    done: list[Step] = field(default_factory=list)
-    failed: list[tuple[Step, IsthmusError]] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether nothing is left apart."""
-        return not self.failed and not self.drift.conflicts
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for `--json`."""
-        return {
-            "in_step": self.is_in_step,
-            "done": [str(step) for step in self.done],
-            "failed": [{"step": str(step), "error": error.to_dict()} for step, error in self.failed],
-            "conflicts": [str(each) for each in self.drift.conflicts],
-            "only_at_standby": [each.path for each in self.drift.foreign],
-            "seconds": round(self.seconds, 3),
-        }
-
-
-class Comparison(NamedTuple):
-    """What a comparison found.
-
-    Attributes:
-        drift: between the members.
-        statuses: of the active member's entities that are not Active.
-        standing: keys of what the standby member holds.
-    """
-
-    drift: Drift
-    statuses: Mapping[str, str]
-    standing: frozenset[Key]
+__all__ = ["Keeper"]
 
 
 class Keeper:
@@ -131,8 +73,8 @@ class Keeper:
             PairBrokenError: another process has broken the pair.
         """
         if state.is_insisting:
-            return self._insist(state)
-        if state.is_under_way:
+            state = self._insist(state)
+        if state.is_insisting or state.is_under_way:
             return state
         markers = list[Mapping[str, Any]]()
         for member in self._members.values():
@@ -183,6 +125,19 @@ class Keeper:
             self._save(insisting)
         return insisting
 
+    def check_not_made(self, state: PairState) -> None:
+        """See that no other machine has made the fail-over that is forced here and not done.
+
+        Raises:
+            SupersededError: one has; what was active is fenced.
+        """
+        for member in self._members.values() if state.is_insisting and state.is_under_way else ():
+            marker: Mapping[str, Any] = {}
+            with contextlib.suppress(IsthmusError):
+                marker = member.read_marker(state.pair)
+            if marker.get("active") == state.target and not marker.get("under_way"):
+                raise SupersededError(state.pair, int(marker["epoch"]))
+
     def settle(self, state: PairState) -> PairState:
         """Tell the active member that it is, make the fence that is pending, and tell the other member.
 
@@ -202,13 +157,15 @@ class Keeper:
             state = replace(state, is_told=True)
             self._save(state)
         if state.fence_of(state.standby) is Fence.PENDING:
-            member = self._members[state.standby]
-            open_ = [
-                (each, CLOSED[each.kind])
-                for each in kept(member.descriptions(), self._exclude).values()
-                if each.status != CLOSED.get(each.kind, each.status)
-            ]
-            set_statuses(member, open_)  # what is refused is a difference of each round, which is told
+            member, later = self._members[state.standby], list[int]()
+
+            def is_overtaken() -> bool:
+                marker = member.read_marker(state.pair)
+                later.extend([marker["epoch"]] if state.is_behind(marker, time.time()) else [])
+                return bool(later)
+
+            if not close(member, self._exclude, state.statuses, is_overtaken):
+                raise SupersededError(state.pair, later[0])
             state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
             self._save(state)
         if unanswered is not None:
@@ -298,6 +255,8 @@ class Keeper:
         replaced = {entity.key for entity in to_create}
         for group in drift.groups:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
+            if (followed := self.follow(state)) is not state:  # or elsewhere
+                raise SupersededError(state.pair, followed.epoch)
             # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
             stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
             possible = tuple(

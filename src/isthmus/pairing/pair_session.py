@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from isthmus.connectors.servicebus.administration.pair_member import PairMember
     from isthmus.pairing.alias_proxy import Lead
     from isthmus.pairing.failover import Failover
-    from isthmus.pairing.keeper import Comparison, Consent, Keeper, Round
+    from isthmus.pairing.keeper import Keeper
     from isthmus.pairing.moved import Moved
+    from isthmus.pairing.round import Comparison, Consent, Round
     from isthmus.topology.pair.description import Description
     from isthmus.topology.pair.difference import Step
     from isthmus.transport import Client
@@ -132,6 +133,7 @@ class PairSession:
                 pair=self.pair.name,
                 active=self.pair.primary,
                 standby=self.pair.secondary,
+                epoch=0,
                 changed_at=time.time(),
             )
             # The namespaces may know better: a state folder was lost, or this is another machine.
@@ -140,6 +142,7 @@ class PairSession:
                 # Of a fail-over that another process makes, what was before it.
                 known = {**marker, "epoch": marker["epoch"] - 1} if fresh.is_overtaken(marker) else marker
                 fresh = fresh.following(known, time.time())
+            fresh = replace(fresh, epoch=max(1, fresh.epoch))
             self.file.save(fresh)
             if any(fresh.is_overtaken(marker) for marker in markers):
                 return fresh  # which is not settled: the markers are that process's
@@ -282,9 +285,11 @@ class PairSession:
 
         Raises:
             InvalidArgumentError: none is under way, or it has gone too far.
+            SupersededError: another machine has made the one that was forced here.
             IsthmusError: the member gives no answer.
         """
         with self.file.held(_WAIT_SECONDS):
+            self.keeper.check_not_made(self.state())
             state = self.file.change(lambda state: state.aborting(time.time()))
             if state.is_under_way:
                 return self._failover(note).run(state)

@@ -278,15 +278,17 @@ class PairState:
         known; it is opened.
         """
         epoch = self._epoch_of(marker)
-        is_same = marker.get("active") == self.target and not marker.get("under_way")
+        is_same = dict(marker) == self.marker or (marker.get("active") == self.target and not marker.get("under_way"))
         if epoch < self.epoch or (epoch == self.epoch and is_same):
             return self
         if is_same and self.phase is Phase.STEADY:
             return self.following(marker, now)
-        if epoch == self.epoch and not self.statuses:
+        # A planned one that began at the same time has at most let suspended entities of the new member take what it moves.
+        is_beside = epoch == self.epoch and bool(marker.get("under_way"))
+        if is_beside and not self.statuses:
             return replace(self, epoch=epoch + 1, changed_at=now)
         new, old = self.target, self.standby if self.phase is Phase.STEADY else self.active
-        fence = self.fence_of(new) if epoch == self.epoch else Fence.PENDING
+        fence = self.fence_of(new) if is_beside else Fence.PENDING
         return replace(
             self,
             epoch=epoch + 1,
@@ -303,7 +305,10 @@ class PairState:
         Only between the same two members, and while no fail-over of our own is under way.
         """
         epoch = self._epoch_of(marker)
-        if epoch <= self.epoch or self.phase is not Phase.STEADY:
+        # Of two with the same epoch, forced at the same time in both directions, each machine has to choose the same.
+        is_same = epoch == self.epoch and not marker.get("under_way")
+        is_later = epoch > self.epoch or (is_same and marker["active"] < self.active)
+        if not is_later or self.phase is not Phase.STEADY:
             return self
         active = str(marker["active"])
         other = self.standby if active == self.active else self.active
@@ -323,9 +328,15 @@ class PairState:
     def taken_over(self, marker: Mapping[str, Any], now: float) -> PairState:
         """The planned fail-over that is under way, after a later one of another process; the same where the marker tells of none.
 
-        It goes on to where that one leads: the other member is opened, or this one again.
+        It goes on to where that one leads: the other member is opened, or this one again. One of the same epoch that has left things as they
+        were makes it a later one.
         """
-        if not self.is_later(marker) or not self.is_under_way or marker.get("under_way"):
+        if not self.is_under_way or marker.get("under_way"):
+            return self
+        if self._epoch_of(marker) == self.epoch and marker["active"] == self.active and self.phase in _NEXT:
+            # Another one of this epoch has ended where this one begins.
+            return replace(self, epoch=self.epoch + 1, fences=self._fences_of(marker))
+        if not self.is_later(marker):
             return self
         is_back = marker["active"] == self.active
         return replace(
@@ -377,7 +388,9 @@ class PairState:
             "standby": self.standby,
             "fenced": self.fence_of(self.standby) is not Fence.OPEN,
         }
-        return {**told, "under_way": True} if self.is_under_way else told
+        if self.is_under_way:
+            told |= {"under_way": True, "forced": True} if self.is_forced else {"under_way": True}
+        return told
 
     # ---- what pairing made
 

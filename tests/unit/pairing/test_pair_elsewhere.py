@@ -19,6 +19,7 @@ from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, SupersededError
+from isthmus.topology.pair.description import Description
 from pair_in_memory import FakeMember, session_in
 
 START = PairState(pair="contoso", active="ewr", standby="jfk")
@@ -449,3 +450,95 @@ def test_a_planned_fail_over_that_is_killed_anywhere_ends_the_same_beside_a_run_
         if not is_killed:
             break
     assert at > 15
+
+
+def test_a_fenced_member_that_is_forced_is_not_closed_again_by_a_round_elsewhere(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """It opens the fenced member, which the run on another machine keeps fenced until it knows of the fail-over."""
+    for each in members.values():
+        each.statuses["late"] = "Active"
+    session.fail_over(consume_ms=0, leaves=False)
+    rounds(session, elsewhere)
+    assert members["ewr"].statuses == {"orders": "Disabled", "late": "Disabled"}
+    at = 0
+    while True:
+        at += 1
+        clockwork = Clockwork(members, at, lambda: rounds(elsewhere))
+        session.force()
+        session.finish()
+        active, standby = session.state().active, session.state().standby
+        is_over = not clockwork.is_over()
+        rounds(elsewhere, session)
+        assert members[active].statuses == {"orders": "Active", "late": "Active"}, at
+        assert members[standby].statuses == {"orders": "Disabled", "late": "Disabled"}, at
+        if is_over:
+            break
+    assert at > 5
+
+
+def test_a_process_that_hung_while_it_fenced_a_member_does_not_close_the_active_one(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile there was a fail back."""
+    for each in members.values():
+        each.statuses.update(late="Active", off="ReceiveDisabled")
+    session.file.keep(replace(START, statuses={"off": "ReceiveDisabled"}))
+    rounds(elsewhere)
+    session.force()
+    set_status = members["ewr"].set_status
+
+    def hung(entity: Description, status: str) -> None:
+        set_status(entity, status)
+        monkeypatch.setattr(members["ewr"], "set_status", set_status)
+        rounds(elsewhere)
+        elsewhere.fail_over(consume_ms=0, leaves=False)
+
+    monkeypatch.setattr(members["ewr"], "set_status", hung)
+    with pytest.raises(SupersededError):
+        session.finish()
+    rounds(session, elsewhere)
+    assert view(session) == view(elsewhere) == ("ewr", 3, Phase.STEADY, Fence.CLOSED)
+    assert members["ewr"].statuses == {"orders": "Active", "late": "Active", "off": "ReceiveDisabled"}
+
+
+@pytest.mark.parametrize("first", ["ewr", "jfk"])
+def test_i5_of_two_that_are_forced_in_both_directions_at_once_each_machine_chooses_the_same(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], first: str
+) -> None:
+    """Both were told to the member that they lead to before either was told to the other one."""
+    for each, active, standby in ((session, "ewr", "jfk"), (elsewhere, "jfk", "ewr")):
+        fences = {active: Fence.OPEN, standby: Fence.PENDING}
+        state = replace(START, active=active, standby=standby, epoch=2, is_forced=True, is_told=True, fences=fences)
+        each.file.keep(state)
+        members[active].marker = state.marker
+    rounds(*((session, elsewhere) if first == "ewr" else (elsewhere, session)))
+    assert view(session)[:3] == view(elsewhere)[:3] == ("ewr", 2, Phase.STEADY)
+
+
+def test_a_forced_fail_over_that_another_machine_has_made_is_not_given_up_here(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """The member that was active is fenced."""
+    session.fail_over(consume_ms=0, leaves=False)
+    rounds(session, elsewhere)
+    session.force()
+    elsewhere.force()
+    elsewhere.finish()
+    with pytest.raises(SupersededError):
+        session.abort()
+    rounds(session, elsewhere)
+    assert view(session)[0] == view(elsewhere)[0] == "ewr"
+    assert members["ewr"].statuses == {"orders": "Active"}
+
+
+def test_a_second_machine_takes_the_roles_that_the_members_tell_and_not_those_of_its_file(
+    session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file names them the other way round."""
+    session.keeper.settle(START)
+    elsewhere.file.remove()
+    elsewhere.pair = replace(elsewhere.pair, primary="jfk", secondary="ewr")
+    monkeypatch.setattr(elsewhere.keeper, "check_distinct", lambda pair: None)
+    assert elsewhere.create().active == "ewr"
+    assert members["jfk"].marker == START.marker

@@ -15,11 +15,12 @@ from isthmus.connectors.servicebus.administration.holds_messages import HoldsMes
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.pairing import failover, pair_session
-from isthmus.pairing.keeper import Comparison, Keeper
+from isthmus.pairing.keeper import Keeper
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.pair_error import StoppingError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
+from isthmus.pairing.round import Comparison
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.pairing.state_file import NotPairedError, Stamp, SupersededError
 from isthmus.topology.file.source import load
