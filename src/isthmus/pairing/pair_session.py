@@ -139,7 +139,7 @@ class PairSession:
             # The namespaces may know better: a state folder was lost, or this is another machine.
             markers = [member.read_marker(self.pair.name) for member in self.members.values()]
             for marker in markers:
-                # Of a fail-over that another process makes, what was before it.
+                # Of one that another process makes, what was before it.
                 known = {**marker, "epoch": marker["epoch"] - 1} if fresh.is_overtaken(marker) else marker
                 fresh = fresh.following(known, time.time())
             fresh = replace(fresh, epoch=max(1, fresh.epoch))
@@ -338,7 +338,6 @@ class PairSession:
         return Failover(self.file.keep, self.members, self._move, self.pair.exclude, note, self._move_dead, self._check)
 
     def _check(self, state: PairState) -> None:
-        """See that a fail-over may go on: this process is not to end, and no other one was forced."""
         if self.is_stopping():
             raise StoppingError(state.pair)
         self.file.check(state)

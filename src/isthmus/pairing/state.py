@@ -351,9 +351,9 @@ class PairState:
         )
 
     def _epoch_of(self, marker: Mapping[str, Any]) -> int:
-        """The epoch that a marker tells; 0 where it is not of these two members."""
+        """The epoch that a marker tells; -1 where it is not of these two members."""
         epoch, active = marker.get("epoch"), marker.get("active")
-        return epoch if isinstance(epoch, int) and active in (self.active, self.standby) else 0
+        return epoch if isinstance(epoch, int) and active in (self.active, self.standby) else -1
 
     def _fences_of(self, marker: Mapping[str, Any]) -> Mapping[str, Fence]:
         """The fences after a fail-over of another process, which may have ended after several that were not seen here."""

@@ -536,9 +536,12 @@ def test_a_second_machine_takes_the_roles_that_the_members_tell_and_not_those_of
     session: PairSession, elsewhere: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file names them the other way round."""
-    session.keeper.settle(START)
+    session.file.remove()
+    monkeypatch.setattr(session.keeper, "check_distinct", lambda pair: None)
+    members["jfk"].marker = {"pair": "contoso", "epoch": 9, "active": "lhr", "standby": "jfk"}  # of another pair
+    assert view(session.create() and session) == ("ewr", 1, Phase.STEADY, Fence.OPEN)
     elsewhere.file.remove()
     elsewhere.pair = replace(elsewhere.pair, primary="jfk", secondary="ewr")
     monkeypatch.setattr(elsewhere.keeper, "check_distinct", lambda pair: None)
     assert elsewhere.create().active == "ewr"
-    assert members["jfk"].marker == START.marker
+    assert members["ewr"].marker == members["jfk"].marker == START.marker
