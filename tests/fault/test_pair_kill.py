@@ -229,3 +229,30 @@ def test_a_creation_killed_anywhere_is_known_as_made_by_pairing(pair: Paired) ->
             assert pair.verb("sync")["in_step"]
             assert pair.verb("status")["only_at_standby"] == []
             assert not [each.name for each in jfk.list_queues() if each.name.startswith("q")]
+
+
+def test_a_planned_fail_over_ends_where_one_that_another_machine_forces_leads(pair: Paired) -> None:
+    """It waits for receivers, then another operator has had enough of it; it would have gone back, and both members were open."""
+    pair.verb("create")
+    elsewhere = pair.folder / "elsewhere"
+    pair.verb("create", "--state", str(elsewhere))
+    with pair.client("ewr") as client, client.get_topic_sender("flights") as sender:
+        sender.send_messages(ServiceBusMessage("nobody receives it"))
+    planned = pair.start("failover", "--consume-for", "1h", "--json")
+    until(lambda: pair.state["phase"] == "consuming")
+    told = pair.verb("failover", "--force", "--state", str(elsewhere))
+    assert (told["active"], told["epoch"], told["pending"]) == ("jfk", 3, "")
+    output, errors = planned.communicate(timeout=PATIENCE_SECONDS)
+    assert (planned.returncode, json.loads(output)["error"]["code"]) == (1, "superseded"), errors
+    assert "another fail-over has begun meanwhile (epoch 3)" in errors
+    assert (pair.state["active"], pair.state["epoch"], pair.state["phase"]) == ("jfk", 3, "steady")
+    assert pair.verb("sync")["active"] == pair.verb("sync", "--state", str(elsewhere))["active"] == "jfk"
+    with pytest.raises(MessagingEntityDisabledError), pair.client("ewr", retry_total=0) as direct:
+        send(direct, "unknowingly")
+    with pair.client("jfk") as client:
+        send(client, "after")
+    assert drain(pair, "jfk", 1) == ["after"]
+    assert pair.verb("break")["broken"]
+    broken = pair.start("sync", "--state", str(elsewhere))
+    _, errors = broken.communicate(timeout=PATIENCE_SECONDS)
+    assert "it was broken with another state folder" in errors

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
+from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import NamespaceRef
@@ -99,3 +102,47 @@ def test_i3_what_changed_over_a_restart_is_read(served: NamespaceProcess, member
     served.restart()
     assert member.descriptions() == before
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("kind", ["queues", "topics", "subscriptions", "rules"])
+def test_what_stays_is_read_although_others_are_deleted_between_two_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The keeper would delete at the other member what it does not read at this one."""
+    names = [f"n{number:03}" for number in range(130)]
+    configs = {
+        "queues": {"queues": {name: {} for name in names}},
+        "topics": {"topics": {name: {} for name in names}},
+        "subscriptions": {"topics": {"t": {"subscriptions": {name: {} for name in names}}}},
+        "rules": {"topics": {"t": {"subscriptions": {"s": {"rules": {name: {"filter": "1=1"} for name in names}}}}}},
+    }
+    send = DefaultRuleTransport.send
+    with namespace(tmp_path / "ewr", config=json.dumps(configs[kind])) as served:
+        client = ServiceBusAdministrationClient.from_connection_string(
+            served.admin_connection_string, connection_verify=str(served.ca_file)
+        )
+        delete = {
+            "queues": client.delete_queue,
+            "topics": client.delete_topic,
+            "subscriptions": lambda name: client.delete_subscription("t", name),
+            "rules": lambda name: client.delete_rule("t", "s", name),
+        }[kind]
+        unread = names[:3]
+
+        def sent(self: DefaultRuleTransport, request: Any, **options: Any) -> Any:
+            answer = send(self, request, **options)
+            if f"/{kind}".lower() in urlsplit(request.url).path.lower() and unread:
+                monkeypatch.setattr(DefaultRuleTransport, "send", send)
+                while unread:
+                    delete(unread.pop())
+            return answer
+
+        monkeypatch.setenv("EWR", served.connection_string)
+        with (
+            client,
+            PairMember(NamespaceRef("ewr", SecretReference.parse("env:EWR"), ca_file=str(served.ca_file))) as member,
+        ):
+            monkeypatch.setattr(DefaultRuleTransport, "send", sent)
+            found = {each.names[-1] for each in member.descriptions()}
+    assert not unread
+    assert set(names[3:]) <= found

@@ -102,7 +102,7 @@ def _sync(
     as_json: _Json = False,
 ) -> None:
     """Bring the standby member in step once. Exit code 1 if something could not be."""
-    from isthmus.pairing.keeper import Consent
+    from isthmus.pairing.round import Consent
 
     consent = Consent(foreign=delete_others, messages=delete_messages)
     with _session(name, file, state) as session:
@@ -156,24 +156,29 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
     """
     from isthmus.cli import pair_view as view
     from isthmus.pairing.state import Fence, Phase
+    from isthmus.topology.pair.difference import Drift
 
     with _session(name, file, state) as session:
         found = session.state()
         problem, lines, foreign = "", list[str](), list[str]()
         left: dict[str, dict[str, int]] = {}
+        outdated = session.keeper.outdated(found)
         try:
-            drift = session.keeper.compare(found).drift
+            # By an outdated state the wrong member would be told to change.
+            drift = session.keeper.compare(found).drift if not outdated else Drift()
             lines = [str(each) for each in (*drift.steps, *drift.conflicts)]
             foreign = [each.path for each in drift.foreign]
-            left = session.keeper.left_behind(found)
+            left = session.keeper.left_behind(found) if not outdated else {}
         except IsthmusError as error:
             problem = str(error)
+        problem = outdated or problem
     is_well = (
         not problem and not lines and found.phase is Phase.STEADY and found.fence_of(found.standby) is not Fence.PENDING
     )
     if as_json:
         told = {**view.told(found), "ok": is_well, "drift": lines, "only_at_standby": foreign, "problem": problem}
-        print(json.dumps({**told, "messages_seen": found.seen, "seen_at": found.seen_at, "left_behind": left}))
+        seen, seen_at = found.seen_at_member(found.active)
+        print(json.dumps({**told, "messages_seen": seen, "seen_at": seen_at, "left_behind": left}))
     else:
         console = view.console()
         led = found.leads_to or "nobody: connections wait"
@@ -187,7 +192,7 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
         view.print_foreign(foreign, found.standby, console)
         if not problem:
             console.print("The members are in step." if not lines else f"{len(lines)} differences.")
-        view.print_seen(found, console)
+        view.print_seen(found, found.active, console)
         view.print_left(left, found.standby, console)
     if not is_well:
         raise typer.Exit(1)
@@ -239,7 +244,11 @@ def _failover(
         bool, typer.Option("--force", help="Switch at once, without the active member; messages may stay behind there.")
     ] = False,
     abort: Annotated[
-        bool, typer.Option("--abort", help="Give up a planned fail-over that was interrupted before the switch.")
+        bool,
+        typer.Option(
+            "--abort",
+            help="Give up a fail-over before the switch: a planned one that was interrupted, or a forced one whose new member does not open.",
+        ),
     ] = False,
     consume_for: Annotated[
         str,
@@ -296,6 +305,7 @@ def _failover(
                 "moved_dead_letters": work.moved_dead,
                 "left_dead_letters": work.left_dead,
                 "left_deferred": work.left_deferred,
+                "refused": work.refused,
             }
             text = f"{found.active} is active; {work.moved} messages were moved"
             text += (
@@ -344,7 +354,8 @@ def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -
             pending = str(error)
             found = session.state()  # of what was left to do some was done
     if as_json:
-        told = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": found.seen, "seen_at": found.seen_at}
+        seen, seen_at = found.seen_at_member(found.active if found.is_under_way else found.standby)
+        told = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
         print(json.dumps({**view.told(found), **told}))
     else:
         view.show_forced(found, pending)

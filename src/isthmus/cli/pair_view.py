@@ -55,7 +55,7 @@ def show_forced(found: PairState, pending: str) -> None:
     if pending:
         text = f"{found.standby} is not fenced yet: {pending}. isthmus pair run does it as soon as it answers; until then keep applications "
         print_text(text + "that connect to it directly away from it.", on, "yellow")
-    print_seen(found, on, f"What may be lost with {found.standby}: what waited there")
+    print_seen(found, found.standby, on, f"What may be lost with {found.standby}: what waited there")
 
 
 def told(state: PairState) -> dict[str, Any]:
@@ -84,14 +84,15 @@ def print_foreign(paths: list[str], alias: str, on: Console) -> None:
         on.print(Text(f"only at {alias}, and not made by pairing: {shown}"))
 
 
-def print_seen(state: PairState, on: Console, title: str = "") -> None:
-    """What waited at the active member when its messages were counted last."""
-    if not state.seen_at:
+def print_seen(state: PairState, alias: str, on: Console, title: str = "") -> None:
+    """What waited at a member when its messages were counted last."""
+    seen, seen_at = state.seen_at_member(alias)
+    if not seen_at:
         on.print("Its messages have not been counted yet: isthmus pair run does it." if title else "")
         return
-    age = time.time() - state.seen_at
-    counts = {path: {name: count for name, count in each.items() if count} for path, each in state.seen.items()}
-    head = title or f"Waiting at {state.active}"
+    age = time.time() - seen_at
+    counts = {path: {name: count for name, count in each.items() if count} for path, each in seen.items()}
+    head = title or f"Waiting at {alias}"
     if not counts:
         on.print(f"{head}: nothing, {age:,.0f} s ago.")
         return

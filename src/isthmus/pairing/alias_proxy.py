@@ -10,6 +10,7 @@ Invariants:
     I2. While there is no active member, connections wait for one, and get it or are closed.
     I3. A side that does not read keeps the other from sending: no more than a buffer's length is in memory.
     I4. A state file that cannot be read leaves things as they were; it never opens a way.
+    I5. No fault of one connection, or of one look, keeps the alias from turning, or from leading others.
 """
 
 from __future__ import annotations
@@ -115,6 +116,11 @@ class AliasProxy:
                     told = str(error)
                     _log.error("the alias leads on as before: %s", error)
                 continue
+            except Exception as error:  # noqa: BLE001 - an alias that looks no more would never turn
+                if str(error) != told:
+                    told = str(error)
+                    _log.exception("the alias leads on as before")
+                continue
             if lead.address != self._lead.address:
                 self._turn(lead)
 
@@ -143,6 +149,14 @@ class AliasProxy:
         self._ways.discard(way)
 
     async def _connect(self, way: _Way) -> None:
+        try:
+            await self._lead_on(way)
+        finally:
+            if way not in self._ways:
+                way.cut()
+
+    async def _lead_on(self, way: _Way) -> None:
+        """Connect to the active member, once there is one; the way is among those that are led then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HOLD_SECONDS
         while not way.is_closed:
@@ -152,12 +166,12 @@ class AliasProxy:
                 try:
                     async with asyncio.timeout(_CONNECT_SECONDS):
                         await loop.create_connection(lambda: _Far(way), lead.host, lead.port)
-                except (OSError, TimeoutError) as error:
+                except (OSError, UnicodeError) as error:  # the latter of a host name that can be none
                     _log.debug("%s cannot be reached: %s", lead.alias, error)
                     if lead.address == self._lead.address:
                         break  # the client's own retries are better informed
                     continue
-                if lead.address != self._lead.address:
+                if lead.address != self._lead.address or way.is_closed:
                     break  # I1: it turned while the connection was made
                 self._ways.add(way)
                 way.open()
@@ -167,7 +181,6 @@ class AliasProxy:
                     await changed.wait()
             except TimeoutError:
                 break
-        way.cut()
 
 
 class _Way(asyncio.Protocol):

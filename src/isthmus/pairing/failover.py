@@ -14,6 +14,8 @@ Invariants:
     I6. Dead letters are moved once nothing can bring the fail-over back; those that the new member does not take, and deferred
         messages, stay and are told.
     I7. What was moved and left is in the state: whoever carries the fail-over on counts from there.
+    I8. A planned fail-over that a later one of another process has overtaken ends where that one leads. What the members say of it is not
+        replaced.
 """
 
 from __future__ import annotations
@@ -21,21 +23,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
+from isthmus.pairing.movable import detects, is_movable
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import SupersededError
+from isthmus.pairing.status import set_statuses, statuses_of
+from isthmus.pairing.stop_layer import deliverable, feeds, stop_layers, with_topics
 from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
 
-__all__ = ["Failover", "Member", "NotEmptyError", "detects", "is_movable", "statuses_of", "stop_layers"]
+__all__ = ["Failover", "Member", "NotEmptyError"]
 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
+_MARKER_SECONDS = 2.0
 _FORWARD_SECONDS = 60.0
 _DUE_SECONDS = 6.0
 """A scheduled message that is due within five seconds stays until it is (`isthmus.pairing.mover`, I5)."""
@@ -55,9 +62,13 @@ class Member(Protocol):
 
     def set_status(self, entity: Description, status: str) -> None: ...
 
-    def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]: ...
+    def map(self, work: Callable[[Any], Any], asked: Iterable[Any]) -> list[Any]: ...
 
-    def write_marker(self, pair: str, value: Mapping[str, object]) -> object: ...
+    def read_marker(self, pair: str) -> Mapping[str, Any]: ...
+
+    def write_marker(
+        self, pair: str, value: Mapping[str, Any], *, unless: Callable[[Mapping[str, Any]], bool]
+    ) -> bool: ...
 
 
 class NotEmptyError(IsthmusError):
@@ -98,6 +109,10 @@ class NotEmptyError(IsthmusError):
         )
 
 
+class _OvertakenError(Exception):
+    """Another process has made a later fail-over: the phase begins with a look at where that leads."""
+
+
 @dataclass(slots=True)
 class Failover:
     """The fail-over of one pair.
@@ -117,6 +132,7 @@ class Failover:
         moved_dead: dead letters that were moved.
         left_dead: path → dead letters that were left behind.
         left_deferred: path → deferred messages that were left behind.
+        refused: alias and path → why an entity's status could not be set.
     """
 
     save: Callable[[PairState], None]
@@ -131,24 +147,39 @@ class Failover:
     moved_dead: int = 0
     left_dead: dict[str, int] = field(default_factory=dict)
     left_deferred: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    _looked_at: float = field(default=0.0, init=False)
 
     def run(self, state: PairState) -> PairState:
         """Go on until the pair is steady.
 
         Raises:
             NotEmptyError: it went back.
+            SupersededError: it ended where a later fail-over of another process leads.
             IsthmusError: a member is gone or refuses; the phase that the state names can be done again.
         """
-        why: NotEmptyError | None = None
+        why: IsthmusError | None = None
         # What a process before this one has done of it.
         self.moved, self.moved_dead = state.moved, state.moved_dead
         self.left, self.left_dead = dict(state.left), dict(state.left_dead)
         self.left_deferred = dict(state.left_deferred)
         while state.phase is not Phase.STEADY:
+            if (after := self._taken_over(state)) is not state:
+                if after.phase is not state.phase:
+                    why = SupersededError(state.pair, after.epoch)
+                state = after
+                self.save(state)
             self.note(f"{state.phase}: {state.active} → {state.standby}, epoch {state.epoch}")
             try:
                 state = self._work(state)
-            except NotEmptyError as error:
+            except _OvertakenError:
+                continue
+            except IsthmusError as error:
+                if error.retryable or not state.is_abortable:
+                    raise
+                # What will not pass by itself would keep applications from both members.
+                if not isinstance(error, NotEmptyError):  # which says so
+                    error.add_note(f"the fail-over was given up; {state.active} is active as before")
                 why = error
                 state = state.aborting(time.time())
             state = self._counted(state)
@@ -168,6 +199,44 @@ class Failover:
             left_deferred=dict(self.left_deferred),
         )
 
+    def _taken_over(self, state: PairState) -> PairState:
+        """The state after what other processes have decided since it began; a member that gives no answer tells nothing.
+
+        Raises:
+            SupersededError: another process makes a later fail-over.
+        """
+        self._looked_at = time.monotonic()
+        if state.is_insisting:  # later than all others, by the operator's word
+            return state
+        after = state
+        for member in self.members.values():
+            try:
+                marker = member.read_marker(state.pair)
+            except IsthmusError:
+                continue
+            if after.is_overtaken(marker):
+                raise SupersededError(state.pair, marker["epoch"])
+            after = after.taken_over(marker, time.time())
+        return after
+
+    def _check(self, state: PairState) -> None:
+        """See, while something is waited for or moved, that no other process has made a later fail-over."""
+        self.check(state)
+        if time.monotonic() - self._looked_at >= _MARKER_SECONDS and self._taken_over(state) is not state:
+            raise _OvertakenError
+
+    def _say(self, state: PairState, alias: str) -> None:
+        """Write a state's marker at a member, unless that says of a later fail-over (I8)."""
+        later: list[int] = []
+
+        def is_later(marker: Mapping[str, Any]) -> bool:
+            if state.is_later(marker):
+                later.append(marker["epoch"])
+            return bool(later)
+
+        if not self.members[alias].write_marker(state.pair, state.marker, unless=is_later):
+            raise SupersededError(state.pair, later[0]) if state.is_insisting else _OvertakenError
+
     def _work(self, state: PairState) -> PairState:
         now = time.time()
         match state.phase:
@@ -184,20 +253,23 @@ class Failover:
                 self.fence(state, state.active)
                 return state.advanced(now)
             case Phase.OPENING:
+                # Before a status is changed, as in `_stop`: a process elsewhere would close the new member again.
+                self._say(state, state.standby)
                 self.open(state, state.standby)
                 switched = state.switched(time.time())
                 # Before the alias leads there: a process that runs elsewhere sees the new epoch at the new member.
-                self.members[switched.active].write_marker(state.pair, switched.marker)
-                return switched
+                self._say(switched, switched.active)
+                self.open(state, state.standby)  # again: it may have been at work there before it was told
+                return replace(switched, is_told=True, spared=self.exclude)
             case Phase.REOPENING:
                 self.open(state, state.active)
                 reopened = state.reopened(now)
                 # Others may know of the epoch by nothing else; what the other member misses, if it is away, the next round makes up for.
-                self.members[state.active].write_marker(state.pair, reopened.marker)
+                self._say(reopened, state.active)
                 with contextlib.suppress(IsthmusError):
                     if state.fence_of(state.standby) is Fence.CLOSED:  # what was moved found it open in part
                         self.fence(state, state.standby)
-                    self.members[state.standby].write_marker(state.pair, reopened.marker)
+                    self._say(reopened, state.standby)
                 return reopened
             case _:
                 return state
@@ -218,45 +290,48 @@ class Failover:
     def _stop(self, state: PairState) -> None:
         """Stop what is sent to the old member, outermost entities first, each layer once the one before has passed on its messages."""
         # Before any status is changed: a process elsewhere would bring the other member in step with what is changed here.
-        for each in self.members.values():
-            each.write_marker(state.pair, state.marker)
+        for alias in self.members:
+            self._say(state, alias)
         member, held = self.members[state.active], self._held(state.active)
         for layer in stop_layers(held):
             to_stop = [each for each in layer if each.status not in TAKES_NONE]
             member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
-            self._await_forwarded(state, [each for each in held.values() if _feeds(each, layer)])
+            self._await_forwarded(state, [each for each in held.values() if feeds(each, layer)])
         # Again: a process elsewhere may have read what the member said before, and replaced it since.
-        for each in self.members.values():
-            each.write_marker(state.pair, state.marker)
+        for alias in self.members:
+            self._say(state, alias)
 
     def _await_forwarded(self, state: PairState, feeders: list[Description]) -> None:
-        """Wait until nothing waits in entities that forward.
+        """Wait until nothing waits in entities that forward, but what is scheduled there for later, which is moved.
 
         Raises:
-            NotEmptyError: something does for a minute.
+            NotEmptyError: something does for a minute, and may not be left behind.
         """
         deadline = time.monotonic() + _FORWARD_SECONDS
         while feeders:
-            counts = self.members[state.active].counts(_with_topics(feeders))
-            left = {each.path: counts[each.path].waiting for each in feeders if each.path in counts}
+            counts = self.members[state.active].counts(with_topics(feeders))
+            left = {each.path: deliverable(counts.get(each.path)) for each in feeders}
             left = {path: count for path, count in left.items() if count}
             if not left:
                 return
             if time.monotonic() >= deadline:
+                if state.leaves:
+                    return
                 raise NotEmptyError(state.pair, state.active, left, "they are not forwarded")
-            self.check(state)
+            self._check(state)
             time.sleep(_LOOK_SECONDS)
 
     def _consume(self, state: PairState) -> None:
-        """Let receivers empty what they receive from."""
+        """Let receivers empty what they can receive from: neither what is scheduled for later nor what an operator has suspended."""
         deadline = time.monotonic() + state.consume_ms / 1000
-        while self._waiting(state) and time.monotonic() < deadline:
-            self.check(state)
+        given = [each for each in self._held(state.active).values() if each.status not in _GIVES_NONE]
+        member = self.members[state.active]
+        while any(map(deliverable, member.counts(given).values())) and time.monotonic() < deadline:
+            self._check(state)
             time.sleep(_LOOK_SECONDS)
 
-    def _waiting(self, state: PairState, held: Mapping[Key, Description] | None = None) -> dict[str, Counts]:
-        entities = (held if held is not None else self._held(state.active)).values()
-        counts = self.members[state.active].counts(entities)
+    def _waiting(self, state: PairState, held: Mapping[Key, Description]) -> dict[str, Counts]:
+        counts = self.members[state.active].counts(held.values())
         return {path: each for path, each in counts.items() if each.waiting}
 
     def _move(self, state: PairState) -> None:
@@ -274,11 +349,8 @@ class Failover:
             while movable and not is_refused:
                 moved_before = self.moved
                 for path in sorted(movable):
-                    self.check(state)
-                    done = self.move(state, by_path[path])
-                    self.moved += done.moved
-                    if done.moved:
-                        self.save(self._counted(state))
+                    self._check(state)
+                    done = self._moved(state, by_path[path])
                     if done.first_refusal:
                         why, is_refused = f"{path}: {done.first_refusal}", True
                 if self.moved > moved_before:
@@ -296,6 +368,23 @@ class Failover:
             raise NotEmptyError(state.pair, state.active, self.left, why, self.moved, state.standby)
         self._move_dead(state, held)
 
+    def _moved(self, state: PairState, entity: Description, *, are_dead: bool = False) -> Moved:
+        """One pass of the mover over an entity, counted (I7); what will not pass by itself is a refusal."""
+        error: IsthmusError | None = None
+        try:
+            done = (self.move_dead if are_dead else self.move)(state, entity)
+        except IsthmusError as raised:
+            error, done = raised, Moved(int(raised.attributes.get("moved", 0)), str(raised))
+        if are_dead:
+            self.moved_dead += done.moved
+        else:
+            self.moved += done.moved
+        if done.moved:
+            self.save(self._counted(state))
+        if error is not None and error.retryable:
+            raise error
+        return done
+
     def _move_dead(self, state: PairState, held: Mapping[Key, Description]) -> None:
         """Move dead letters (I6); count what stays."""
         old = self.members[state.active]
@@ -304,15 +393,7 @@ class Failover:
         if queues := [path for path in paths if by_path[path].kind == "queue"]:
             self._make_movable(state, queues)
         for path in paths:
-            try:
-                done = self.move_dead(state, by_path[path])
-            except IsthmusError as error:
-                if error.retryable:
-                    raise
-                done = Moved(0, str(error))
-            self.moved_dead += done.moved
-            if done.moved:
-                self.save(self._counted(state))
+            done = self._moved(state, by_path[path], are_dead=True)
             if done.first_refusal:
                 _log.warning("pair %s: dead letters of %s stay: %s", state.pair, path, done.first_refusal)
         counts = old.counts(held.values())
@@ -321,11 +402,13 @@ class Failover:
 
     def _make_movable(self, state: PairState, paths: Collection[str]) -> None:
         """Let the old member's entities give and the new one's take, where an operator or a fence has closed them; not to
-        receivers of the new one.
+        receivers of the new one. One that forwards gives nothing, and would go on to forward.
         """
         old, new = self.members[state.active], self.members[state.standby]
         closed = [
-            each for each in self._held(state.active).values() if each.path in paths and each.status in _GIVES_NONE
+            each
+            for each in self._held(state.active).values()
+            if each.path in paths and each.status in _GIVES_NONE and not each.settings.get("forward_to")
         ]
         old.map(lambda each: old.set_status(each, "SendDisabled"), closed)
         folded = {path.lower() for path in paths}
@@ -339,85 +422,30 @@ class Failover:
         Raises:
             IsthmusError: the member is gone or refuses.
         """
-        member = self.members[alias]
         wrong = [each for each in self._held(alias).values() if each.status != CLOSED.get(each.kind, each.status)]
-        member.map(lambda each: member.set_status(each, CLOSED[each.kind]), wrong)
+        self._set(alias, [(each, CLOSED[each.kind]) for each in wrong])
 
     def open(self, state: PairState, alias: str) -> None:
         """Give the entities of a member the status that they had for applications."""
-        member = self.members[alias]
-        stopped = state.stopped if alias == state.standby else {}
+        stopped = state.stopped_at(alias)
         statuses = {path.lower(): status for path, status in (*stopped.items(), *state.statuses.items())}
         # A member that was not fenced has entities of its own, with statuses of their own.
-        is_all = state.fence_of(alias) is not Fence.OPEN or state.phase is Phase.REOPENING
+        is_fenced = state.fence_of(alias) is not Fence.OPEN
+        is_all = is_fenced or state.phase is Phase.REOPENING
+        # What is excluded only since it was fenced has been closed, too.
+        exclude = state.spared if is_fenced and state.spared is not None else self.exclude
         wrong = [
             each
-            for each in self._held(alias).values()
+            for each in kept(self.members[alias].descriptions(), exclude).values()
             if each.kind != "rule"
             and (is_all or each.path.lower() in statuses)
             and each.status != statuses.get(each.path.lower(), "Active")
         ]
-        member.map(lambda each: member.set_status(each, statuses.get(each.path.lower(), "Active")), wrong)
+        self._set(alias, [(each, statuses.get(each.path.lower(), "Active")) for each in wrong])
 
-
-def is_movable(entity: Description, held: Mapping[Key, Description]) -> bool:
-    """Whether a copy of a message in it, sent to the entity of the same name, comes to be where the message was."""
-    return entity.kind in {"queue", "topic"} and not detects(entity, held)
-
-
-def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
-    """Whether a queue or topic, or something that it forwards to, detects duplicates.
-
-    It would accept a message whose MessageId it has seen within its window and drop it: one that was there before it was
-    moved here, by the fail-over before.
-    """
-    waiting, seen = [entity.key[:1]] if entity.kind != "subscription" else [], set[Key]()
-    while waiting:
-        key = waiting.pop()
-        if key in seen:
-            continue
-        seen.add(key)
-        for each in held.values():
-            if each.key[:1] != key or each.kind == "rule":
-                continue
-            if each.settings.get("requires_duplicate_detection"):
-                return True
-            waiting += [(target,) for target in each.forwards]
-    return False
-
-
-def statuses_of(held: Iterable[Description]) -> dict[str, str]:
-    """The status of those entities that are not Active, by path."""
-    return {each.path: each.status for each in held if each.kind != "rule" and each.status != "Active"}
-
-
-def stop_layers(held: Mapping[Key, Description]) -> list[list[Description]]:
-    """Queues and topics in the order in which sends to them are stopped: what forwards before what is forwarded to.
-
-    Rings of forwarding share a layer with what they forward to, at the end.
-    """
-    entities = {key: each for key, each in held.items() if each.kind in {"queue", "topic"}}
-    feeders: dict[Key, set[Key]] = {key: set() for key in entities}
-    for each in held.values():
-        for target in each.forwards:
-            if (target,) in entities and each.key[:1] != (target,):
-                feeders[(target,)].add(each.key[:1])
-    layers: list[list[Description]] = []
-    left = dict(entities)
-    while left:
-        ready = [key for key in left if not feeders[key] & left.keys()] or list(left)
-        layers.append([left.pop(key) for key in ready])
-    return layers
-
-
-def _feeds(each: Description, layer: list[Description]) -> bool:
-    """Whether an entity forwards active messages and belongs to a layer."""
-    return bool(each.settings.get("forward_to")) and each.key[:1] in {stopped.key for stopped in layer}
-
-
-def _with_topics(entities: list[Description]) -> list[Description]:
-    """Entities, and the topics of the subscriptions among them, by which these are counted."""
-    topics = {
-        each.names[0]: Description(kind="topic", names=each.names[:1]) for each in entities if len(each.names) > 1
-    }
-    return [*entities, *topics.values()]
+    def _set(self, alias: str, wanted: Sequence[tuple[Description, str]]) -> None:
+        """Set statuses. One that is refused, e.g. since what its entity forwards to is gone, is told, and keeps no other from being set."""
+        for path, error in set_statuses(self.members[alias], wanted).items():
+            self.refused[f"{alias}/{path}"] = str(error)
+            self.note(f"! {alias}/{path} keeps its status: {error}")
+            _log.warning("%s/%s keeps its status: %s", alias, path, error)

@@ -4,105 +4,37 @@ What it is: one round: follow what another process has decided, make what is pen
 a fail-over (`isthmus.pairing.failover`), or the waiting between rounds (`isthmus.pairing.run`).
 
 Invariants:
-    I1. A round changes nothing at the active member but the marker.
+    I1. A round changes nothing at the active member but the marker, and the status of what it has itself stopped there (`stopped`).
     I2. What pairing is about to make is on disk before it is made, so that after a kill it is known as made by pairing.
     I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
     I4. What a fail-over of another process changes on its way is not brought to the standby member, and what it says at the members is not
         replaced.
+    I5. Nothing is deleted unless the active member, asked for it by its name just before, says that it is not there: a list that it gives
+        may not tell all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.errors import IsthmusError
-from isthmus.pairing.failover import statuses_of
+from isthmus.pairing.fence import close
+from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
+from isthmus.pairing.round import Comparison, Consent, Round
 from isthmus.pairing.state import Fence, PairState, key_of
 from isthmus.pairing.state_file import SupersededError
-from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Key, closed, kept
-from isthmus.topology.pair.difference import Drift, Step, difference
+from isthmus.pairing.status import statuses_of
+from isthmus.pairing.stopped import give_back, to_be_stopped, with_former_status
+from isthmus.topology.pair.description import Key, closed, kept
+from isthmus.topology.pair.difference import Step, difference
 
-__all__ = ["Comparison", "Consent", "Keeper", "Round", "SameNamespaceError"]
-
-
-class SameNamespaceError(IsthmusError):
-    """Both members are one namespace."""
-
-    code = "same-namespace"
-
-    def __init__(self, pair: str = "", first: str = "", second: str = "") -> None:
-        super().__init__("", pair=pair, first=first, second=second)
-        self.pair, self.first, self.second = pair, first, second
-
-    def text(self) -> str:
-        return (
-            f"pair '{self.pair}': {self.first} and {self.second} are one namespace; write connections to two namespaces"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consent:
-    """What an operator lets a round do beyond what it does by itself.
-
-    Attributes:
-        foreign: delete at the standby member what pairing did not make and the active member lacks.
-        messages: delete entities although they hold messages.
-    """
-
-    foreign: bool = False
-    messages: bool = False
-
-
-@dataclass(slots=True)
-class Round:
-    """What a round found and did.
-
-    Attributes:
-        drift: before it.
-        done: steps that were made.
-        failed: steps that were refused, and why.
-        seconds: how long it took.
-    """
-
-    drift: Drift
-    done: list[Step] = field(default_factory=list)
-    failed: list[tuple[Step, IsthmusError]] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether nothing is left apart."""
-        return not self.failed and not self.drift.conflicts
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for `--json`."""
-        return {
-            "in_step": self.is_in_step,
-            "done": [str(step) for step in self.done],
-            "failed": [{"step": str(step), "error": error.to_dict()} for step, error in self.failed],
-            "conflicts": [str(each) for each in self.drift.conflicts],
-            "only_at_standby": [each.path for each in self.drift.foreign],
-            "seconds": round(self.seconds, 3),
-        }
-
-
-class Comparison(NamedTuple):
-    """What a comparison found.
-
-    Attributes:
-        drift: between the members.
-        statuses: of the active member's entities that are not Active.
-        standing: keys of what the standby member holds.
-    """
-
-    drift: Drift
-    statuses: Mapping[str, str]
-    standing: frozenset[Key]
+__all__ = ["Keeper"]
 
 
 class Keeper:
@@ -134,13 +66,15 @@ class Keeper:
 
     def follow(self, state: PairState) -> PairState:
         """The state after what other processes have decided; a member that gives no answer tells nothing.
-
         While a fail-over is under way nobody is asked: it follows nobody, and may be on its way from a member that hangs.
 
         Raises:
             SupersededError: another process makes a fail-over, which this one must not disturb.
+            PairBrokenError: another process has broken the pair.
         """
-        if state.is_under_way:
+        if state.is_insisting:
+            state = self._insist(state)
+        if state.is_insisting or state.is_under_way:
             return state
         markers = list[Mapping[str, Any]]()
         for member in self._members.values():
@@ -148,6 +82,8 @@ class Keeper:
                 markers.append(member.read_marker(state.pair))
             except IsthmusError:
                 continue
+        if state.is_told and len(markers) == len(self._members) and not any(markers):
+            raise PairBrokenError(state.pair)
         followed = state
         for marker in markers:
             if not marker.get("under_way"):
@@ -159,23 +95,85 @@ class Keeper:
             self._save(followed)
         return followed
 
+    def outdated(self, state: PairState) -> str:
+        """What the members say of the pair that a state does not know, for people; empty where they say nothing new, or give no answer."""
+        markers = list[Mapping[str, Any]]()
+        for member in self._members.values():
+            with contextlib.suppress(IsthmusError):
+                markers.append(member.read_marker(state.pair))
+        if state.is_under_way or state.is_insisting:
+            return ""
+        if state.is_told and len(markers) == len(self._members) and not any(markers):
+            return str(PairBrokenError(state.pair))
+        later = [marker for marker in markers if state.is_behind(marker, time.time())]
+        if not later:
+            return ""
+        last = max(later, key=lambda marker: int(marker["epoch"]))
+        what = (
+            "makes a fail-over from" if last.get("under_way") else "made a fail-over, after which the active member is"
+        )
+        return f"another machine {what} {last['active']} (epoch {last['epoch']}); isthmus pair run and sync follow it"
+
+    def _insist(self, state: PairState) -> PairState:
+        """The state of a forced fail-over, made later than what the new member tells; nobody else is asked, as the other may hang."""
+        try:
+            marker = self._members[state.target].read_marker(state.pair)
+        except IsthmusError:
+            return state
+        insisting = state.insisting(marker, time.time())
+        if insisting is not state:
+            self._save(insisting)
+        return insisting
+
+    def check_not_made(self, state: PairState) -> None:
+        """See that no other machine has made the fail-over that is forced here and not done.
+
+        Raises:
+            SupersededError: one has; what was active is fenced.
+        """
+        for member in self._members.values() if state.is_insisting and state.is_under_way else ():
+            marker: Mapping[str, Any] = {}
+            with contextlib.suppress(IsthmusError):
+                marker = member.read_marker(state.pair)
+            if marker.get("active") == state.target and not marker.get("under_way"):
+                raise SupersededError(state.pair, int(marker["epoch"]))
+
     def settle(self, state: PairState) -> PairState:
-        """Make the fence that is pending, and tell both members who is active.
+        """Tell the active member that it is, make the fence that is pending, and tell the other member.
 
         Raises:
             SupersededError: a member says of a later fail-over, which is left as it is: others have to see it.
             AdministrationError: a member gives no answer, or refuses.
         """
-        if state.fence_of(state.standby) is Fence.PENDING:
-            member = self._members[state.standby]
-            open_ = [
-                each
-                for each in kept(member.descriptions(), self._exclude).values()
-                if each.status != CLOSED.get(each.kind, each.status)
-            ]
-            member.map(lambda each: member.set_status(each, CLOSED[each.kind]), open_)
-            state = state.with_fence(state.standby, Fence.CLOSED)
+        unanswered: IsthmusError | None = None
+        try:
+            self._tell(state, state.active)  # before the other one is asked, which may be lost: others have to follow
+        except IsthmusError as error:
+            # One that has been told may be away for a time: the other one, which applications may reach, is fenced all the same.
+            if isinstance(error, SupersededError) or not state.is_told:
+                raise
+            unanswered = error
+        if not state.is_told:
+            state = replace(state, is_told=True)
             self._save(state)
+        if state.fence_of(state.standby) is Fence.PENDING:
+            member, later = self._members[state.standby], list[int]()
+
+            def is_overtaken() -> bool:
+                marker = member.read_marker(state.pair)
+                later.extend([marker["epoch"]] if state.is_behind(marker, time.time()) else [])
+                return bool(later)
+
+            if not close(member, self._exclude, state.statuses, is_overtaken):
+                raise SupersededError(state.pair, later[0])
+            state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
+            self._save(state)
+        if unanswered is not None:
+            raise unanswered
+        self._tell(state, state.standby)
+        return state
+
+    def _tell(self, state: PairState, alias: str) -> None:
         later: list[int] = []
 
         def is_later(marker: Mapping[str, Any]) -> bool:
@@ -183,10 +181,8 @@ class Keeper:
                 later.append(marker["epoch"])
             return bool(later)
 
-        for alias in (state.active, state.standby):
-            if not self._members[alias].write_marker(state.pair, state.marker, unless=is_later):
-                raise SupersededError(state.pair, later[0])
-        return state
+        if not self._members[alias].write_marker(state.pair, state.marker, unless=is_later):
+            raise SupersededError(state.pair, later[0])
 
     def compare(self, state: PairState, consent: Consent | None = None) -> Comparison:
         """How far the members are apart. Needs no lock.
@@ -240,41 +236,46 @@ class Keeper:
             AdministrationError: a member gives no answer.
             StateFileError: the disk refuses; nothing more is made.
         """
-        began = time.monotonic()
-        drift = compared.drift
+        began, drift = time.monotonic(), compared.drift
         found = Round(drift)
         if compared.statuses != state.statuses:
             state = replace(state, statuses=compared.statuses)
             self._save(state)
-        creations = [step.entity.path for step in drift.steps if step.action == "create" and step.entity.kind != "rule"]
-        if creations:
+        to_create = [step.entity for step in drift.steps if step.action == "create"]
+        if creations := [entity.path for entity in to_create if entity.kind != "rule"]:
             state = state.intending(creations)
             self._save(state)
-        messages = consent is not None and consent.messages
         member = self._members[state.standby]
-        stopped = _to_be_stopped(state, drift)
-        self._restore(member, state, drift, stopped)
-        if stopped != state.stopped:
-            state = replace(state, stopped=stopped)
+        stopped = to_be_stopped(state, drift)
+        state = self.give_back(state, stopped)
+        stopped = {**state.stopped_at(state.standby), **stopped}  # with what could not be given back
+        if stopped != state.stopped_at(state.standby):
+            state = state.with_stopped(state.standby, stopped)
             self._save(state)
+        replaced = {entity.key for entity in to_create}
         for group in drift.groups:
             self._save(state)  # ends the work if a fail-over has begun meanwhile
+            if (followed := self.follow(state)) is not state:  # or elsewhere
+                raise SupersededError(state.pair, followed.epoch)
             # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
             stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
             possible = tuple(
-                _with_former_status(step, stopped)
+                with_former_status(step, stopped)
                 for step in group
                 if not any(step.entity.key[: len(key)] == key for key in stays)
             )
-            self._make(member, possible, found, on_step, with_messages=messages)
+            goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
+            held = self._still_held(state, goes, found)
+            possible = tuple(each for each in possible if each.entity.key not in held)
+            self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
         gone = {step.entity.path for step in found.done if step.action == "delete"}
         settled = gone | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
-        after = replace(
-            state.having_made((stands - gone) | created),
-            stopped={path: status for path, status in stopped.items() if path not in settled},
+        after = state.having_made((stands - gone) | created)
+        after = after.with_stopped(
+            state.standby, {path: status for path, status in stopped.items() if path not in settled}
         )
         if after != state:
             state = after
@@ -282,12 +283,31 @@ class Keeper:
         found.seconds = time.monotonic() - began
         return state, found
 
-    @staticmethod
-    def _restore(member: PairMember, state: PairState, drift: Drift, stopped: Mapping[str, str]) -> None:
-        """Give the former status back to what an earlier round stopped, and what is not deleted any more."""
-        for each in drift.foreign:
-            if each.path in state.stopped and each.path not in stopped and each.status == "SendDisabled":
-                member.set_status(each, state.stopped[each.path])
+    def _still_held(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
+        """Keys of what the active member holds after all (I5); their deletions have failed."""
+        active = self._members[state.active]
+        held = active.map(lambda step: active.holds(step.entity), deletions)
+        kept_back = [step for step, is_held in zip(deletions, held, strict=True) if is_held]
+        found.failed += [(step, StillHeldError(f"{active.alias}/{step.entity.path}")) for step in kept_back]
+        return {step.entity.key for step in kept_back}
+
+    def give_back(self, state: PairState, but: Collection[str] = ()) -> PairState:
+        """Give what earlier rounds stopped to delete it, and what is not deleted any more, its former status (`stopped.give_back`).
+
+        Args:
+            state: that of the pair.
+            but: paths at the standby member that are deleted now.
+
+        Raises:
+            AdministrationError: a member gives no answer.
+            StateFileError: the disk refuses.
+        """
+        for alias in tuple(state.stopped):
+            after = give_back(self._members[alias], state, but if alias == state.standby else ())
+            if after != state:
+                state = after
+                self._save(state)
+        return state
 
     @staticmethod
     def _make(
@@ -336,23 +356,3 @@ class Keeper:
         member = self._members[alias]
         counts = member.counts(kept(member.descriptions(), self._exclude).values())
         return {path: each._asdict() for path, each in counts.items()}
-
-
-def _to_be_stopped(state: PairState, drift: Drift) -> dict[str, str]:
-    """Path → status of the queues and topics to delete that take messages, or did before an earlier round stopped them."""
-    found: dict[str, str] = {}
-    for step in drift.steps:
-        entity = step.entity
-        if step.action != "delete" or entity.kind not in {"queue", "topic"}:
-            continue
-        status = state.stopped.get(entity.path, entity.status) if entity.status == "SendDisabled" else entity.status
-        if status not in TAKES_NONE:
-            found[entity.path] = status
-    return found
-
-
-def _with_former_status(step: Step, stopped: Mapping[str, str]) -> Step:
-    """The deletion of an entity that an earlier round stopped, as if it had not."""
-    if step.action != "delete" or step.before is None or step.before.path not in stopped:
-        return step
-    return replace(step, before=step.before.with_settings(status=stopped[step.before.path]))

@@ -25,7 +25,7 @@ from isthmus.amqp import section
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.record.amend import with_properties
 from isthmus.entities.record.parse import HeadCache, split
-from isthmus.errors import LockLostError, NotAllowedError
+from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.message.duplicate_key import moved_from
@@ -61,7 +61,8 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_top
         is_topic: whether it is a topic.
 
     Raises:
-        IsthmusError: a member is gone or refuses; what was not acknowledged stands as before.
+        IsthmusError: a member is gone or refuses; what was not acknowledged stands as before. Its attribute `moved` says how many messages
+            were moved.
     """
     active: dict[str, RunSet] = {}
     scheduled: list[bytes] = []
@@ -78,6 +79,9 @@ def move(source: Client, target: Client, path: str, *, in_sessions: bool, is_top
         for session_id, wanted in active.items():
             pass_.carry(wanted, session_id if in_sessions else None)
         pass_.carry_scheduled(scheduled, 0 if is_topic else _SOON_MS)
+    except IsthmusError as error:
+        error.attributes["moved"] = pass_.count
+        raise
     finally:
         pass_.close()
     return Moved(pass_.count, pass_.first_refusal)
@@ -107,6 +111,9 @@ def move_dead_letters(source: Client, target: Client, path: str) -> Moved:
         return Moved(0, str(error))
     try:
         pass_.carry(found, None)
+    except IsthmusError as error:
+        error.attributes["moved"] = pass_.count
+        raise
     finally:
         pass_.close()
     return Moved(pass_.count, pass_.first_refusal)
@@ -149,8 +156,10 @@ class _Pass:
             self.count += sweep(
                 self._source, self._path, wanted, take, session_id=session_id, quiet_seconds=_QUIET_SECONDS
             )
-        except LockLostError as error:  # somebody has the session still, or again
+        except IsthmusError as error:
             self.count += int(error.attributes.get("completed", 0))
+            if not isinstance(error, LockLostError):  # else somebody has the session still, or again
+                raise
 
     def carry_scheduled(self, payloads: Sequence[bytes], soon_ms: int) -> None:
         """Move scheduled messages, the first that are due first; their times stay. Those that are due within `soon_ms` are left."""
@@ -164,7 +173,11 @@ class _Pass:
             for payload, is_accepted in zip(part, self._send(part), strict=True):
                 if is_accepted:
                     gone.add(sequence_of(payload), sequence_of(payload))
-            self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), gone)).removed
+            try:
+                self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), gone)).removed
+            except IsthmusError as error:
+                self.count += int(error.attributes.get("completed", 0))
+                raise
 
     def _send(self, payloads: Sequence[bytes]) -> list[bool]:
         now_ms = time.time_ns() // 1_000_000
@@ -196,7 +209,9 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
         header = section.decode_header(payload, (start, end))
         enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
         if header.ttl_ms and header.ttl_ms < _NO_TTL and isinstance(enqueued_ms, int):
-            left_ms = None if is_dead else max(1, header.ttl_ms - max(0, now_ms - enqueued_ms))
+            # The life of a message that is scheduled begins when it is due.
+            lives_from_ms = max(enqueued_ms, _due_ms(payload))
+            left_ms = None if is_dead else max(1, header.ttl_ms - max(0, now_ms - lives_from_ms))
             payload = section.encode_header(header._replace(ttl_ms=left_ms)) + payload[end:]
     parts = split(payload, HeadCache(0))
     if moved:
@@ -207,10 +222,14 @@ def as_copy(payload: bytes, now_ms: int, *, moved: str = "", is_dead: bool = Fal
 
 
 def _enqueued_ms(payload: bytes) -> int:
-    told = section.map_value(payload, section.locate(payload).message_annotations, names.ENQUEUED_TIME)
-    return told if isinstance(told, int) else 0
+    return _time_ms(payload, names.ENQUEUED_TIME)
 
 
 def _due_ms(payload: bytes) -> int:
-    told = section.decode_map(payload, section.locate(payload).message_annotations).get(names.SCHEDULED_TIME)
+    return _time_ms(payload, names.SCHEDULED_TIME)
+
+
+def _time_ms(payload: bytes, name: str) -> int:
+    """The time of an annotation, 0 where there is none; others may be unreadable."""
+    told = section.map_value(payload, section.locate(payload).message_annotations, name)
     return told if isinstance(told, int) else 0

@@ -25,8 +25,8 @@ from dataclasses import replace
 from isthmus.errors import IsthmusError
 from isthmus.pairing.alias_proxy import AliasProxy, Lead
 from isthmus.pairing.pair_session import PairSession
-from isthmus.pairing.state import Fence, Phase
-from isthmus.pairing.state_file import PairInUseError
+from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import NotPairedError, PairInUseError
 from isthmus.topology.pair.declaration import address_of
 
 __all__ = ["PairRun", "pause_seconds"]
@@ -61,6 +61,7 @@ class PairRun:
         self._session = session
         self._ready = ready
         self._stop = threading.Event()
+        session.is_stopping = self._stop.is_set
         self._wake = threading.Event()
         self._leads = True
         self._counted_at = 0.0
@@ -125,7 +126,9 @@ class PairRun:
 
     def _round(self) -> None:
         session = self._session
-        state = session.keeper.follow(session.state())
+        state = session.state()
+        if not state.is_insisting:  # else it is carried on, with the lock
+            state = session.keeper.follow(state)
         if state.phase is not Phase.STEADY:
             session.finish(0.0, lambda text: _log.info("pair %s: goes on with a fail-over: %s", state.pair, text))
             return
@@ -141,6 +144,7 @@ class PairRun:
             current, found = session.keeper.make(current, compared)
         # Without the lock (I2).
         session.keeper.settle(current)
+        self._see_unbroken(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)
         faults = [f"{step}: {error}" for step, error in found.failed] + [str(each) for each in found.drift.conflicts]
@@ -151,8 +155,26 @@ class PairRun:
             seen, seen_at = session.keeper.count(current), time.time()
             # Without the lock: only the counts are changed, of what other verbs have made of the state meanwhile.
             session.file.change(
-                lambda kept: replace(kept, seen=seen, seen_at=seen_at) if kept.active == current.active else kept
+                lambda kept: (
+                    replace(kept, seen=seen, seen_of=current.active, seen_at=seen_at)
+                    if kept.active == current.active
+                    else kept
+                )
             )
+
+    def _see_unbroken(self, state: PairState) -> None:
+        """Take back what was told to the members after another process had broken the pair; whoever pairs them again would read it.
+
+        Raises:
+            NotPairedError: it was broken.
+        """
+        try:
+            self._session.file.check(state)
+        except NotPairedError:
+            for member in self._session.members.values():
+                with contextlib.suppress(IsthmusError):
+                    member.delete_marker(state.pair)
+            raise
 
     def _tell(self, fault: str) -> None:
         if fault == self._told:

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,20 +18,21 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from isthmus.connectors.secret import resolve
-from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.pairing.alias_address import addresses_of
+from isthmus.pairing.pair_error import PairBrokenError, StoppingError
 from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, StateFile
+from isthmus.pairing.state_file import NotPairedError, Stamp, StateFile, SupersededError
 from isthmus.topology.model import Endpoint, Federation
-from isthmus.topology.pair.declaration import Pair, address_of
+from isthmus.topology.pair.declaration import Pair
 
 if TYPE_CHECKING:
     from isthmus.connectors.servicebus.administration.pair_member import PairMember
     from isthmus.pairing.alias_proxy import Lead
     from isthmus.pairing.failover import Failover
-    from isthmus.pairing.keeper import Comparison, Consent, Keeper, Round
+    from isthmus.pairing.keeper import Keeper
     from isthmus.pairing.moved import Moved
+    from isthmus.pairing.round import Comparison, Consent, Round
     from isthmus.topology.pair.description import Description
     from isthmus.topology.pair.difference import Step
     from isthmus.transport import Client
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["NotInStepError", "PairSession", "find_pair"]
 
 _WAIT_SECONDS = 60.0
-_CLOUD = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net")
 
 
 class NotInStepError(IsthmusError):
@@ -83,6 +84,8 @@ class PairSession:
         self._federation = federation
         self.pair = pair
         self.file = StateFile(folder, pair.name)
+        self.is_stopping: Callable[[], bool] = lambda: False
+        """Whether a fail-over that waits or moves is to end; it can be carried on."""
 
     @cached_property
     def members(self) -> Mapping[str, PairMember]:
@@ -100,7 +103,7 @@ class PairSession:
         """Keeps the pair in step."""
         from isthmus.pairing.keeper import Keeper
 
-        return Keeper(self.members, self.file.save, self.pair.exclude)
+        return Keeper(self.members, self.file.keep, self.pair.exclude)
 
     def __enter__(self) -> Self:
         return self
@@ -130,14 +133,16 @@ class PairSession:
                 pair=self.pair.name,
                 active=self.pair.primary,
                 standby=self.pair.secondary,
+                epoch=0,
                 changed_at=time.time(),
             )
             # The namespaces may know better: a state folder was lost, or this is another machine.
             markers = [member.read_marker(self.pair.name) for member in self.members.values()]
             for marker in markers:
-                # Of a fail-over that another process makes, what was before it.
+                # Of one that another process makes, what was before it.
                 known = {**marker, "epoch": marker["epoch"] - 1} if fresh.is_overtaken(marker) else marker
                 fresh = fresh.following(known, time.time())
+            fresh = replace(fresh, epoch=max(1, fresh.epoch))
             self.file.save(fresh)
             if any(fresh.is_overtaken(marker) for marker in markers):
                 return fresh  # which is not settled: the markers are that process's
@@ -184,9 +189,7 @@ class PairSession:
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
-                raise InvalidArgumentError(
-                    f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
-                )
+                raise _under_way(state)
             state = self.keeper.settle(state)
             return self.keeper.make(state, self.keeper.observe(state, consent), consent, on_step)
 
@@ -203,17 +206,21 @@ class PairSession:
             InvalidArgumentError: a fail-over is under way.
             IsthmusError: a member gives no answer; the pair is as before, and the verb can be run again.
         """
+        from isthmus.pairing.stopped import give_back
+
         left = dict[str, str]()
         with self.file.held(_WAIT_SECONDS):
-            state = self.keeper.follow(self.state())
+            state = self.state()
+            with contextlib.suppress(PairBrokenError):  # it was interrupted, or another machine was first
+                state = self.keeper.follow(state)
             if state.phase is not Phase.STEADY:
-                raise InvalidArgumentError(
-                    f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
-                )
+                raise _under_way(state)
             for alias in (state.standby, state.active):
                 try:
                     if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
                         self._failover().open(state, alias)
+                        state = state.with_fence(alias, Fence.OPEN)
+                    state = give_back(self.members[alias], state)
                     self.members[alias].delete_marker(state.pair)
                 except IsthmusError as error:
                     if not is_forced:
@@ -245,12 +252,15 @@ class PairSession:
 
         Raises:
             NotInStepError: the standby member lacks something; nothing was begun.
+            SupersededError: another machine has made a fail-over, or makes one.
             NotEmptyError: messages would stay behind; the old member is active again.
             IsthmusError: a member is gone or refuses; the same call goes on where it was.
         """
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             work = self._failover(note)
+            if state.phase is Phase.REOPENING:  # of one that went back: what is asked for now is another one
+                state, work = work.run(state), self._failover(note)
             if state.phase is Phase.STEADY:
                 state = self.keeper.settle(state)
                 state, found = self.keeper.make(state, self.keeper.observe(state))
@@ -258,25 +268,34 @@ class PairSession:
                 if apart:
                     raise NotInStepError(state.pair, state.standby, apart[0], len(apart))
                 statuses = work.statuses(state.active)
+                # A fail-over of another machine tells the members of itself before it changes a status.
+                if (followed := self.keeper.follow(state)) is not state:
+                    raise SupersededError(state.pair, followed.epoch)
                 state = state.begin(time.time(), statuses=statuses, consume_ms=consume_ms, leaves=leaves)
-                self.file.save(state)
+                self.file.keep(state)
             elif leaves and not state.leaves:
                 state = replace(state, leaves=True)
-                self.file.save(state)
+                self.file.keep(state)
             state = work.run(state)
             self._tell(state)
             return state, work
 
     def abort(self, note: Callable[[str], None] = lambda text: None) -> PairState:
-        """Give a planned fail-over up.
+        """Give a fail-over up: a planned one, or a forced one whose new member does not open.
 
         Raises:
             InvalidArgumentError: none is under way, or it has gone too far.
+            SupersededError: another machine has made the one that was forced here.
             IsthmusError: the member gives no answer.
         """
         with self.file.held(_WAIT_SECONDS):
+            self.keeper.check_not_made(self.state())
             state = self.file.change(lambda state: state.aborting(time.time()))
-            return self._failover(note).run(state)
+            if state.is_under_way:
+                return self._failover(note).run(state)
+            with contextlib.suppress(IsthmusError):  # the member that it led to: most likely it is why it is given up
+                return self.keeper.settle(state)
+            return self.file.load()
 
     def waiting_at(self, alias: str) -> dict[str, int]:
         """Path → messages that wait at a member.
@@ -299,7 +318,7 @@ class PairSession:
         with self.file.held(wait_seconds):
             state = self.keeper.follow(self.state())
             state = self._failover(note).run(state)
-            return self.keeper.settle(state)
+            return self.keeper.settle(self.keeper.give_back(state))
 
     def _tell(self, state: PairState) -> None:
         """Tell the members who is active; a member that gives no answer is told by the next round, and one that says of a later fail-over
@@ -316,9 +335,12 @@ class PairSession:
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
         from isthmus.pairing.failover import Failover
 
-        return Failover(
-            self.file.save, self.members, self._move, self.pair.exclude, note, self._move_dead, self.file.check
-        )
+        return Failover(self.file.keep, self.members, self._move, self.pair.exclude, note, self._move_dead, self._check)
+
+    def _check(self, state: PairState) -> None:
+        if self.is_stopping():
+            raise StoppingError(state.pair)
+        self.file.check(state)
 
     def _move(self, state: PairState, entity: Description) -> Moved:
         from isthmus.pairing.mover import move
@@ -349,51 +371,29 @@ class PairSession:
     # ---- the alias
 
     def addresses(self) -> Mapping[str, tuple[str, int]]:
-        """Host and port of each member, for the alias.
-
-        Raises:
-            InvalidArgumentError: a member cannot be behind an alias.
-            SecretError, ConnectionStringError: its connection leads nowhere.
-        """
-        found = {}
-        for alias in self.pair.members:
-            namespace = self._federation.namespaces[alias]
-            host, port, is_plain = namespace.host, 5671, False
-            if namespace.connection is not None:
-                parsed = ConnectionString.parse(resolve(namespace.connection))
-                host, port, is_plain = parsed.host, parsed.data_port, not parsed.tls
-            elif ":" in host:
-                host, port = address_of(host)
-            if host.lower().endswith(_CLOUD):
-                raise InvalidArgumentError(
-                    f"pair '{self.pair.name}': {alias} is at {host}, which takes only tokens and TLS for its own name, not for "
-                    "an alias; take listen: out, and see 'Members in Azure' in docs/how-to/recover-from-a-disaster.md"
-                )
-            if is_plain and not _is_loopback(address_of(self.pair.listen)[0]):
-                raise InvalidArgumentError(
-                    f"pair '{self.pair.name}': {alias} is reached without TLS, and listen: {self.pair.listen} would let other "
-                    "machines reach it so; listen on 127.0.0.1, or write a connection with TLS"
-                )
-            found[alias] = host, port
-        return found
+        """Host and port of each member, for the alias; errors as `addresses_of`."""
+        return addresses_of(self._federation, self.pair)
 
     def look(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
         """Where the alias leads, by the state file; reads it only when it has changed."""
         from isthmus.pairing.alias_proxy import Lead
 
-        known: list[tuple[tuple[int, int], Lead]] = []
+        known: list[tuple[Stamp, bool, Lead]] = []
 
         def lead() -> Lead:
             stamp = self.file.stamp()
-            if not known or known[0][0] != stamp:
+            if not known or known[0][:2] != (stamp, True):
+                is_sure = stamp.is_sure(time.time_ns())
                 state = self.state()
                 alias = state.leads_to
                 host, port = addresses.get(alias, ("", 0))
-                known[:] = [(stamp, Lead(state.epoch, alias, host, port))]
-            return known[0][1]
+                known[:] = [(stamp, is_sure, Lead(state.epoch, alias, host, port))]
+            return known[0][2]
 
         return lead
 
 
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")
+def _under_way(state: PairState) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
+    )

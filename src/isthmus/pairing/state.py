@@ -1,6 +1,6 @@
 """What a pair is doing: which member is active, and how far a fail-over has come.
 
-What it is: the state as values, its transitions, and its writing as JSON. Pure. What it is not: the file
+What it is: the state as values, its transitions, and its writing as JSON. Pure. A little over 400 lines: one value, and all that it can become. What it is not: the file
 (`isthmus.pairing.state_file`), or the work of a phase (`isthmus.pairing.failover`).
 
 A planned fail-over:
@@ -8,7 +8,7 @@ A planned fail-over:
     steady ─begin→ stopping → consuming → moving → fencing → opening ─switch→ steady
                       └─────────┴───abort───┘→ reopening → steady (the same member is active)
 
-A forced one: `begin_forced` switches at once, if the new member is open; else after `opening`.
+A forced one: `begin_forced` switches at once, if the new member is open; else after `opening`, and can be given up until then.
 
 Invariants:
     I1. The alias leads to at most one member at any time, and to none from the moment that receivers are stopped until
@@ -16,6 +16,9 @@ Invariants:
     I2. The epoch grows with each fail-over that begins, and never shrinks.
     I3. A member that was active and is not is fenced, or its fence is pending and is made as soon as it answers.
     I4. The work of each phase can be done again; a process that was killed goes on with the phase that its file names.
+    I5. Of fail-overs that processes make without knowing of each other the one of the latest epoch counts, and no two have the same: a
+        forced one is later than all that the new member tells (`insisting`); a planned one that is overtaken ends where that leads
+        (`taken_over`).
 """
 
 from __future__ import annotations
@@ -78,16 +81,20 @@ class PairState:
         epoch: number of fail-overs that were begun, and one.
         phase: of the fail-over.
         is_forced: whether it is a forced one.
+        is_beside: whether a forced one began while another fail-over was under way, which may have changed statuses at the active member.
+        is_told: whether the active member has been told of the pair and, of a fail-over that was forced, of that; until then nobody is followed.
         consume_ms: how long a planned one lets receivers empty what they receive from.
         leaves: whether a planned one goes on although messages stay behind.
         statuses: path → status of the active member's entities that are not Active for applications, as they were when
             the pair was last steady.
         fences: alias → fence of each member.
+        spared: patterns of names that were excluded when the standby member was fenced; None where it was not, or is not known.
         made: alias → paths that pairing made there.
         intended: paths that pairing is about to make at the standby member.
-        stopped: path → former status of the standby member's queues and topics that are stopped to count their messages before
-            they are deleted. What was not deleted gets it back.
-        seen: path → messages of the active member when it was last looked at, without entities that had none.
+        stopped: alias → path → former status of queues and topics there that are stopped to count their messages before they are deleted
+            (`isthmus.pairing.stopped`). What was not deleted gets it back.
+        seen: path → messages of a member when it was last looked at while it was active, without entities that had none.
+        seen_of: alias of that member.
         seen_at: when; wall seconds.
         changed_at: when the phase or the active member last changed; wall seconds.
         moved: messages that the planned fail-over has moved, up to the last entity that was moved to its end.
@@ -103,14 +110,18 @@ class PairState:
     epoch: int = 1
     phase: Phase = Phase.STEADY
     is_forced: bool = False
+    is_beside: bool = False
+    is_told: bool = False
     consume_ms: int = 0
     leaves: bool = False
     statuses: Mapping[str, str] = field(default_factory=dict)
     fences: Mapping[str, Fence] = field(default_factory=dict)
+    spared: tuple[str, ...] | None = None
     made: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     intended: tuple[str, ...] = ()
-    stopped: Mapping[str, str] = field(default_factory=dict)
+    stopped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    seen_of: str = ""
     seen_at: float = 0.0
     changed_at: float = 0.0
     moved: int = 0
@@ -123,10 +134,23 @@ class PairState:
         """The fence of a member."""
         return self.fences.get(alias, Fence.OPEN)
 
+    def stopped_at(self, alias: str) -> Mapping[str, str]:
+        """Path → former status of what is stopped at a member."""
+        return self.stopped.get(alias, {})
+
+    def seen_at_member(self, alias: str) -> tuple[Mapping[str, Mapping[str, int]], float]:
+        """What a member held when it was looked at last, and when; nothing and 0 where it was not, or another one since."""
+        return (self.seen, self.seen_at) if self.seen_of == alias else ({}, 0.0)
+
     @property
     def is_under_way(self) -> bool:
         """Whether a fail-over is."""
         return self.phase is not Phase.STEADY
+
+    @property
+    def is_abortable(self) -> bool:
+        """Whether a planned fail-over is under way that has fenced nothing yet."""
+        return self.phase in _ABORTABLE
 
     @property
     def leads_to(self) -> str:
@@ -159,6 +183,7 @@ class PairState:
             epoch=self.epoch + 1,
             phase=Phase.STOPPING,
             is_forced=False,
+            is_told=True,
             consume_ms=consume_ms,
             leaves=leaves,
             statuses=dict(statuses),
@@ -173,9 +198,16 @@ class PairState:
         move: that may have changed statuses there.
         """
         begun = replace(
-            self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now, **_NOTHING_MOVED
+            self,
+            epoch=self.epoch + 1,
+            is_forced=True,
+            is_beside=self.is_under_way and (self.is_beside or not self.is_forced),
+            is_told=False,
+            phase=Phase.OPENING,
+            changed_at=now,
+            **_NOTHING_MOVED,
         )
-        is_open = self.fence_of(self.standby) is Fence.OPEN and not self.stopped
+        is_open = self.fence_of(self.standby) is Fence.OPEN and not self.stopped_at(self.standby)
         is_untouched = is_open and self.phase in _BEFORE_MOVING
         return begun.switched(now) if is_untouched else begun
 
@@ -184,23 +216,27 @@ class PairState:
         return replace(self, phase=_NEXT[self.phase], changed_at=now)
 
     def aborting(self, now: float) -> PairState:
-        """Back to where the planned fail-over began.
+        """Back to where the fail-over began: a planned one until it fences, a forced one until the new member is open.
 
         Raises:
             InvalidArgumentError: it has not begun, or has gone too far.
         """
         if self.phase is Phase.REOPENING:
             return self
-        if self.phase not in _ABORTABLE:
+        if self.phase is Phase.OPENING and self.is_forced and not self.is_beside:
+            # Nothing was done at the active member. The other one may be open in part.
+            fence = Fence.OPEN if self.fence_of(self.standby) is Fence.OPEN else Fence.PENDING
+            return self.with_fence(self.standby, fence).reopened(now)
+        if not self.is_abortable and not (self.phase is Phase.OPENING and self.is_forced):
             what = (
                 "none is under way" if self.phase is Phase.STEADY else f"it is {self.phase} already: run failover again"
             )
             raise InvalidArgumentError(f"pair '{self.pair}': there is no fail-over to abort; {what}")
-        return replace(self, phase=Phase.REOPENING, changed_at=now)
+        return replace(self, phase=Phase.REOPENING, is_forced=False, is_told=True, changed_at=now)
 
     def reopened(self, now: float) -> PairState:
         """The abort is done."""
-        return replace(self, phase=Phase.STEADY, changed_at=now)
+        return replace(self, phase=Phase.STEADY, is_forced=False, is_told=True, changed_at=now)
 
     def switched(self, now: float) -> PairState:
         """The other member is active from now on; what a forced one leaves behind still has to be fenced."""
@@ -211,54 +247,150 @@ class PairState:
             standby=self.active,
             phase=Phase.STEADY,
             fences={self.standby: Fence.OPEN, self.active: old},
+            spared=None,
             intended=(),
-            stopped={},
             changed_at=now,
         )
+
+    def with_stopped(self, alias: str, paths: Mapping[str, str]) -> PairState:
+        """What is stopped at a member has changed."""
+        others = {other: stopped for other, stopped in self.stopped.items() if other != alias}
+        return replace(self, stopped={**others, alias: dict(paths)} if paths else others)
 
     def with_fence(self, alias: str, fence: Fence) -> PairState:
         """A member's fence has changed."""
         return replace(self, fences={**self.fences, alias: fence})
+
+    @property
+    def is_insisting(self) -> bool:
+        """Whether a fail-over was forced that the new member has not been told of."""
+        return self.is_forced and not self.is_told
+
+    @property
+    def target(self) -> str:
+        """Alias of the member that is active, or will be at the end of the fail-over."""
+        return self.active if self.phase in (Phase.STEADY, Phase.REOPENING) else self.standby
+
+    def insisting(self, marker: Mapping[str, Any], now: float) -> PairState:
+        """The forced fail-over, later than what the new member's marker tells and this state did not know.
+
+        An operator has decided it last, and where to: it is not undone by an older decision. What others have done to the new member is not
+        known; it is opened.
+        """
+        epoch = self._epoch_of(marker)
+        is_same = dict(marker) == self.marker or (marker.get("active") == self.target and not marker.get("under_way"))
+        if epoch < self.epoch or (epoch == self.epoch and is_same):
+            return self
+        if is_same and self.phase is Phase.STEADY:
+            return self.following(marker, now)
+        # A planned one that began at the same time has at most let suspended entities of the new member take what it moves.
+        is_beside = epoch == self.epoch and bool(marker.get("under_way"))
+        if is_beside and not self.statuses:
+            return replace(self, epoch=epoch + 1, changed_at=now)
+        new, old = self.target, self.standby if self.phase is Phase.STEADY else self.active
+        fence = self.fence_of(new) if is_beside else Fence.PENDING
+        return replace(
+            self,
+            epoch=epoch + 1,
+            active=old,
+            standby=new,
+            phase=Phase.OPENING,
+            fences={**self.fences, new: fence},
+            changed_at=now,
+        )
 
     def following(self, marker: Mapping[str, Any], now: float) -> PairState:
         """The state after another process's fail-over, as a namespace's marker tells it; the same where it tells nothing new.
 
         Only between the same two members, and while no fail-over of our own is under way.
         """
-        epoch, active = marker.get("epoch"), marker.get("active")
-        if not isinstance(epoch, int) or epoch <= self.epoch or active not in (self.active, self.standby):
+        epoch = self._epoch_of(marker)
+        # Of two with the same epoch, forced at the same time in both directions, each machine has to choose the same.
+        is_same = epoch == self.epoch and not marker.get("under_way")
+        is_later = epoch > self.epoch or (is_same and marker["active"] < self.active)
+        if not is_later or self.phase is not Phase.STEADY:
             return self
-        if self.phase is not Phase.STEADY:
-            return self
+        active = str(marker["active"])
         other = self.standby if active == self.active else self.active
-        fences = self.fences if active == self.active else {str(active): Fence.OPEN, other: Fence.PENDING}
-        stopped = self.stopped if active == self.active else {}
         return replace(
             self,
             epoch=epoch,
-            active=str(active),
+            active=active,
             standby=other,
-            fences=fences,
+            is_forced=False,
+            is_told=True,
+            fences=self._fences_of(marker),
+            spared=None,
             intended=(),
-            stopped=stopped,
             changed_at=now,
         )
 
+    def taken_over(self, marker: Mapping[str, Any], now: float) -> PairState:
+        """The planned fail-over that is under way, after a later one of another process; the same where the marker tells of none.
+
+        It goes on to where that one leads: the other member is opened, or this one again. One of the same epoch that has left things as they
+        were makes it a later one.
+        """
+        if not self.is_under_way or marker.get("under_way"):
+            return self
+        if self._epoch_of(marker) == self.epoch and marker["active"] == self.active and self.phase in _NEXT:
+            # Another one of this epoch has ended where this one begins.
+            return replace(self, epoch=self.epoch + 1, fences=self._fences_of(marker))
+        if not self.is_later(marker):
+            return self
+        is_back = marker["active"] == self.active
+        return replace(
+            self,
+            epoch=marker["epoch"],
+            phase=Phase.REOPENING if is_back else Phase.OPENING,
+            is_forced=not is_back,
+            is_beside=True,
+            is_told=True,
+            fences=self._fences_of(marker) if is_back else self.fences,
+            changed_at=now,
+        )
+
+    def _epoch_of(self, marker: Mapping[str, Any]) -> int:
+        """The epoch that a marker tells; -1 where it is not of these two members."""
+        epoch, active = marker.get("epoch"), marker.get("active")
+        return epoch if isinstance(epoch, int) and active in (self.active, self.standby) else -1
+
+    def _fences_of(self, marker: Mapping[str, Any]) -> Mapping[str, Fence]:
+        """The fences after a fail-over of another process, which may have ended after several that were not seen here."""
+        active = str(marker["active"])
+        other = self.standby if active == self.active else self.active
+        is_fenced = marker.get("fenced", active != self.active or self.fence_of(other) is not Fence.OPEN)
+        return {active: Fence.OPEN, other: Fence.PENDING if is_fenced else Fence.OPEN}
+
     def is_overtaken(self, marker: Mapping[str, Any]) -> bool:
         """Whether a marker says that another process makes a fail-over that this state does not know yet."""
-        epoch, members = marker.get("epoch"), (marker.get("active"), marker.get("standby"))
-        is_ours = members in ((self.active, self.standby), (self.standby, self.active))
-        return is_ours and bool(marker.get("under_way")) and isinstance(epoch, int) and epoch > self.epoch
+        is_ours = marker.get("standby") in (self.active, self.standby)
+        return is_ours and bool(marker.get("under_way")) and self._epoch_of(marker) > self.epoch
 
     def is_behind(self, marker: Mapping[str, Any], now: float) -> bool:
         """Whether a marker says of another process's fail-over, under way or made, that this state does not know."""
         return self.is_overtaken(marker) or self.following(marker, now) is not self
 
+    def is_later(self, marker: Mapping[str, Any]) -> bool:
+        """Whether a marker says of a later fail-over than that of this state, or of one with the same epoch that leads elsewhere."""
+        epoch = self._epoch_of(marker)
+        ours = self.standby if self.phase is Phase.OPENING else self.active  # what a marker of ours tells
+        leads_elsewhere = not marker.get("under_way") and marker.get("active") != ours
+        return epoch > self.epoch or (epoch == self.epoch and leads_elsewhere)
+
     @property
     def marker(self) -> dict[str, Any]:
         """What the namespaces are told."""
-        told: dict[str, Any] = {"pair": self.pair, "epoch": self.epoch, "active": self.active, "standby": self.standby}
-        return {**told, "under_way": True} if self.is_under_way else told
+        told: dict[str, Any] = {
+            "pair": self.pair,
+            "epoch": self.epoch,
+            "active": self.active,
+            "standby": self.standby,
+            "fenced": self.fence_of(self.standby) is not Fence.OPEN,
+        }
+        if self.is_under_way:
+            told |= {"under_way": True, "forced": True} if self.is_forced else {"under_way": True}
+        return told
 
     # ---- what pairing made
 
@@ -299,7 +431,9 @@ class PairState:
             values["fences"] = {alias: Fence(fence) for alias, fence in values["fences"].items()}
             values["made"] = {alias: tuple(paths) for alias, paths in values["made"].items()}
             values["intended"] = tuple(values["intended"])
-            values["stopped"] = dict(values.get("stopped", {}))
+            spared = values.get("spared")
+            values["spared"] = None if spared is None else tuple(spared)
+            values["stopped"] = {alias: dict(paths) for alias, paths in values.get("stopped", {}).items()}
             if not isinstance(values["epoch"], int) or not values["active"] or not values["standby"]:
                 raise ValueError("a value is missing")
             return cls(**values)

@@ -10,6 +10,7 @@ Invariants:
     I2. A state that cannot be read is an error, never taken for none.
     I3. A state of an older epoch never replaces one of a newer: work that a forced fail-over has overtaken ends with
         `SupersededError`.
+    I4. A pair that was broken stays so: only `create` makes a state where there is none.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from isthmus.errors import IsthmusError
 from isthmus.pairing.state import PairState
-from isthmus.whole_file import write_file
+from isthmus.whole_file import make_folder, sync_folder, write_file
 
-__all__ = ["NotPairedError", "PairInUseError", "StateFile", "StateFileError", "SupersededError"]
+__all__ = ["NotPairedError", "PairInUseError", "Stamp", "StateFile", "StateFileError", "SupersededError"]
 
 _FILE = "state.json"
 _LOCK = "state.lock"
 _WORK_LOCK = "work.lock"
 _LOOK_SECONDS = 0.05
+_TICK_NS = 100_000_000
+"""Several ticks of any system: of Linux at most 10 ms."""
 
 
 class StateFileError(IsthmusError):
@@ -89,6 +93,18 @@ class SupersededError(IsthmusError):
         return f"pair '{self.pair}': another fail-over has begun meanwhile (epoch {self.epoch}); look with pair status"
 
 
+class Stamp(NamedTuple):
+    """Which saving a file is of. Two within one tick of the file system's clock may have the same."""
+
+    inode: int
+    mtime_ns: int
+    size_bytes: int
+
+    def is_sure(self, now_ns: int) -> bool:
+        """Whether a later saving has another one."""
+        return now_ns - self.mtime_ns > _TICK_NS
+
+
 class StateFile:
     """The state of one pair.
 
@@ -120,8 +136,19 @@ class StateFile:
             raise self._error(f"it is damaged ({error})", hint) from None
         return state
 
+    def keep(self, state: PairState) -> None:
+        """Bring a state to the disk where there is one.
+
+        Raises:
+            NotPairedError: the pair was broken meanwhile, and stays so.
+            SupersededError, StateFileError: as `save`.
+        """
+        with self._locked(_LOCK, wait_seconds=None):
+            self.check(state)
+            self._write(state)
+
     def save(self, state: PairState) -> None:
-        """Bring a state to the disk.
+        """Bring a state to the disk, also the first one.
 
         Raises:
             SupersededError: the disk holds one of a newer epoch.
@@ -161,17 +188,25 @@ class StateFile:
             raise self._error(f"it cannot be written ({error.strerror or error})", "make room on the disk") from None
 
     def remove(self) -> None:
-        """The pair is no more."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        """The pair is no more.
 
-    def stamp(self) -> tuple[int, int]:
+        Raises:
+            StateFileError: the folder or the disk refuses.
+        """
+        with self._locked(_LOCK, wait_seconds=None):  # else a change that has read it would write it again
+            try:
+                self.path.unlink(missing_ok=True)
+                sync_folder(self._folder)
+            except OSError as error:
+                raise self._error(f"it cannot be removed ({error.strerror or error})", "check its owner") from None
+
+    def stamp(self) -> Stamp:
         """What changes with each saving; zeros where there is no file."""
         try:
             found = self.path.stat()
         except OSError:
-            return 0, 0
-        return found.st_ino, found.st_mtime_ns
+            return Stamp(0, 0, 0)
+        return Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
 
     def held(self, wait_seconds: float = 0.0) -> contextlib.AbstractContextManager[None]:
         """While it lasts, no other process works at the members. What a killed process has held is free.
@@ -186,7 +221,7 @@ class StateFile:
     def _locked(self, name: str, wait_seconds: float | None) -> Iterator[None]:
         deadline = time.monotonic() + (wait_seconds or 0.0)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder)
             lock = (self._folder / name).open("w")
         except OSError as error:
             raise self._error(f"its folder cannot be used ({error.strerror or error})", "check its owner") from None

@@ -113,6 +113,7 @@ class AtRest:
     keeper = SimpleNamespace(
         compare=lambda state: SimpleNamespace(drift=SimpleNamespace(steps=(), conflicts=(), foreign=())),
         left_behind=lambda state: {"orders": {"active": 3, "dead": 0}},
+        outdated=lambda state: "",
     )
 
     def __enter__(self) -> Self:
@@ -167,3 +168,44 @@ def test_a_fault_elsewhere_in_the_file_is_told_after_a_forced_fail_over(
     assert "unknown" in told
     assert "the fail-over was made all the same: jfk is the active member (epoch 2); do not run it again" in told
     assert kept.load().active == "jfk"
+
+
+class Behind(AtRest):
+    """The same, but its state is older than a fail-over of another machine."""
+
+    def __init__(self) -> None:
+        self.keeper = SimpleNamespace(
+            compare=lambda state: pytest.fail("the wrong member would be told to change"),
+            outdated=lambda state: "another machine made a fail-over",
+        )
+
+
+def test_status_by_an_outdated_state_is_not_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair, "_session", lambda *_: Behind())
+    for more in (["--json"], []):
+        with pytest.raises(SystemExit) as ended:
+            main(["pair", "status", "contoso", *more])
+        assert ended.value.code == 1
+    as_json, _, text = capsys.readouterr().out.partition("\n")
+    assert json.loads(as_json)["problem"] == "another machine made a fail-over"
+    assert "! not compared: another machine made a fail-over" in text
+
+
+def test_what_may_be_lost_is_what_waited_at_the_member_that_was_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not at the other one, which was counted while it was active before."""
+    for counted, told in (("ewr", {"orders": {"active": 3}}), ("jfk", {}), ("", {})):
+        state = PairState(
+            pair="contoso", active="ewr", standby="jfk", seen={"orders": {"active": 3}}, seen_of=counted, seen_at=1.0
+        )
+        monkeypatch.setattr(pair, "_session", lambda *_, state=state: Session(state, lambda state: state))
+        for more in (["--json"], []):
+            with pytest.raises(SystemExit):
+                main(["pair", "failover", "contoso", "--force", *more])
+        as_json, _, text = capsys.readouterr().out.partition("\n")
+        assert json.loads(as_json)["may_be_lost"] == told
+        assert ("orders: 3 active" in text) is bool(told)
+        assert ("have not been counted yet" in text) is not bool(told)

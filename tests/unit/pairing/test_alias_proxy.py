@@ -14,6 +14,7 @@ from isthmus.pairing import alias_proxy
 from isthmus.pairing.alias_proxy import AliasProxy, Lead
 
 _WAIT_SECONDS = 30.0
+LONG_ENOUGH_SECONDS = 0.1
 
 
 class Member:
@@ -51,10 +52,11 @@ class Stage:
         self.members = [Member("ewr"), Member("jfk")]
         self.lead = Lead(1, "ewr", "127.0.0.1", 0)
         self.fault = ""
+        self.fault_kind: type[Exception] = IsthmusError
 
     def look(self) -> Lead:
         if self.fault:
-            raise IsthmusError(self.fault)
+            raise self.fault_kind(self.fault)
         return self.lead
 
     def turn(self, number: int, epoch: int = 2) -> None:
@@ -228,5 +230,52 @@ def test_a_reader_that_stops_stops_the_sender() -> None:
             pass
         assert sent < 100
         writer.transport.abort()
+
+    run(scenario)
+
+
+def test_i5_a_look_that_fails_in_whatever_way_does_not_end_the_looking() -> None:
+    async def scenario(stage: Stage, proxy: AliasProxy) -> None:
+        reader, writer = await dial(proxy)
+        await reader.readline()
+        stage.fault, stage.fault_kind = "unforeseen", RuntimeError
+        await asyncio.sleep(3 * alias_proxy.LOOK_SECONDS)
+        stage.fault = ""
+        stage.turn(1)
+        assert await reader.read() == b""
+        writer.close()
+
+    run(scenario)
+
+
+def test_i5_a_connection_to_a_host_name_that_can_be_none_is_closed() -> None:
+    async def scenario(stage: Stage, proxy: AliasProxy) -> None:
+        first, first_writer = await dial(proxy)
+        await first.readline()
+        stage.lead = Lead(2, "jfk", "a" * 70, 1)
+        assert await first.read() == b""  # it has turned
+        first_writer.close()
+        reader, writer = await dial(proxy)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+
+    run(scenario)
+
+
+def test_connections_that_wait_are_closed_with_the_alias() -> None:
+    async def scenario(stage: Stage, proxy: AliasProxy) -> None:
+        first, first_writer = await dial(proxy)
+        await first.readline()
+        stage.turn(-1)
+        assert await first.read() == b""
+        first_writer.close()
+        reader, writer = await dial(proxy)
+        line = asyncio.create_task(reader.read())
+        await asyncio.sleep(LONG_ENOUGH_SECONDS)
+        await proxy.close()
+        with contextlib.suppress(ConnectionError):
+            assert await line == b""
+        writer.close()
 
     run(scenario)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.errors import ConnectionLostError, NotAllowedError
 from isthmus.pairing import failover as failover_module
-from isthmus.pairing.failover import Failover, NotEmptyError, is_movable, stop_layers
+from isthmus.pairing.failover import Failover, NotEmptyError
+from isthmus.pairing.movable import is_movable
 from isthmus.pairing.moved import Moved
 from isthmus.pairing.state import PairState, Phase
+from isthmus.pairing.stop_layer import stop_layers
 from isthmus.topology.pair.description import Description, Key, kept
 
 
@@ -50,6 +55,7 @@ class FakeMember:
         self.marker: Mapping[str, object] = {}
         self.machine = Machine()
         self.order: list[str] = []
+        self.refuses: set[str] = set()
 
     def descriptions(self) -> list[Description]:
         return [each.with_settings(status=self.statuses.get(each.path)) for each in self._entities]
@@ -59,17 +65,25 @@ class FakeMember:
 
     def set_status(self, entity: Description, status: str) -> None:
         self.machine.act()
+        if entity.path in self.refuses:
+            raise AdministrationError(self.alias, "refused with 400 (the entity to forward to does not exist)")
         self.statuses[entity.path] = status
         self.order.append(f"{entity.path} {status}")
 
-    def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]:
-        for each in asked:
-            work(each)
-        return []
+    def map(self, work: Callable[[Any], Any], asked: Iterable[Any]) -> list[Any]:
+        return [work(each) for each in asked]
 
-    def write_marker(self, pair: str, value: Mapping[str, object]) -> None:
+    def read_marker(self, pair: str) -> Mapping[str, object]:
+        return self.marker
+
+    def write_marker(
+        self, pair: str, value: Mapping[str, object], *, unless: Callable[[Mapping[str, object]], bool]
+    ) -> bool:
+        if unless(self.marker):
+            return False
         self.machine.act()
         self.marker = value
+        return True
 
 
 ENTITIES = (
@@ -309,6 +323,48 @@ def test_what_was_moved_before_it_goes_back_is_told() -> None:
     assert told.value.moved == 2
 
 
+def test_what_will_not_pass_by_itself_brings_it_back_and_is_not_tried_for_ever() -> None:
+    """The alias leads to nobody meanwhile."""
+    stage = Stage({"off": 2, "orders": 1})
+    stage.kill_at(-1)
+    work = stage.failover()
+
+    def move(state: PairState, entity: Description) -> Moved:
+        if entity.path == "off":
+            return stage.move(state, entity)
+        error = NotAllowedError("it forwards")
+        error.attributes["moved"] = 3
+        raise error
+
+    work.move = move
+    with pytest.raises(
+        NotEmptyError, match=r"orders \(1\) \(orders: it forwards\); 5 messages were moved before"
+    ) as told:
+        work.run(stage.begin())
+    assert told.value.moved == stage.disk.moved == 5
+    assert (stage.disk.phase, stage.disk.active, stage.ewr.statuses) == (Phase.STEADY, "ewr", OPEN)
+    again = stage.failover()
+    again.move = move
+    assert again.run(stage.begin(leaves=True)).active == "jfk"
+    assert again.left == {"orders": 1}
+
+
+def test_what_was_moved_before_a_connection_was_lost_is_counted_i7() -> None:
+    stage = Stage({"orders": 1})
+    stage.kill_at(-1)
+    work = stage.failover()
+
+    def move(state: PairState, entity: Description) -> Moved:
+        error = ConnectionLostError("jfk")
+        error.attributes["moved"] = 3
+        raise error
+
+    work.move = move
+    with pytest.raises(ConnectionLostError):
+        work.run(stage.begin())
+    assert (stage.disk.phase, stage.disk.moved) == (Phase.MOVING, 3)
+
+
 @pytest.mark.parametrize("killed_in", [Phase.MOVING, Phase.FENCING, Phase.OPENING])
 def test_whoever_carries_it_on_counts_from_what_was_moved_and_left_before_i7(killed_in: Phase) -> None:
     stage = Stage({"off": 2, "orders": 1, "flights/Subscriptions/board": 4})
@@ -448,3 +504,95 @@ def test_a_target_is_stopped_once_nothing_waits_before_it(monkeypatch: pytest.Mo
     stage.failover().run(replace(stage.begin()))
     assert looks == 5
     assert stage.ewr.order[:2] == ["a SendDisabled", "b SendDisabled"]
+
+
+FORWARDING = (
+    Description(kind="queue", names=("a",), settings={"forward_to": "b"}),
+    Description(kind="queue", names=("b",), settings={"lock_duration": 0}),
+)
+
+
+def test_what_is_scheduled_in_an_entity_that_forwards_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next week, perhaps: it is not waited for."""
+    stage = Stage()
+    stage.ewr, stage.jfk = FakeMember("ewr", FORWARDING), FakeMember("jfk", FORWARDING)
+    stage.kill_at(-1)
+    monkeypatch.setattr(stage.ewr, "counts", lambda entities: {} if stage.moved else {"a": Counts(scheduled=2)})
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    assert stage.failover().run(stage.begin()).active == "jfk"
+    assert stage.moved == ["a"]
+
+
+def test_what_is_not_forwarded_may_be_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entity is suspended; it is not opened, since it would forward again."""
+    entities = [FORWARDING[0].with_settings(status="ReceiveDisabled"), FORWARDING[1]]
+    clock = [0.0]
+    monkeypatch.setattr(failover_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(failover_module.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+
+    def move(state: PairState, entity: Description) -> Moved:
+        assert stage.ewr.statuses["a"] == "Disabled"
+        return Moved(0, "it forwards")
+
+    for leaves in (False, True):
+        stage = Stage()
+        stage.ewr, stage.jfk = FakeMember("ewr", entities, {"a": 5}), FakeMember("jfk", entities)
+        stage.kill_at(-1)
+        work = stage.failover()
+        work.move = move
+        if not leaves:
+            with pytest.raises(NotEmptyError, match="they are not forwarded"):
+                work.run(stage.begin())
+            continue
+        assert work.run(stage.begin(leaves=True)).active == "jfk"
+        assert work.left == {"a": 5}
+
+
+def test_an_entity_that_cannot_be_stopped_brings_it_back() -> None:
+    """E.g. a queue whose target is gone. Its senders go on, and with each try the alias would lead to nobody for longer."""
+    stage = Stage({"orders": 1})
+    stage.ewr.refuses = {"orders"}
+    stage.kill_at(-1)
+    with pytest.raises(AdministrationError) as told:
+        stage.failover().run(stage.begin())
+    assert told.value.__notes__ == ["the fail-over was given up; ewr is active as before"]
+    assert (stage.disk.phase, stage.disk.active, stage.disk.leads_to) == (Phase.STEADY, "ewr", "ewr")
+    assert (stage.ewr.statuses, stage.moved) == (OPEN, [])
+
+
+def test_an_entity_that_cannot_be_closed_or_opened_keeps_no_other_from_it() -> None:
+    """The alias leads to nobody then, and there is no way back."""
+    board = "flights/Subscriptions/board"
+    stage = Stage()
+    stage.ewr.refuses = {board}
+    stage.kill_at(-1)
+    work = stage.failover()
+    assert work.run(stage.begin()).leads_to == "jfk"
+    assert stage.ewr.statuses == {**FENCED, board: "Active"}
+    assert list(work.refused) == [f"ewr/{board}"]
+    stage.ewr.refuses = {"orders"}
+    work = stage.failover()
+    assert work.run(stage.begin()).leads_to == "ewr"
+    assert stage.ewr.statuses == {**OPEN, "orders": "Disabled"}
+    assert list(work.refused) == ["ewr/orders"]
+
+
+@pytest.mark.parametrize(
+    "held", [{"orders": Counts(scheduled=2)}, {"off": Counts(active=2)}], ids=["scheduled", "suspended"]
+)
+def test_receivers_get_no_time_for_what_they_cannot_receive(
+    monkeypatch: pytest.MonkeyPatch, held: Mapping[str, Counts]
+) -> None:
+    """Sends are stopped meanwhile."""
+    stage = Stage()
+    stage.kill_at(-1)
+
+    def counts(entities: Iterable[Description]) -> Mapping[str, Counts]:
+        paths = {each.path for each in entities}
+        return {path: each for path, each in held.items() if path in paths and path not in stage.moved}
+
+    monkeypatch.setattr(stage.ewr, "counts", counts)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    state = replace(stage.begin(), consume_ms=3_600_000)
+    assert stage.failover().run(state).active == "jfk"
+    assert stage.moved == list(held)

@@ -107,3 +107,32 @@ def test_a_message_whose_sender_s_annotations_cannot_be_read_is_moved_with_them(
     assert section.decode_header(copy, found.header).ttl_ms == 7_000
     assert b"".join(own) in copy[slice(*found.message_annotations)]
     assert copy[slice(*found.body)] == b"\0Su\xa0\4body"
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "now_ms", "left_ms"),
+    [(9_000, 4_000, 2_000), (9_000, 10_500, 500), (9_000, 20_000, 1), (500, 2_500, 500), (None, 2_500, 500)],
+)
+def test_the_life_of_a_scheduled_message_begins_when_it_is_due(due_ms: int | None, now_ms: int, left_ms: int) -> None:
+    """With less, one that was scheduled for longer than it lives would expire at the new member as soon as it is there."""
+    annotations: dict[Any, Any] = {Symbol("x-opt-enqueued-time"): Timestamp(1_000)}
+    if due_ms is not None:
+        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(due_ms)
+    payload = section.encode_header(Header(ttl_ms=2_000)) + section.encode_message(b"x", annotations=annotations)
+    copy = as_copy(payload, now_ms)
+    assert section.decode_header(copy, section.locate(copy).header).ttl_ms == left_ms
+
+
+def test_a_scheduled_message_whose_sender_s_annotations_cannot_be_read_is_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = [
+        b"\xa3\4mine", b"\xa1\2\xff\xff",
+        codec.encode(Symbol("x-opt-sequence-number")), codec.encode(Long(7)),
+        codec.encode(Symbol("x-opt-message-state")), codec.encode(Int(2)),
+        codec.encode(Symbol("x-opt-scheduled-enqueue-time")), codec.encode(Timestamp(NOW_MS + 60_000)),
+    ]  # fmt: skip
+    unread = b"\0Sr" + codec.encode_map(pairs) + section.encode_message(b"x")
+    entity = Entity(monkeypatch, [scheduled(8, NOW_MS + 120_000), unread])
+    assert moved() == (2, "")
+    assert entity.sent == [7, 8]

@@ -35,7 +35,7 @@ class Session:
         return lambda: self.lead
 
     def state(self) -> SimpleNamespace:
-        return SimpleNamespace(phase=Phase.OPENING, pair="contoso")
+        return SimpleNamespace(phase=Phase.OPENING, pair="contoso", is_insisting=False)
 
     def finish(self, wait_seconds: float, note: object = None) -> None:
         self.rounds += 1

@@ -3,120 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.message_count import Counts
-from isthmus.errors import ConnectionLostError
-from isthmus.pairing import failover
-from isthmus.pairing.keeper import Comparison, Keeper
+from isthmus.errors import ConnectionLostError, IsthmusError
+from isthmus.pairing import failover, pair_session
+from isthmus.pairing.keeper import Keeper
 from isthmus.pairing.moved import Moved
+from isthmus.pairing.pair_error import StoppingError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
+from isthmus.pairing.round import Comparison
 from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, SupersededError
+from isthmus.pairing.state_file import NotPairedError, Stamp, SupersededError
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Drift, Step
-
-FILE = """\
-isthmus: 1
-namespaces:
-  ewr: {connection: env:ABSENT_EWR}
-  jfk: {connection: env:ABSENT_JFK}
-pairs:
-  contoso: {primary: ewr, secondary: jfk}
-"""
-
-
-class Hanging(BaseException):
-    """A member that would give no answer was asked."""
-
-
-class FakeMember:
-    """A namespace in memory; `hangs` makes every question to it an end of the test."""
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
-        self.statuses = {"orders": "Active"}
-        self.held = Counts()
-        self.marker: Mapping[str, object] = {}
-        self.hangs = False
-        self.is_away = False
-        self.on_marker: Callable[[], None] = lambda: None
-        self.on_counts: Callable[[], None] = lambda: None
-
-    def _ask(self) -> None:
-        if self.hangs:
-            raise Hanging(self.alias)
-        if self.is_away:
-            raise ConnectionLostError(self.alias)
-
-    def descriptions(self) -> list[Description]:
-        self._ask()
-        return [Description(kind="queue", names=(path,)).with_settings(status=s) for path, s in self.statuses.items()]
-
-    def begin_descriptions(self) -> Future[list[Description]]:
-        found = Future[list[Description]]()
-        found.set_result(self.descriptions())
-        return found
-
-    def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
-        self._ask()
-        self.on_counts()
-        return {each.path: self.held for each in entities if self.held.total}
-
-    def set_status(self, entity: Description, status: str) -> None:
-        self._ask()
-        self.statuses[entity.path] = status
-
-    def make(self, step: Step, *, with_messages: bool = False) -> None:
-        self._ask()
-        self.statuses[step.entity.path] = step.entity.status
-
-    def delete_marker(self, pair: str) -> None:
-        self._ask()
-        self.marker = {}
-
-    def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]:
-        return [work(each) for each in asked]
-
-    def read_marker(self, pair: str) -> Mapping[str, object]:
-        self._ask()
-        return self.marker
-
-    def write_marker(
-        self, pair: str, value: Mapping[str, object], *, unless: Callable[[Mapping[str, object]], bool] | None = None
-    ) -> bool:
-        self._ask()
-        self.on_marker()
-        if unless is not None and unless(self.marker):
-            return False
-        self.marker = dict(value)
-        return True
-
-    def close(self) -> None:
-        pass
+from pair_in_memory import FILE, FakeMember, Hanging, session_in
 
 
 @pytest.fixture
 def members() -> dict[str, FakeMember]:
     return {alias: FakeMember(alias) for alias in ("ewr", "jfk")}
-
-
-def session_in(folder: Path, members: dict[str, FakeMember]) -> PairSession:
-    """The pair with a state folder in a folder."""
-    file = folder / "isthmus.yaml"
-    file.write_text(FILE)
-    federation = load(str(file))
-    made = PairSession(federation, federation.pairs["contoso"], folder / "state")
-    vars(made).update(members=members, keeper=Keeper(members, made.file.save))  # type: ignore[arg-type]
-    return made
 
 
 @pytest.fixture
@@ -285,6 +200,57 @@ def test_a_pair_that_is_broken_while_messages_are_counted_stays_broken(
         session.state()
 
 
+def test_a_pair_that_is_broken_while_the_markers_are_read_stays_broken(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    session.file.save(state)
+    marker = state.begin_forced(1.0).marker
+
+    def read(pair: str) -> Mapping[str, object]:
+        session.file.remove()
+        return marker
+
+    monkeypatch.setattr(members["jfk"], "read_marker", read)
+    with pytest.raises(NotPairedError):
+        PairRun(session)._round()
+    with pytest.raises(NotPairedError):
+        session.state()
+
+
+def test_a_pair_that_is_broken_while_the_members_are_told_leaves_no_marker(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+
+    def broken() -> None:
+        members["jfk"].on_marker = lambda: None
+        session.break_up()
+
+    members["jfk"].on_marker = broken
+    with pytest.raises(NotPairedError):
+        PairRun(session)._round()
+    assert [member.marker for member in members.values()] == [{}, {}]
+
+
+def test_the_alias_turns_by_a_saving_that_has_the_stamp_of_the_one_before(
+    session: PairSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    stamp = Stamp(7, 1_000_000_000, 500)
+    monkeypatch.setattr(session.file, "stamp", lambda: stamp)
+    now_ns = [1_003_000_000]
+    monkeypatch.setattr(pair_session.time, "time_ns", lambda: now_ns[0])
+    look = session.look({"ewr": ("e", 1), "jfk": ("j", 2)})
+    assert look().host == "e"
+    session.force()
+    assert look().host == "j"
+    now_ns[0] += 1_000_000_000
+    look()
+    monkeypatch.setattr(session.file, "load", lambda: pytest.fail("it has not changed"))
+    assert look().host == "j"
+
+
 def test_what_is_made_while_messages_are_counted_is_known_as_made_by_pairing(
     session: PairSession, members: dict[str, FakeMember]
 ) -> None:
@@ -310,6 +276,41 @@ def test_a_reading_of_the_standby_member_is_given_up_where_the_active_one_gives_
     with pytest.raises(ConnectionLostError):
         session.keeper.compare(PairState(pair="contoso", active="ewr", standby="jfk"))
     assert begun.cancelled()
+
+
+def test_i5_what_a_list_of_the_active_member_does_not_tell_is_not_deleted(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("orders", "gone")}))
+    members["jfk"].statuses["gone"] = "Active"
+    deleted = []
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        deleted.append(str(step))
+        del members["jfk"].statuses[step.entity.path]
+
+    monkeypatch.setattr(members["jfk"], "make", make)
+    monkeypatch.setattr(members["ewr"], "descriptions", list)
+    _, found = session.sync()
+    assert deleted == [str(step) for step in found.done] == ["- queue gone"]
+    assert [str(error) for _, error in found.failed] == [
+        "ewr/orders is there, although the list of its namespace did not tell it; the next round compares again"
+    ]
+    assert not found.is_in_step
+    assert session.state().made_here == ("orders",)
+
+
+def test_i5_an_active_member_that_gives_no_answer_lets_nothing_be_deleted(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk", made={"jfk": ("gone",)})
+    session.file.save(state)
+    members["jfk"].statuses["gone"] = "Active"
+    compared = session.keeper.compare(state)
+    members["ewr"].is_away = True
+    monkeypatch.setattr(members["jfk"], "make", lambda step, **options: pytest.fail(str(step)))
+    with pytest.raises(ConnectionLostError):
+        session.keeper.make(state, compared)
 
 
 @pytest.fixture
@@ -364,6 +365,63 @@ def test_an_entity_that_a_killed_deletion_has_stopped_and_that_stays_gets_its_st
     killed_in_deletion.sync()
     assert members["jfk"].statuses["gone"] == "ReceiveDisabled"
     assert not killed_in_deletion.state().stopped
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_can_be_used_once_the_pair_is_broken(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    killed_in_deletion.break_up()
+    assert members["jfk"].statuses == {"orders": "Active", "gone": "ReceiveDisabled"}
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_gets_its_status_back_where_its_name_is_excluded_then(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    vars(killed_in_deletion)["keeper"] = Keeper(members, killed_in_deletion.file.save, ("go*",))  # type: ignore[arg-type]
+    killed_in_deletion.sync()
+    assert members["jfk"].statuses["gone"] == "ReceiveDisabled"
+    assert not killed_in_deletion.state().stopped
+
+
+def test_an_entity_that_a_killed_deletion_has_stopped_gets_its_status_back_where_its_member_is_active_then(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """By a fail-over of another process, which knows nothing of what was stopped."""
+    forced = PairState(pair="contoso", active="ewr", standby="jfk").begin_forced(1.0)
+    members["jfk"].marker = members["ewr"].marker = forced.marker
+    members["ewr"].statuses["gone"] = "Active"
+    killed_in_deletion.finish()
+    found = killed_in_deletion.state()
+    assert (found.active, found.stopped) == ("jfk", {})
+    assert members["jfk"].statuses == {"orders": "Active", "gone": "ReceiveDisabled"}
+    assert members["ewr"].statuses == {"orders": "Disabled", "gone": "Disabled"}
+
+
+def test_an_entity_that_refuses_its_former_status_keeps_the_rest_in_step(
+    killed_in_deletion: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_deletion.file.save(replace(killed_in_deletion.state(), made={}))
+    members["ewr"].statuses["fresh"] = "Active"
+
+    def refuse(entity: Description, status: str) -> None:
+        raise AdministrationError("jfk", "refused with 400")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(members["jfk"], "set_status", refuse)
+        killed_in_deletion.sync()
+    assert members["jfk"].statuses["fresh"] == "Active"
+    killed_in_deletion.sync()
+    assert members["jfk"].statuses["gone"] == "ReceiveDisabled"
+
+
+def test_what_was_stopped_at_a_member_that_is_fenced_now_is_not_opened(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    fenced_standby(session, members)
+    members["jfk"].statuses["gone"] = members["ewr"].statuses["gone"] = "SendDisabled"
+    state = session.state().with_stopped("jfk", {"gone": "Active"})
+    assert session.keeper.give_back(state) == state
+    assert members["jfk"].statuses["gone"] == "SendDisabled"
 
 
 def test_a_forced_fail_over_waits_for_no_planned_one(
@@ -451,3 +509,122 @@ def test_a_pair_that_is_created_anew_while_it_fails_over_elsewhere_leaves_that_a
     with pytest.raises(SupersededError):
         session.sync()
     assert session.force().epoch == 3
+
+
+def test_a_fail_over_after_one_that_was_killed_on_its_way_back_is_made(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """Its exit code says that the other member is active."""
+    members["ewr"].statuses["orders"] = "SendDisabled"
+    begun = PairState(pair="contoso", active="ewr", standby="jfk").begin(1.0, statuses={}, consume_ms=0, leaves=False)
+    session.file.save(replace(begun.aborting(1.0), moved=3, left={"orders": 1}))
+    state, work = session.fail_over(consume_ms=0, leaves=False)
+    assert (state.active, state.epoch, state.phase) == ("jfk", 3, Phase.STEADY)
+    assert (work.moved, work.left) == (0, {})
+    assert {alias: each.statuses["orders"] for alias, each in members.items()} == {"ewr": "Disabled", "jfk": "Active"}
+
+
+def test_a_forced_fail_over_to_a_member_that_is_lost_too_can_be_given_up(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """The alias leads to nobody until the new member is open."""
+    fenced_standby(session, members)
+    members["ewr"].statuses["off"] = "Disabled"
+    members["jfk"].is_away = True
+    session.force()
+    with pytest.raises(ConnectionLostError):
+        session.finish()
+    assert session.state().leads_to == ""
+    session.abort()
+    found = session.state()
+    assert (found.leads_to, found.epoch, found.phase) == ("ewr", 3, Phase.STEADY)
+    assert members["ewr"].statuses == {"orders": "Active", "off": "Disabled"}
+    members["jfk"].is_away = False
+    members["jfk"].statuses["orders"] = "Active"  # it was opened in part
+    PairRun(session)._round()
+    assert members["jfk"].statuses["orders"] == "Disabled"
+    assert members["jfk"].marker == members["ewr"].marker == session.state().marker
+
+
+def test_a_forced_fail_over_beside_a_planned_one_opens_again_where_it_is_given_up(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    fenced_standby(session, members)
+    begun = session.state().begin(1.0, statuses={"off": "Disabled"}, consume_ms=0, leaves=False)
+    session.file.save(begun.advanced(1.0).advanced(1.0).advanced(1.0))
+    members["ewr"].statuses = {"orders": "Disabled", "off": "Disabled"}
+    members["jfk"].is_away = True
+    for _ in range(2):  # said again, it is still beside the planned one
+        session.force()
+    session.abort()
+    assert (session.state().leads_to, session.state().phase) == ("ewr", Phase.STEADY)
+    assert members["ewr"].statuses == {"orders": "Active", "off": "Disabled"}
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_the_receivers_of_a_fail_over_that_it_carries_on(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk")
+    begun = state.begin(1.0, statuses={}, consume_ms=3_600_000, leaves=False).advanced(1.0)
+    session.file.save(begun)
+    members["ewr"].held = Counts(active=1)
+    run = PairRun(session)
+    monkeypatch.setattr(failover.time, "sleep", lambda seconds: run._stop.set())
+    with pytest.raises(StoppingError):
+        run._round()
+    assert session.state() == begun
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_excluded_since_a_member_was_fenced_is_opened_with_it(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch, is_forced: bool, ends: bool
+) -> None:
+    """It stands closed, and nobody would open it."""
+    for each in members.values():
+        each.statuses.update(late="Active", own="Active")
+    members["ewr"].statuses["own"] = "SendDisabled"
+    own = replace(session.pair, exclude=("own",))
+    session.pair = own
+    vars(session)["keeper"] = Keeper(members, session.file.keep, own.exclude)  # type: ignore[arg-type]
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    if is_forced:
+        session.force()
+        session.finish()
+    else:
+        session.fail_over(consume_ms=0, leaves=False)
+    assert members["ewr"].statuses == {"orders": "Disabled", "late": "Disabled", "own": "SendDisabled"}
+    session.pair = replace(own, exclude=("own", "late"))
+    vars(session)["keeper"] = Keeper(members, session.file.keep, session.pair.exclude)  # type: ignore[arg-type]
+    session.file.keep(PairState.from_dict(session.state().to_dict()))
+    if ends:
+        session.break_up()
+    else:
+        session.fail_over(consume_ms=0, leaves=False)
+    assert members["ewr"].statuses == {"orders": "Active", "late": "Active", "own": "SendDisabled"}
+
+
+def test_an_entity_that_cannot_be_closed_is_told_in_each_round_and_keeps_the_rest_in_step(
+    session: PairSession, members: dict[str, FakeMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members["ewr"].statuses["odd"] = members["jfk"].statuses["odd"] = "Active"
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    session.force()
+    set_status, refusal = members["ewr"].set_status, AdministrationError("ewr", "refused with 400")
+
+    def refuse(entity: Description, status: str) -> None:
+        if entity.path == "odd":
+            raise refusal
+        set_status(entity, status)
+
+    def make(step: Step, *, with_messages: bool = False) -> None:
+        refuse(step.entity, step.entity.status)
+
+    monkeypatch.setattr(members["ewr"], "set_status", refuse)
+    monkeypatch.setattr(members["ewr"], "make", make)
+    assert session.finish().fence_of("ewr") is Fence.CLOSED
+    assert members["ewr"].statuses == {"orders": "Disabled", "odd": "Active"}
+    members["jfk"].statuses["fresh"] = "Active"
+    with pytest.raises(IsthmusError, match=r"odd.*refused with 400"):
+        PairRun(session)._round()
+    assert members["ewr"].statuses["fresh"] == "Disabled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,36 @@ def test_one_process_works_at_a_time(tmp_path: Path) -> None:
         pass
     with other.held():
         pass
+
+
+def test_i4_a_pair_that_was_broken_is_not_made_again_by_work_that_is_under_way(tmp_path: Path) -> None:
+    file, other = StateFile(tmp_path, "contoso"), StateFile(tmp_path, "contoso")
+    file.save(START)
+    other.remove()
+    with pytest.raises(NotPairedError):
+        file.keep(START)
+    assert not file.path.exists()
+
+
+def test_i4_it_is_not_removed_while_it_is_changed(tmp_path: Path) -> None:
+    """What has been read before would be written afterwards."""
+    file, other = StateFile(tmp_path, "contoso"), StateFile(tmp_path, "contoso")
+    file.save(START)
+    removing = threading.Thread(target=other.remove)
+
+    def change(state: PairState) -> PairState:
+        removing.start()
+        removing.join(0.05)
+        return state
+
+    file.change(change)
+    removing.join()
+    assert not file.path.exists()
+
+
+def test_two_savings_within_one_tick_may_have_the_same_stamp(tmp_path: Path) -> None:
+    file = StateFile(tmp_path, "contoso")
+    file.save(START)
+    stamp = file.stamp()
+    assert not stamp.is_sure(stamp.mtime_ns + 4_000_000)
+    assert stamp.is_sure(stamp.mtime_ns + 1_000_000_000)

@@ -24,6 +24,7 @@ from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
 
 from isthmus.connectors.servicebus.administration.client import OpenClient, administration_errors
 from isthmus.connectors.servicebus.administration.entity_property import rule_state, waiting_in_topic
+from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.entity_setting import SETTINGS, shown
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError
 from isthmus.topology.state import DEFAULT_RULE, RuleState
@@ -104,11 +105,12 @@ class Entities:
             AdministrationError: no answer, or a refusal.
         """
         with self._errors():
-            found = [str(queue.name) for queue in self._client.list_queues()]
-            for topic in self._client.list_topics():
+            found = [str(queue.name) for queue in listed(self._client.list_queues)]
+            for topic in listed(self._client.list_topics):
                 found.append(str(topic.name))
                 found += [
-                    str(EntityPath(topic.name, each.name)) for each in self._client.list_subscriptions(topic.name)
+                    str(EntityPath(topic.name, each.name))
+                    for each in listed_below(self._client.list_subscriptions, topic.name)
                 ]
         return sorted(found)
 
@@ -119,18 +121,18 @@ class Entities:
             AdministrationError: no answer, or a refusal.
         """
         with self._errors():
-            statuses = {queue.name: queue for queue in self._client.list_queues()}
+            statuses = {queue.name: queue for queue in listed(self._client.list_queues)}
             found = [
                 _row(EntityPath(each.name), "queue", statuses.get(each.name), each)
-                for each in self._client.list_queues_runtime_properties()
+                for each in listed(self._client.list_queues_runtime_properties)
             ]
-            topics = {topic.name: topic for topic in self._client.list_topics()}
-            for each in self._client.list_topics_runtime_properties():
+            topics = {topic.name: topic for topic in listed(self._client.list_topics)}
+            for each in listed(self._client.list_topics_runtime_properties):
                 found.append(_row(EntityPath(each.name), "topic", topics.get(each.name), each))
-                subscriptions = {one.name: one for one in self._client.list_subscriptions(each.name)}
+                subscriptions = {one.name: one for one in listed_below(self._client.list_subscriptions, each.name)}
                 found += [
                     _row(EntityPath(each.name, one.name), "subscription", subscriptions.get(one.name), one)
-                    for one in self._client.list_subscriptions_runtime_properties(each.name)
+                    for one in listed_below(self._client.list_subscriptions_runtime_properties, each.name)
                 ]
         return sorted(found, key=lambda row: row.path.lower())
 
@@ -153,10 +155,10 @@ class Entities:
             row = _row(path, kind, stands, self._runtime(path, kind))
             found: dict[str, Any] = {"path": str(path), "kind": kind, "settings": settings, "counts": _counts(row)}
             if kind == "subscription":
-                rules = self._client.list_rules(path.name, path.subscription)
+                rules = listed(self._client.list_rules, path.name, path.subscription)
                 found["rules"] = [{"name": each.name, **_rule(rule_state(each))} for each in rules]
             if kind == "topic":
-                found["subscriptions"] = [each.name for each in self._client.list_subscriptions(path.name)]
+                found["subscriptions"] = [each.name for each in listed(self._client.list_subscriptions, path.name)]
             return found
 
     def create(

@@ -42,6 +42,7 @@ from isthmus.connectors.servicebus.administration.entity_property import (
     settings_of,
     waiting_in_topic,
 )
+from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.topology import (
     Change,
     NamespaceRef,
@@ -124,7 +125,9 @@ class ServiceBusAdministration:
         return self._topic_state(topic, stands)
 
     def _topic_state(self, topic: TopicState, stands: TopicProperties) -> TopicState:
-        subscriptions = tuple(self._subscription(topic, each) for each in self._client.list_subscriptions(topic.name))
+        subscriptions = tuple(
+            self._subscription(topic, each) for each in listed_below(self._client.list_subscriptions, topic.name)
+        )
         return TopicState(
             name=topic.name,
             subscriptions=subscriptions,
@@ -142,7 +145,7 @@ class ServiceBusAdministration:
     def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
         rules: tuple[RuleState, ...] | None = None
         if topic.subscription(stands.name) is not None or has_canary(topic):
-            rules = tuple(rule_state(each) for each in self._client.list_rules(topic.name, stands.name))
+            rules = tuple(rule_state(each) for each in listed_below(self._client.list_rules, topic.name, stands.name))
         return SubscriptionState(
             name=stands.name,
             rules=rules,
@@ -152,8 +155,10 @@ class ServiceBusAdministration:
     def inventory(self, alias: str) -> NamespaceState:
         with self._errors():
             identity = self._opened.identity()
-            topics = tuple(self._topic_state(TopicState(name=each.name), each) for each in self._client.list_topics())
-            queues = tuple(queue_state(each.name, each) for each in self._client.list_queues())
+            topics = tuple(
+                self._topic_state(TopicState(name=each.name), each) for each in listed(self._client.list_topics)
+            )
+            queues = tuple(queue_state(each.name, each) for each in listed(self._client.list_queues))
         return NamespaceState(alias=alias, endpoint=self._endpoint, identity=identity, topics=topics, queues=queues)
 
     def waiting(self, change: Change) -> int:

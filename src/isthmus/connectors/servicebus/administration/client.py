@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from azure.core.exceptions import (
     AzureError,
     ClientAuthenticationError,
+    DecodeError,
     HttpResponseError,
     ResourceExistsError,
     ServiceRequestError,
@@ -30,6 +31,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
+from isthmus.connectors.servicebus.administration.answer import StrangeAnswerError
 from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
 from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT, ConnectionString
 from isthmus.connectors.servicebus.plain_host import may_be_plain
@@ -193,6 +195,16 @@ def administration_errors(endpoint: str) -> Iterator[None]:
             ) from None
         raise NamespaceUnreachableError(
             endpoint, f"cannot be reached ({text})", "check host, port and network"
+        ) from None
+    except StrangeAnswerError as error:
+        raise NamespaceUnreachableError(
+            endpoint,
+            f"answered with success and {_first_line(error)}, not as a Service Bus namespace does",
+            "check host and port, and what is in between: a proxy, a sign-in page",
+        ) from None
+    except DecodeError as error:
+        raise NamespaceUnreachableError(
+            endpoint, f"gave an answer that cannot be read ({_first_line(error)})", "run it again"
         ) from None
     except ResourceExistsError:
         raise AdministrationError(endpoint, "the entity was made by someone else meanwhile", "run it again") from None

@@ -1,6 +1,7 @@
 """The HTTP transport of azure-servicebus's administration client, with what that client lacks.
 
-What it is: a transport that remembers the version of the catalog that a namespace tells; that puts a `DefaultRuleDescription` into the request that creates a subscription
+What it is: a transport that refuses what is no answer of a namespace (`answer`); that remembers the version of the catalog that a
+namespace tells; that puts a `DefaultRuleDescription` into the request that creates a subscription
 (docs/explanation/protocol.md, Administration), for which the clients for .NET and Java have a parameter and the one for Python
 has none; and that sends requests without TLS to a development namespace on this machine, where the client always asks for HTTPS.
 What it is not: anything for other requests, which it passes on unchanged.
@@ -19,6 +20,7 @@ from xml.etree import ElementTree as ET
 
 from azure.core.pipeline.transport import RequestsTransport
 
+from isthmus.connectors.servicebus.administration.answer import check_answer
 from isthmus.topology.pair.description import Description
 from isthmus.topology.state import RuleState
 
@@ -80,6 +82,8 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         if self.is_plain and request.url.startswith("https:"):
             request.url = "http:" + request.url.removeprefix("https:")
         response = super().send(request, **options)
+        kind = response.headers.get("Content-Type", "")
+        check_answer(request.method, request.url, response.status_code, kind, response.body())
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
         self.instance = response.headers.get(_INSTANCE, self.instance)
         return response

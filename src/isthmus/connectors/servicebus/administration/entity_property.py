@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from azure.servicebus.management import CorrelationRuleFilter, QueueProperties, SubscriptionProperties, TopicProperties
 
+from isthmus.connectors.servicebus.administration.listing import listed
 from isthmus.topology import QueueState, RuleState, SubscriptionState
 from isthmus.topology.file.duration import INFINITE_MS
 
@@ -107,5 +108,5 @@ def _milliseconds(duration: Any) -> int:
 def waiting_in_topic(client: Any, topic: str) -> int:
     """How many messages a deletion of a topic would delete: those scheduled there, and those of all its subscriptions."""
     scheduled = int(client.get_topic_runtime_properties(topic).scheduled_message_count or 0)
-    each_of = client.list_subscriptions_runtime_properties(topic)
+    each_of = listed(client.list_subscriptions_runtime_properties, topic)
     return scheduled + sum(int(each.total_message_count or 0) for each in each_of)

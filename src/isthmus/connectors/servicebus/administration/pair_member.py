@@ -2,7 +2,8 @@
 
 What it is: everything that pairing asks of a namespace: all that it holds, steps, counts, statuses, and the marker that
 tells which member is active. What it is not: a decision (`isthmus.topology.pair.difference`, `isthmus.pairing`).
-Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
+Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md. A little over 400 lines: all
+questions share the clients and the pool of one namespace.
 
 Invariants:
     I1. A step that was made already (the process was killed before it could note it) is made again without harm.
@@ -32,6 +33,7 @@ from isthmus.connectors.servicebus.administration.client import (
 )
 from isthmus.connectors.servicebus.administration.default_rule import birth_rule
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
+from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.connectors.servicebus.administration.pair_property import (
     applied,
@@ -153,7 +155,7 @@ class PairMember:
 
     def _ask_descriptions(self) -> list[Description]:
         queues = self._pool.submit(self._queues)
-        topics = [describe_topic(each) for each in self._open().client.list_topics()]
+        topics = [describe_topic(each) for each in listed(self._open().client.list_topics)]
         subscriptions = [each for found in self.map(self._subscriptions, topics) for each in found]
         rules = [each for found in self.map(self._rules, subscriptions) for each in found]
         return [*queues.result(), *topics, *subscriptions, *rules]
@@ -163,19 +165,32 @@ class PairMember:
         return self._reader.submit(self.descriptions)
 
     def _queues(self) -> list[Description]:
-        return [describe_queue(each) for each in self._open().client.list_queues()]
+        return [describe_queue(each) for each in listed(self._open().client.list_queues)]
 
     def _subscriptions(self, topic: Description) -> list[Description]:
         name = topic.names[0]
-        with contextlib.suppress(ResourceNotFoundError):  # deleted meanwhile
-            return [describe_subscription(name, each) for each in self._open().client.list_subscriptions(name)]
-        return []
+        found = listed_below(self._open().client.list_subscriptions, name)
+        return [describe_subscription(name, each) for each in found]
 
     def _rules(self, subscription: Description) -> list[Description]:
         topic, name = subscription.names
-        with contextlib.suppress(ResourceNotFoundError):
-            return [describe_rule(topic, name, each) for each in self._open().client.list_rules(topic, name)]
-        return []
+        found = listed_below(self._open().client.list_rules, topic, name)
+        return [describe_rule(topic, name, each) for each in found]
+
+    def holds(self, entity: Description) -> bool:
+        """Whether there is an entity or rule of this name now, of whatever kind.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        with administration_errors(self.endpoint):
+            try:
+                getattr(self._open().client, f"get_{entity.kind}")(*entity.names)
+            except ResourceNotFoundError:
+                return False
+            except AttributeError:  # of a topic where a queue is asked for, or the other way round
+                return True
+            return True
 
     def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
         """Messages of queues, subscriptions and topics (those scheduled there) by path; those without any are left out.
@@ -185,10 +200,10 @@ class PairMember:
         """
         with administration_errors(self.endpoint):
             client = self._open().client
-            found = {each.name.lower(): Counts.of(each) for each in client.list_queues_runtime_properties()}
+            found = {each.name.lower(): Counts.of(each) for each in listed(client.list_queues_runtime_properties)}
             topics = [each for each in entities if each.kind == "topic"]
             if topics:
-                for each in client.list_topics_runtime_properties():
+                for each in listed(client.list_topics_runtime_properties):
                     found[each.name.lower()] = Counts(scheduled=int(each.scheduled_message_count or 0))
             for part in self.map(self._subscription_counts, topics):
                 found |= part
@@ -200,10 +215,8 @@ class PairMember:
 
     def _subscription_counts(self, topic: Description) -> dict[str, Counts]:
         name = topic.names[0]
-        with contextlib.suppress(ResourceNotFoundError):
-            found = self._open().client.list_subscriptions_runtime_properties(name)
-            return {f"{name}/Subscriptions/{each.name}".lower(): Counts.of(each) for each in found}
-        return {}
+        found = listed_below(self._open().client.list_subscriptions_runtime_properties, name)
+        return {f"{name}/Subscriptions/{each.name}".lower(): Counts.of(each) for each in found}
 
     # ---- steps
 

@@ -16,6 +16,7 @@ from azure.core.exceptions import (
     ServiceRequestError,
     ServiceResponseError,
 )
+from azure.core.paging import ItemPaged
 from azure.servicebus.management import CorrelationRuleFilter, EntityStatus, SqlRuleFilter
 
 from isthmus.connectors.administration import AdministrationError
@@ -32,6 +33,7 @@ from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE
 from isthmus.topology import Change, NamespaceRef, NamespaceState, QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.file.duration import INFINITE_MS
 from isthmus.topology.file.reference import SecretReference
+from paged_list import paged
 
 WANTED = TopicState(name="x", subscriptions=(SubscriptionState(name="S", rules=(RuleState("r", "1=1"),)),))
 
@@ -81,17 +83,19 @@ class Client:
             enable_partitioning=False,
         )
 
-    def list_subscriptions(self, topic: str) -> list[SimpleNamespace]:
-        return [self.subscription]
+    def list_subscriptions(self, topic: str) -> ItemPaged[Any]:
+        return paged([self.subscription])
 
     def get_subscription(self, topic: str, name: str) -> SimpleNamespace:
         return self.subscription
 
-    def list_rules(self, topic: str, subscription: str) -> list[SimpleNamespace]:
-        return [
-            SimpleNamespace(name="a", filter=SqlRuleFilter("x = 1"), action=None),
-            SimpleNamespace(name="b", filter=CorrelationRuleFilter(label="EWR"), action=None),
-        ]
+    def list_rules(self, topic: str, subscription: str) -> ItemPaged[Any]:
+        return paged(
+            [
+                SimpleNamespace(name="a", filter=SqlRuleFilter("x = 1"), action=None),
+                SimpleNamespace(name="b", filter=CorrelationRuleFilter(label="EWR"), action=None),
+            ]
+        )
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments, **options: self.calls.append((name, arguments, options))
@@ -201,8 +205,13 @@ class Counting(Client):
     def get_topic_runtime_properties(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(scheduled_message_count=3)
 
-    def list_subscriptions_runtime_properties(self, name: str) -> list[SimpleNamespace]:
-        return [SimpleNamespace(total_message_count=2), SimpleNamespace(total_message_count=None)]
+    def list_subscriptions_runtime_properties(self, name: str) -> ItemPaged[Any]:
+        return paged(
+            [
+                SimpleNamespace(name="a", total_message_count=2),
+                SimpleNamespace(name="b", total_message_count=None),
+            ]
+        )
 
 
 def test_what_a_topic_has_scheduled_would_be_deleted_with_it() -> None:
@@ -316,3 +325,36 @@ def test_i2_another_machine_is_asked_over_https_unless_the_operator_allows_http(
         opened.client.close()
         found.append(opened.transport.is_plain)
     assert found == [False, True]
+
+
+class Vanishing(Client):
+    """Two topics, the first of which is deleted once it was listed."""
+
+    def list_queues(self) -> ItemPaged[Any]:
+        return paged([])
+
+    def list_queues_runtime_properties(self) -> ItemPaged[Any]:
+        return paged([])
+
+    def list_topics(self) -> ItemPaged[Any]:
+        settings = vars(self.get_topic("x"))
+        return paged([SimpleNamespace(name=name, status="Active", **settings) for name in ("gone", "stays")])
+
+    list_topics_runtime_properties = list_topics
+
+    def list_subscriptions(self, topic: str) -> ItemPaged[Any]:
+        if topic == "gone":
+            raise ResourceNotFoundError("no")
+        return super().list_subscriptions(topic)
+
+    list_subscriptions_runtime_properties = list_subscriptions
+
+
+def test_a_topic_that_is_deleted_while_a_namespace_is_listed_hides_no_other() -> None:
+    client = Vanishing()
+    name = client.subscription.name
+    found = administration(client).inventory("ewr")
+    assert [(topic.name, len(topic.subscriptions)) for topic in found.topics] == [("gone", 0), ("stays", 1)]
+    opened = OpenClient(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    assert Entities(opened).paths() == ["gone", "stays", f"stays/Subscriptions/{name}"]
+    assert [row.path for row in Entities(opened).rows()] == ["gone", "stays", f"stays/Subscriptions/{name}"]

@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from azure.core.exceptions import DecodeError
+from azure.core.pipeline.transport import RequestsTransport
 
 from isthmus.connectors.administration import NamespaceUnreachableError
-from isthmus.connectors.servicebus.administration.client import administration_errors
+from isthmus.connectors.servicebus.administration.client import administration_errors, client_of_string
+from isthmus.connectors.servicebus.connection_string import ConnectionString
 
 
 def test_an_answer_without_what_was_asked_for_is_an_error_of_the_namespace() -> None:
     """The client raises it for an empty body with status 200, and for a queue where it asks for a topic."""
     with pytest.raises(NamespaceUnreachableError), administration_errors("ewr"):
         raise AttributeError("'NoneType' object has no attribute 'content'")
+
+
+def test_an_answer_that_breaks_off_is_told_as_one_that_cannot_be_read() -> None:
+    with (
+        pytest.raises(NamespaceUnreachableError, match=r"ewr: gave an answer that cannot be read \(XML is invalid\)"),
+        administration_errors("ewr"),
+    ):
+        raise DecodeError("XML is invalid")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "told"),
+    [
+        ("text/html", b"<html><head><title>Sign\n in</title></head></html>", "a page of HTML with the title 'Sign in'"),
+        ("application/xml", b"<html xmlns='http://www.w3.org/1999/xhtml'><body/></html>", "a page of HTML"),
+        ("application/xml", b"<queues/>", "an answer of type 'application/xml'"),
+        ("application/json", b"{}", "an answer of type 'application/json'"),
+        ("", b"", "an empty answer"),
+    ],
+)
+def test_what_is_no_namespace_is_told_and_has_neither_an_empty_list_nor_a_lack_of_entities(
+    monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes, told: str
+) -> None:
+    def send(self: RequestsTransport, request: object, **options: object) -> SimpleNamespace:
+        return SimpleNamespace(headers={"Content-Type": kind}, status_code=200, body=lambda: body)
+
+    monkeypatch.setattr(RequestsTransport, "send", send)
+    text = "Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+    client = client_of_string(ConnectionString.parse(text), retries=0).client
+    for ask in (
+        lambda: list(client.list_queues()),
+        lambda: client.get_queue("q"),
+        lambda: client.create_queue("q"),
+        client.get_namespace_properties,
+    ):
+        with pytest.raises(NamespaceUnreachableError, match=told), administration_errors("ewr"):
+            ask()

@@ -54,7 +54,7 @@ def test_a_request_that_is_sent_again_has_the_rule_once(monkeypatch: pytest.Monk
 
     def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
         sent.append(request.body)
-        return SimpleNamespace(headers={})
+        return SimpleNamespace(headers={}, status_code=404, body=bytes)
 
     monkeypatch.setattr(RequestsTransport, "send", send)
     transport = DefaultRuleTransport()
@@ -75,7 +75,7 @@ def test_i2_a_request_goes_without_tls_only_where_that_is_asked_for(
 
     def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
         sent.append(request.url)
-        return SimpleNamespace(headers={})
+        return SimpleNamespace(headers={}, status_code=404, body=bytes)
 
     monkeypatch.setattr(RequestsTransport, "send", send)
     transport = DefaultRuleTransport(plain=plain)

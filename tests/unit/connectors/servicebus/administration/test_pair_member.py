@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from azure.core.exceptions import HttpResponseError, ServiceRequestError
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError, ServiceRequestError
+from azure.core.paging import ItemPaged
 
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.pair_member import _THREADS, PairMember
@@ -16,6 +17,7 @@ from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
+from paged_list import paged
 
 STRING = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 
@@ -35,6 +37,10 @@ class FakeClient:
         self.delete_fault: Exception | None = None
 
     def get_queue(self, name: str) -> Any:
+        if name == "gone":
+            raise ResourceNotFoundError("no")
+        if name == "topic":
+            raise AttributeError("'NoneType' object has no attribute 'lock_duration'")
         return SimpleNamespace(name=name, status=self.status)
 
     def update_queue(self, queue: Any) -> None:
@@ -49,11 +55,11 @@ class FakeClient:
         if self.delete_fault is not None:
             raise self.delete_fault
 
-    def list_queues(self) -> list[Any]:
-        return []
+    def list_queues(self) -> ItemPaged[Any]:
+        return paged([])
 
-    def list_topics(self) -> list[Any]:
-        return []
+    def list_topics(self) -> ItemPaged[Any]:
+        return paged([])
 
 
 @pytest.fixture
@@ -93,3 +99,8 @@ def test_an_entity_that_is_not_deleted_gets_its_status_back(member: PairMember, 
     with pytest.raises(AdministrationError):
         member.make(Step(action="delete", before=ORDERS))
     assert client.status == "Active"
+
+
+@pytest.mark.parametrize(("name", "is_held"), [("orders", True), ("gone", False), ("topic", True)])
+def test_what_is_under_a_name_is_asked_for_by_the_name(member: PairMember, name: str, is_held: bool) -> None:
+    assert member.holds(Description(kind="queue", names=(name,))) is is_held

@@ -1,0 +1,73 @@
+"""What a round of a pair's keeper may do, found, and did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from isthmus.errors import IsthmusError
+from isthmus.topology.pair.description import Key
+from isthmus.topology.pair.difference import Drift, Step
+
+__all__ = ["Comparison", "Consent", "Round"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consent:
+    """What an operator lets a round do beyond what it does by itself.
+
+    Attributes:
+        foreign: delete at the standby member what pairing did not make and the active member lacks.
+        messages: delete entities although they hold messages.
+    """
+
+    foreign: bool = False
+    messages: bool = False
+
+
+@dataclass(slots=True)
+class Round:
+    """What a round found and did.
+
+    Attributes:
+        drift: before it.
+        done: steps that were made.
+        failed: steps that were refused, and why.
+        seconds: how long it took.
+    """
+
+    drift: Drift
+    done: list[Step] = field(default_factory=list)
+    failed: list[tuple[Step, IsthmusError]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether nothing is left apart."""
+        return not self.failed and not self.drift.conflicts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "in_step": self.is_in_step,
+            "done": [str(step) for step in self.done],
+            "failed": [{"step": str(step), "error": error.to_dict()} for step, error in self.failed],
+            "conflicts": [str(each) for each in self.drift.conflicts],
+            "only_at_standby": [each.path for each in self.drift.foreign],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class Comparison(NamedTuple):
+    """What a comparison found.
+
+    Attributes:
+        drift: between the members.
+        statuses: of the active member's entities that are not Active.
+        standing: keys of what the standby member holds.
+    """
+
+    drift: Drift
+    statuses: Mapping[str, str]
+    standing: frozenset[Key]
