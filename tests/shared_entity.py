@@ -68,8 +68,9 @@ class Queue:
                 self.locks[position] = link, min(ends, until)
 
     def take(self, link: Link, most: int) -> list[int]:
-        """The next messages, in order: behind what is locked otherwise nothing is given."""
-        others = (at for at, (of, until) in self.locks.items() if of is not link or until < math.inf)
+        """The next messages, in order: behind what is locked otherwise, or is on its way back, nothing is given."""
+        others = [at for at, (of, until) in self.locks.items() if of is not link or until < math.inf]
+        others += [at for _, at, kind, _ in link.written if kind == "release"]
         limit = min(others, default=math.inf)
         taken = list(itertools.takewhile(lambda each: each < limit, self.ready))[:most]
         self.ready = self.ready[len(taken) :]
@@ -106,12 +107,14 @@ class Link:
         return math.inf
 
     def grant(self, credit: int) -> None:
-        assert self.state == "open", "credit without a link"
-        assert not self.draining, "credit before the answer to a drain"
+        if self.state != "open":
+            return  # its reader has not heard of the loss yet
+        self.world.expect(not self.draining, f"{self.queue.name}: credit before the answer to a drain")
+        self.world.check_granted(self.queue.name)
         self.credit = credit
 
     def drain(self) -> None:
-        self.draining = True
+        self.draining = self.state == "open"
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         for position in range(first, last + 1):
@@ -130,11 +133,13 @@ class Link:
 
     def close(self) -> None:
         self.is_closed = True
+        untold = {at for event in self.events if isinstance(event, Arrived) for at in event.positions}
+        self.events.clear()
         self.credit, self.draining = 0, False
         if self.state == "open":
             out = {each for each, (of, until) in self.queue.locks.items() if of is self and until == math.inf}
-            out -= {position for _, position, _, _ in self.written}
-            assert not out, f"{self.queue.name} is closed with {out}, neither settled nor given back"
+            out -= {position for _, position, _, _ in self.written} | untold
+            self.world.expect(not out, f"{self.queue.name} is closed with {out}, neither settled nor given back")
         else:
             self.written.clear()
         if not self.written:
@@ -146,6 +151,7 @@ class Link:
 
     def _left(self) -> None:
         self.state = "left"
+        self.events.clear()
         self.queue.leave(self, LOCK_SECONDS)
 
     # ---- the world
@@ -163,10 +169,14 @@ class Link:
         world, choose = self.world, self.world.choose
         for _ in range(choose.randint(0, len(self.written))):
             self._take_in()
-        for _, position, _, lock in self.written:
+        for _, position, kind, lock in self.written:
             if self.queue.locks.get(position, (None, 0.0))[0] is self and self.queue.given[position] == lock:
+                if kind == "complete" and not (told.is_fatal or self.is_closed):
+                    self.world.lost_completion(self.queue.name, position)
                 self.queue.locks[position] = self, world.now + choose.choice([0.0, 1.0, LOCK_SECONDS])
         self.written.clear()
+        if told.is_fatal:
+            self.world.forget_completions(self.queue.name)
         self.state, self.credit, self.draining = "lost", 0, False
         if self.is_closed:
             self._left()
@@ -294,8 +304,7 @@ class TargetEnd:
         if self.state != "open":
             return
         self.credit -= len(groups)
-        if self.credit < 0:
-            self.world.broken = f"{self.entity.name}: more was sent than it takes"
+        self.world.expect(self.credit >= 0, f"{self.entity.name}: more was sent than it takes")
         for group in groups:
             names = [self.world.name_of(each) for each in group]
             self.sent.append(names)
@@ -304,7 +313,8 @@ class TargetEnd:
 
     def close(self) -> None:
         self.drop()
-        self.state = "closed"
+        self.state = "left"
+        self.events.clear()
 
     # ---- the world
 
