@@ -414,7 +414,7 @@ class _Pool:
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
         if self.world.chance(0.0003):
             for each in self.ends.values():
-                self.world.fault(getattr(each, "queue", None) and each.queue.name or each.entity.name)
+                self.world.fault((getattr(each, "queue", None) and each.queue.name) or each.entity.name)
             raise PoolFaultError("a fault of the connector")
         return [key for key, each in self.ends.items() if each.events]
 

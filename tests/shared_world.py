@@ -281,7 +281,9 @@ class SharedWorld:
         self.later: dict[str, int] = {}
         self.fates: dict[tuple[str, int], str] = {}  # where a message goes, or what its step makes of it
         self.large: set[tuple[str, int]] = set()  # with the reason in it, each is larger than some entities take
-        self.unknown: dict[tuple[str, int], RouteLease] = {}  # completions that were lost with a connection, and of which lease
+        self.unknown: dict[
+            tuple[str, int], RouteLease
+        ] = {}  # completions that were lost with a connection, and of which lease
         self.leases = 1
         names = [f"r{number}" for number in range(choose.choice([1, 2, 2, 3]))]
         is_shared = choose.random() < 0.5
@@ -474,7 +476,10 @@ class SharedWorld:
         choose = self.choose
         for name, entity in self.entities.items():
             if self.chance(0.004):
-                entity.busy_until, entity.busy = self.now + choose.choice([0.1, 3.0, 40.0]), choose.choice([BLOCKED, UNCLEAR])
+                entity.busy_until, entity.busy = (
+                    self.now + choose.choice([0.1, 3.0, 40.0]),
+                    choose.choice([BLOCKED, UNCLEAR]),
+                )
                 entity.is_odd |= entity.busy is UNCLEAR
                 self.fault(name)
             if self.chance(0.002):

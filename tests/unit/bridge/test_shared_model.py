@@ -31,9 +31,7 @@ def play(seed: int) -> SharedWorld:
     if seed % 4 == 1:  # one entity stays away: the routes that do not lead there go on
         away = world.choose.choice(list(world.entities))
         world.calm([away])
-        world.wait_settled(
-            [name for name, spec in world.specs.items() if away not in (f"{name}/to", *spec.diverts)]
-        )
+        world.wait_settled([name for name, spec in world.specs.items() if away not in (f"{name}/to", *spec.diverts)])
     world.calm()
     world.wait_settled(list(world.specs))
     world.settle_down()
