@@ -64,7 +64,7 @@ class Task:
         self.claims = ClaimBook()
         self.reader = ReaderRoutes(self._source_kind, self, self.claims)  # type: ignore[arg-type]
         self.reader._budget = ByteBudget(*world.budget)
-        self.sink = SenderRoutes(self._target_kind, self)  # type: ignore[arg-type]
+        self.sink = SenderRoutes(self._target_kind, self)
         self.account = SettleAccount()
         self.fences: dict[str, float] = {}
         self.ended_fences: set[str] = set()

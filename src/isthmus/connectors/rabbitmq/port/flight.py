@@ -77,6 +77,7 @@ class Flight:
         outstanding, returned = self._outstanding, self._returned
         self._has_answer = True
         first = min(self._lowest, number) if multiple else number
+        is_plain = refusal is None and not self._account.has_envelopes
         for each in range(first, number + 1):
             found = outstanding.pop(each, None)
             if found is None:
@@ -84,6 +85,8 @@ class Flight:
             if returned or self._prints:
                 self._prints.pop(each, None)
                 self._answer(found[0], refusal or returned.pop(each, None))
+            elif is_plain:
+                self._accepted.append(found[0])
             else:
                 self._answer(found[0], refusal)
         if multiple or number == self._lowest:
@@ -119,9 +122,6 @@ class Flight:
         return [Outcome(first, last) for first, last in ranges(accepted)] + refused
 
     def _answer(self, message: int, refusal: Refusal | None) -> None:
-        if refusal is None and not self._account.has_envelopes:  # most are answered here
-            self._accepted.append(message)
-            return
         for outcome in self._account.answered(message, message, refusal):
             if outcome.refusal is None:
                 self._accepted.append(outcome.first)
