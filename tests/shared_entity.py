@@ -248,6 +248,7 @@ class Entity:
         poison: what it refuses for itself.
         is_odd: whether it has refused messages without a reason that were not at fault.
         was_refused: the routes of which it has refused any.
+        divides: whether it takes the messages of an envelope one by one.
     """
 
     def __init__(self, world: SharedWorld, name: str, limit_bytes: int) -> None:
@@ -259,6 +260,7 @@ class Entity:
         self.busy = BLOCKED
         self.is_odd = False
         self.was_refused: set[str] = set()
+        self.divides = world.choose.random() < 0.5
 
     def verdict(self, group: list[tuple[str, int]]) -> Refusal | None:
         """Takes messages, or refuses them."""
@@ -271,6 +273,19 @@ class Entity:
             self.was_refused.update(route for route, _ in group)
         return refusal
 
+    def outcome(self, ordinal: int, group: list[tuple[str, int]]) -> Outcome:
+        """Takes a delivery, or refuses it, or a part of it."""
+        if not self.divides or len(group) == 1:
+            return Outcome(ordinal, ordinal, self.verdict(group))
+        busy_until, taken, refusals = self.busy_until, [], []
+        for number, message in enumerate(group):
+            self.busy_until = busy_until if self.world.choose.random() < 0.7 else 0.0
+            refusal = self.verdict([message])
+            taken += [number] if refusal is None else []
+            refusals += [] if refusal is None else [refusal]
+        self.busy_until = busy_until
+        return Outcome(ordinal, ordinal, refusals[0], tuple(taken)) if refusals else Outcome(ordinal, ordinal)
+
 
 class TargetEnd:
     """One handle's connection to an entity, as a target of the bridge."""
@@ -280,9 +295,10 @@ class TargetEnd:
         self.state = "closed"
         self.sent: deque[list[tuple[str, int]]] = deque()
         self.events: list[Any] = []
-        self.untold: list[tuple[int, Refusal | None]] = []
+        self.untold: list[Outcome] = []
         self.ordinal = self.credit = 0
         self.answer_at = math.inf
+        self.parted: int | None = None  # what is known to be taken of the delivery that its connection was lost with
 
     # ---- the port
 
@@ -321,16 +337,29 @@ class TargetEnd:
     def drop(self) -> None:
         """The connection ends; the target may have taken some of what was on its way."""
         for _ in range(self.world.choose.randint(0, len(self.sent))):
-            self.entity.verdict(self.sent.popleft())
+            self.entity.outcome(0, self.sent.popleft())
+        self.parted = None
+        if self.sent and self.entity.divides and self.world.choose.random() < 0.5:
+            self._part(self.sent[0])
         self.sent.clear()
         self.untold.clear()
         self.ordinal = self.credit = 0
 
+    def _part(self, group: list[tuple[str, int]]) -> None:
+        """Some of an envelope is taken, and perhaps known to be."""
+        part = group[: self.world.choose.randint(0, len(group) - 1)]
+        if part and self.entity.verdict(part) is None and self.world.choose.random() < 0.5:
+            self.parted = len(part)
+
     def _lose(self, refusal: Refusal) -> None:
         self.world.fault(self.entity.name)
+        ordinal = self.ordinal
+        is_exact = len(self.sent) == 1 and not self.untold
         self.drop()
         self.state = "closed"
-        self.events = [] if self.world.choose.random() < 0.5 else self.events
+        self.events = [] if self.world.choose.random() < 0.5 and not is_exact else self.events
+        if is_exact and self.parted:
+            self.events.append(Outcome(ordinal, ordinal, refusal, tuple(range(self.parted))))
         self.events.append(Lost(refusal))
 
     def step(self) -> None:
@@ -341,7 +370,7 @@ class TargetEnd:
                 self._lose(_GONE if world.chance(0.1) else _AWAY)
                 return
             self.state = "open"
-            self.events.append(Opened(entity.limit_bytes, choose.choice([0, 200])))
+            self.events.append(Opened(entity.limit_bytes, 0 if entity.divides else choose.choice([0, 200])))
             self._grant(choose.choice([1, 7, 1000]))
             return
         if self.state != "open":
@@ -352,7 +381,7 @@ class TargetEnd:
         if world.now < entity.hangs_until:
             return
         for _ in range(min(len(self.sent), choose.choice([0, 1, 5, 1000]))):
-            self.untold.append((self.ordinal, entity.verdict(self.sent.popleft())))
+            self.untold.append(entity.outcome(self.ordinal, self.sent.popleft()))
             self.ordinal += 1
         self._tell()
         if world.chance(0.03):
@@ -372,7 +401,7 @@ class TargetEnd:
         if self.world.is_disordered and choose.random() < 0.5:
             told = choose.sample(told, choose.randint(0, len(told)))
         self.untold = [each for each in self.untold if each not in told]
-        self.events += [Outcome(ordinal, ordinal, refusal) for ordinal, refusal in told]
+        self.events += told
 
     def due(self) -> float:
         """When `step` has something to do."""

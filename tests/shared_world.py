@@ -319,7 +319,7 @@ class SharedWorld:
             window=choose.choice([8, 40, 16_000]),
             window_bytes=choose.choice([500, 2_000, 1 << 20]),
             in_flight=choose.choice([1, 5, 12_000]),
-            envelope_messages=choose.choice([0, 0, 1, 10]),
+            envelope_messages=choose.choice([0, 1, 10, 10]),
             target_seconds=choose.choice([15.0, 30.0]),
             is_strict=is_strict,
             block_refused=blocks,
