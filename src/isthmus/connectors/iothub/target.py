@@ -224,7 +224,7 @@ class IotHubTarget(End):
         if part in awaited:
             awaited.remove(part)
         if not awaited:
-            self._awaited.pop((made.message_id, made.device), None)
+            self._awaited.pop(made.place, None)
 
     def _rewriter_for(self, identity: str) -> MessageRewriter:
         options = self.settings

@@ -168,3 +168,16 @@ def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(tar
     outcome, lost = target.poll(0.0)
     assert isinstance(lost, Lost)
     assert outcome == Outcome(0, 0, lost.refusal, (1,))
+
+
+def test_feedback_of_another_message_is_passed_over_where_the_hub_has_refused_ours(target: IotHubTarget) -> None:
+    """Two publishers may number their messages alike."""
+    sender = target._sender
+    assert sender is not None
+    to = "/devices/a%23b/messages/devicebound"
+    target.send(Send([section.encode_message(b"x", properties={"message_id": "1", "to": to})]))
+    sender.outcomes.append((0, 0, ServerBusyError("hub")))  # type: ignore[arg-type]
+    assert isinstance(target.poll(0.0)[0], Outcome)
+    receiver = Receiver({"originalMessageId": "1", "deviceId": "a#b", "statusCode": "Success"})
+    target._take_feedback(receiver)  # type: ignore[arg-type]
+    assert (target._flight.take(), receiver.disposed) == ([], 0)
