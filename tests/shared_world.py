@@ -240,6 +240,8 @@ class Task:
             return
         for name, route in self.reader._by_name.items():
             report = route.report(self.world.now)
+            parts = report.moved, report.diverted, report.discarded, report.dead_lettered
+            assert report.settled == sum(parts), f"{name}: {report}"
             handles = self.handles_of(name)
             if report.state in (RouteState.RUNNING, RouteState.PAUSED) and handles:
                 held = [each.machine._held for each in handles if each.machine._held]
@@ -500,6 +502,11 @@ class SharedWorld:
             self._move(choose.choice(list(self.specs)))
         if self.chance(0.002):
             self._change(choose.choice(list(self.specs)))
+        if self.chance(0.003):
+            name, plan = choose.choice(list(self.specs)), Plan(choose.choice([1, 8, 64]), choose.choice([1, 8, 300]))
+            task = self.tasks[self.slot_of[name]]
+            if task is not None:
+                task.reader.plan(name, plan, self.now)
 
     def _move(self, name: str) -> None:
         """A route goes to the other slot, once the reader that has it has ended it."""
@@ -535,6 +542,8 @@ class SharedWorld:
         task = self.tasks[self.slot_of[name]]
         self.faults.add(name)
         if task is not None and not task.is_ending and name not in self.moving:
+            if self.choose.random() < 0.5:  # not in one go
+                task.reader.remove(name, self.now)
             task.reader.add(spec, Plan(), self.now)
 
     def _step_slot(self, slot: int) -> None:
