@@ -10,8 +10,10 @@ import pytest
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.registry import connector
 from isthmus.errors import ConfigError
 from isthmus.testing.bridge import Killed, MemoryConnector, MemorySource, MemoryTarget, Step, System, key_of, message
+from isthmus.testing.bridge.join import Join, Side
 
 BUSY = Refusal(RefusalKind.BLOCKED, "server-busy", "later")
 
@@ -258,3 +260,24 @@ def test_a_killed_connector_changes_nothing_i2(system: System) -> None:
     with pytest.raises(Killed):
         pool.service({}, 0.0)
     assert system.entity("a").locked == 1
+
+
+def test_both_sides_of_one_lease_are_killed_though_another_begins_meanwhile() -> None:
+    """Killed apart, the sink of one and the reader of the next, the next would not end: its sink lives."""
+    join = Join((), lambda: Side(connector, lambda: None, lambda: None))
+    killed: list[tuple[str, str]] = []
+
+    class Lease:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def kill_sink(self) -> None:
+            killed.append((self.name, "sink"))
+            join._lease = Lease("second")  # type: ignore[assignment]
+
+        def kill_reader(self) -> None:
+            killed.append((self.name, "reader"))
+
+    join._lease = Lease("first")  # type: ignore[assignment]
+    join.kill()
+    assert killed == [("first", "sink"), ("first", "reader")]
