@@ -1,21 +1,22 @@
 """What one connection of a target was sent and has not answered.
 
-What it is: the ordinals of deliveries, and the joining of the answers to an envelope's messages into one. What it is not: a connection.
+What it is: the deliveries that may be sent, since when no answer has come, and the answers to messages as outcomes of deliveries (`envelope`). What
+it is not: a connection.
 
 Invariants:
     I1. Ordinals count the deliveries of one connection from 0, in the order of sending.
-    I2. An envelope is answered once all of its messages are; it is refused when one of them is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.refusal import Refusal
+from isthmus.connectors.envelope import EnvelopeAccount
 
-__all__ = ["Flight"]
+__all__ = ["Flight", "ranges"]
 
 
 class Flight:
@@ -33,54 +34,48 @@ class Flight:
         self.credit = credit
         self.since = math.inf
         self._most = credit
-        self._next = 0
-        self._parts: dict[int, list[Refusal | None]] = {}  # answers that came to the messages of an envelope
-        self._sizes: dict[int, int] = {}
+        self._account = EnvelopeAccount()
 
     def sent(self, messages: int, now: float) -> int:
-        """A delivery of so many messages is sent; its ordinal."""
-        ordinal = self._next
-        self._next += 1
+        """A delivery of so many messages is sent; the number of the first message."""
         self.credit -= 1
-        if messages > 1:
-            self._sizes[ordinal], self._parts[ordinal] = messages, []
         if self.since == math.inf:
             self.since = now
-        return ordinal
+        return self._account.sent(1) if messages == 1 else self._account.sent_envelope(messages)
 
-    def answered(self, answers: Sequence[tuple[int, Refusal | None]], now: float) -> list[Outcome]:
-        """Answers to messages, by the ordinal of their delivery, as outcomes of deliveries."""
-        if not answers:
+    def answered(self, accepted: Sequence[int], refused: Sequence[tuple[int, Refusal]], now: float) -> list[Outcome]:
+        """Answers to messages, by their numbers, as outcomes of deliveries."""
+        if not accepted and not refused:
             return []
-        taken: list[int] = []
-        refused: list[tuple[int, Refusal]] = []
-        for ordinal, refusal in answers:
-            size = self._sizes.get(ordinal)
-            if size is not None:
-                parts = self._parts[ordinal]
-                parts.append(refusal)
-                if len(parts) < size:
-                    continue
-                del self._sizes[ordinal], self._parts[ordinal]
-                refusal = next((each for each in parts if each is not None), None)  # noqa: PLW2901
-            if refusal is None:
-                taken.append(ordinal)
-            else:
-                refused.append((ordinal, refusal))
-        self.credit += len(taken) + len(refused)
+        account = self._account
+        outcomes = [Outcome(number, number, refusal) for number, refusal in refused]
+        if account.has_envelopes:
+            answers = [*((number, None) for number in accepted), *refused]
+            told = [each for number, refusal in answers for each in account.answered(number, number, refusal)]
+            accepted = [each.first for each in told if each.refusal is None]
+            outcomes = [each for each in told if each.refusal is not None]
+        self.credit += len(accepted) + len(outcomes)
         self.since = now if self.credit < self._most else math.inf
-        outcomes = [Outcome(first, last) for first, last in _runs(sorted(taken))]
-        return outcomes + [Outcome(ordinal, ordinal, refusal) for ordinal, refusal in refused]
+        return [Outcome(first, last) for first, last in ranges(accepted)] + outcomes
+
+    def lost(self, refusal: Refusal) -> list[Outcome]:
+        """The connection is lost: the outcomes of what was taken in part."""
+        return self._account.lost(refusal)
 
 
-def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    first = last = -2
-    for number in numbers:
-        if number == last + 1:
-            last = number
-            continue
-        if last >= 0:
-            yield first, last
-        first = last = number
-    if last >= 0:
-        yield first, last
+def ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers as ascending ranges (first, last)."""
+    found = sorted(numbers)
+    if not found:
+        return []
+    if found[-1] - found[0] == len(found) - 1:
+        return [(found[0], found[-1])]
+    made = []
+    first = last = found[0]
+    for each in found[1:]:
+        if each != last + 1:
+            made.append((first, last))
+            first = each
+        last = each
+    made.append((first, last))
+    return made

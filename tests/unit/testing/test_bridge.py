@@ -12,8 +12,10 @@ from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Ou
 from isthmus.bridge.host.guarded_pools import GuardedPools
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.registry import connector
 from isthmus.errors import ConfigError
 from isthmus.testing.bridge import Killed, MemoryConnector, MemorySource, MemoryTarget, Step, System, key_of, message
+from isthmus.testing.bridge.join import Join, Side
 
 BUSY = Refusal(RefusalKind.BLOCKED, "server-busy", "later")
 
@@ -272,3 +274,24 @@ def test_a_kill_passes_the_net_under_a_connectors_faults() -> None:
     with pytest.raises(Killed):
         pools.flush()
     assert pools.take_faults() == {}
+
+
+def test_both_sides_of_one_lease_are_killed_though_another_begins_meanwhile() -> None:
+    """Killed apart, the sink of one and the reader of the next, the next would not end: its sink lives."""
+    join = Join((), lambda: Side(connector, lambda: None, lambda: None))
+    killed: list[tuple[str, str]] = []
+
+    class Lease:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def kill_sink(self) -> None:
+            killed.append((self.name, "sink"))
+            join._lease = Lease("second")  # type: ignore[assignment]
+
+        def kill_reader(self) -> None:
+            killed.append((self.name, "reader"))
+
+    join._lease = Lease("first")  # type: ignore[assignment]
+    join.kill()
+    assert killed == [("first", "sink"), ("first", "reader")]

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.amqp.flight import Flight
 from isthmus.connectors.amqp.mapping import Copier
 from isthmus.connectors.amqp.option import TargetOptions
 from isthmus.connectors.amqp.peer import peer_of, sender_terms
+from isthmus.connectors.envelope import EnvelopeAccount
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
@@ -55,7 +55,7 @@ class AmqpTarget(End):
         self._origin_identity = origin_identity
         self._copier: Copier | None = None
         self._sender: MarkedSender | None = None
-        self._flight = Flight()
+        self._flight = EnvelopeAccount()
         self._waiting: deque[bytes] = deque()  # messages of envelopes beyond the link's credit
         self._credit = 0
         self._no_credit_since = math.inf
@@ -78,8 +78,10 @@ class AmqpTarget(End):
             self._outcomes(sender, events)
         error = self.fault or (sender.error if sender is not None else None)
         if error is not None:
+            lost = _lost(error)
+            events += self._flight.lost(lost.refusal)
             self._disconnect(now)
-            events.append(_lost(error))
+            events.append(lost)
         return events
 
     def deadline(self, now: float) -> float:
@@ -136,7 +138,7 @@ class AmqpTarget(End):
         self._copier = Copier(self._options, self._origin_identity, detects=detects)
         self.attached()
         self._credit = 0
-        self._flight = Flight()
+        self._flight = EnvelopeAccount()
         limits = [each for each in (sender.max_message_bytes, self._options.max_message_bytes) if each]
         events.append(Opened(min(limits, default=0)))
 

@@ -1,7 +1,8 @@
 """Cloud-to-device messages of an IoT hub as a target on the port.
 
 What it is: the link to `/messages/devicebound`, the copies as messages to devices, and the hub's answers, or its feedback, as events of the
-delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`).
+delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery.delivery`). An envelope of the machine is sent message by message: the
+hub takes none.
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
@@ -14,7 +15,9 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
@@ -40,6 +43,13 @@ _FEEDBACK_CREDIT = 50
 _SUCCESS = "success"
 
 
+class _Part(NamedTuple):
+    """A message of a delivery, by its number there."""
+
+    ordinal: int
+    number: int
+
+
 class IotHubTarget(End):
     """One route's target.
 
@@ -59,8 +69,9 @@ class IotHubTarget(End):
         self._sender: MarkedSender | None = None
         self._receiver: MarkedReceiver | None = None
         self._flight = Flight()
-        self._sent: dict[int, tuple[int, ToDevice]] = {}  # by the link's ordinal
-        self._awaited: dict[tuple[str, str], list[int]] = {}  # ordinals by MessageId and device
+        self._sent: dict[int, tuple[_Part, ToDevice]] = {}  # by the link's ordinal
+        self._awaited: dict[tuple[str, str], list[_Part]] = {}  # by MessageId and device
+        self._waiting: deque[tuple[_Part, ToDevice]] = deque()  # messages of envelopes beyond the link's credit
         self._credit = 0
 
     # ---- the port
@@ -85,15 +96,19 @@ class IotHubTarget(End):
             self._take_outcomes(sender)  # they came before the connection was lost
         events += self._flight.take()
         if self.step is Step.ATTACHED and self.fault is None and sender is not None:
-            credit = sender.sendable
+            self._send_waiting(sender)
+            credit = max(0, sender.sendable - len(self._waiting))
             if credit != self._credit:
                 self._credit = credit
                 events.append(Granted(credit))
         if self.fault is not None:
             fault = self.fault
-            self._disconnect(now)
             kind = RefusalKind.UNKNOWN if may_pass(fault) else RefusalKind.FATAL
-            events.append(Lost(Refusal(kind, str(fault.attributes.get("condition") or ""), str(fault))))
+            refusal = Refusal(kind, str(fault.attributes.get("condition") or ""), str(fault))
+            self._flight.lost(refusal)
+            events += self._flight.take()
+            self._disconnect(now)
+            events.append(Lost(refusal))
         return events
 
     def deadline(self, now: float) -> float:
@@ -115,27 +130,39 @@ class IotHubTarget(End):
         sender = self._sender
         if sender is None or sender.error is not None or self.step is not Step.ATTACHED:
             return
-        for payload in send.payloads:
-            ordinal = self._flight.begin(1)
+        for group in (send.payloads,) if send.is_envelope else ((payload,) for payload in send.payloads):
+            ordinal = self._flight.begin(len(group))
             self._credit -= 1
-            try:
-                made = to_device(payload, self.settings.device, asks=self._asks)
-            except NoDeviceError as error:
-                self._flight.answered(ordinal, Refusal(RefusalKind.MESSAGE, "", str(error), "NoDevice"))
-                self.mark()
-                continue
-            except (CodecError, IndexError, ValueError) as error:
-                self._flight.answered(ordinal, Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
-                self.mark()
-                continue
-            if self._asks:  # feedback may come before the hub's own answer
-                self._awaited.setdefault(made.place, []).append(ordinal)
-            self._sent[sender.send((made.payload,))] = ordinal, made
+            for number, payload in enumerate(group):
+                self._add(_Part(ordinal, number), payload)
+        self._send_waiting(sender)
 
     def close(self) -> None:
         """Ends it."""
         self._disconnect(time.monotonic())
         self.pool.unmark(self.key)
+
+    def _add(self, part: _Part, payload: bytes) -> None:
+        try:
+            made = to_device(payload, self.settings.device, asks=self._asks)
+        except NoDeviceError as error:
+            self._answered(part, Refusal(RefusalKind.MESSAGE, "", str(error), "NoDevice"))
+            self.mark()
+        except (CodecError, IndexError, ValueError) as error:
+            self._answered(part, Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
+            self.mark()
+        else:
+            self._waiting.append((part, made))
+
+    def _send_waiting(self, sender: MarkedSender) -> None:
+        while self._waiting and sender.sendable > 0:
+            part, made = self._waiting.popleft()
+            if self._asks:  # feedback may come before the hub's own answer
+                self._awaited.setdefault(made.place, []).append(part)
+            self._sent[sender.send((made.payload,))] = part, made
+
+    def _answered(self, part: _Part, refusal: Refusal | None = None) -> None:
+        self._flight.answered(part.ordinal, refusal, (part.number,))
 
     # ---- the links
 
@@ -158,12 +185,12 @@ class IotHubTarget(End):
         while sender.outcomes:
             first, last, error = sender.outcomes.popleft()
             for number in range(first, last + 1):
-                ordinal, made = self._sent.pop(number)
+                part, made = self._sent.pop(number)
                 if error is not None:
-                    self._forget(made, ordinal)
-                    self._flight.answered(ordinal, _refusal(error))
+                    self._forget(made, part)
+                    self._answered(part, _refusal(error))
                 elif not self._asks:
-                    self._flight.answered(ordinal)
+                    self._answered(part)
 
     def _take_feedback(self, receiver: MarkedReceiver) -> None:
         for run in receiver.take():
@@ -183,21 +210,21 @@ class IotHubTarget(End):
                         told = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
                         refusal = Refusal(RefusalKind.MESSAGE, each.status, told, "RefusedByDevice")
                     # Of several with one MessageId each has a record of its own.
-                    ordinal = self._awaited[place].pop(0)
+                    first = self._awaited[place].pop(0)
                     if not self._awaited[place]:
                         del self._awaited[place]
-                    self._flight.answered(ordinal, refusal)
+                    self._answered(first, refusal)
                 if is_ours or not records:
                     receiver.dispose(number, number)
         if receiver.credit < _FEEDBACK_CREDIT // 2:
             receiver.grant(_FEEDBACK_CREDIT)
 
-    def _forget(self, made: ToDevice, ordinal: int) -> None:
+    def _forget(self, made: ToDevice, part: _Part) -> None:
         awaited = self._awaited.get(made.place, [])
-        if ordinal in awaited:
-            awaited.remove(ordinal)
+        if part in awaited:
+            awaited.remove(part)
         if not awaited:
-            self._awaited.pop((made.message_id, made.device), None)
+            self._awaited.pop(made.place, None)
 
     def _rewriter_for(self, identity: str) -> MessageRewriter:
         options = self.settings
@@ -220,6 +247,7 @@ class IotHubTarget(End):
         self._sender = self._receiver = None
         self._sent.clear()
         self._awaited.clear()
+        self._waiting.clear()
         self._flight = Flight()
         self._credit = 0
         self.disconnect(now)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,10 +38,10 @@ POLL_SECONDS = 1.0
 
 
 class Answer(NamedTuple):
-    """What became of a record; `refusal` is None where the cluster has it."""
+    """A record that was refused, by its number in the order of sending."""
 
-    ordinal: int
-    refusal: Refusal | None
+    number: int
+    refusal: Refusal
 
 
 class ProducerThread(threading.Thread):
@@ -73,26 +73,26 @@ class ProducerThread(threading.Thread):
 
     # ---- for the loop's thread
 
-    def send(self, ordinal: int, record: Record, partition: int) -> None:
+    def send(self, number: int, record: Record, partition: int) -> None:
         """Queues a record; `partition` -1: the key decides. Only after `view` is known."""
         if self._openings is not None:
             with self._lock:
-                if self._has_sent_first(ordinal, record, partition):
+                if self._has_sent_first(number, record, partition):
                     return
-        self._produce(ordinal, record, partition)
+        self._produce(number, record, partition)
 
-    def _has_sent_first(self, ordinal: int, record: Record, partition: int) -> bool:
+    def _has_sent_first(self, number: int, record: Record, partition: int) -> bool:
         """Sends a record, or keeps it behind the first to its partition; False where each partition has stored one."""
         openings = self._openings
         if openings is None:
             return False
         if partition < 0:
             partition = openings.partition_for(record.key)
-        if openings.admits(partition, (ordinal, record)) and not self._produce(ordinal, record, partition):
+        if openings.admits(partition, (number, record)) and not self._produce(number, record, partition):
             self._answered(partition, is_stored=False)
         return True
 
-    def _produce(self, ordinal: int, record: Record, partition: int) -> bool:
+    def _produce(self, number: int, record: Record, partition: int) -> bool:
         """Hands a record to the producer; whether it took it, else it is refused."""
         try:
             self._producer.produce(
@@ -102,32 +102,30 @@ class ProducerThread(threading.Thread):
                 headers=list(record.headers) if record.headers else None,
                 partition=partition,
                 timestamp=record.timestamp_ms or 0,
-                on_delivery=partial(self._delivered, ordinal),
+                on_delivery=partial(self._delivered, number),
             )
             return True
         except BufferError:
-            self._refuse(ordinal, Refusal(RefusalKind.BLOCKED, "", "the producer's queue is full"))
+            self._refuse(number, Refusal(RefusalKind.BLOCKED, "", "the producer's queue is full"))
         except KafkaException as error:
             found: KafkaError = error.args[0]
             if found.code() == KafkaError.MSG_SIZE_TOO_LARGE and self.view is not None:
                 text = f"topic '{self._options.topic}' takes records of {self.view.message_bytes} bytes at most"
-                self._refuse(ordinal, Refusal(RefusalKind.MESSAGE, found.name(), text, "MessageTooLarge"))
+                self._refuse(number, Refusal(RefusalKind.MESSAGE, found.name(), text, "MessageTooLarge"))
             else:
-                self._refuse(ordinal, refusal_of(found, self._options.topic))
+                self._refuse(number, refusal_of(found, self._options.topic))
         except (TypeError, ValueError) as error:  # e.g. the name of a header is no text
-            self._refuse(
-                ordinal, Refusal(RefusalKind.MESSAGE, "", f"no record can be made of it: {error}", "Malformed")
-            )
+            self._refuse(number, Refusal(RefusalKind.MESSAGE, "", f"no record can be made of it: {error}", "Malformed"))
         return False
 
     def take(self) -> tuple[list[int], list[Answer]]:
-        """The ordinals that were accepted, and refusals."""
+        """The numbers of the records that were accepted, and refusals."""
         accepted = [self._accepted.popleft() for _ in range(len(self._accepted))]
         return accepted, [self._refused.popleft() for _ in range(len(self._refused))]
 
-    def refuse(self, ordinal: int, refusal: Refusal) -> None:
+    def refuse(self, number: int, refusal: Refusal) -> None:
         """A record could not even be made."""
-        self._refuse(ordinal, refusal)
+        self._refuse(number, refusal)
 
     def stop(self) -> None:
         """Ends it; what has no answer is dropped."""
@@ -139,8 +137,8 @@ class ProducerThread(threading.Thread):
             with contextlib.suppress(KafkaException):
                 self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
-    def _refuse(self, ordinal: int, refusal: Refusal) -> None:
-        self._refused.append(Answer(ordinal, refusal))
+    def _refuse(self, number: int, refusal: Refusal) -> None:
+        self._refused.append(Answer(number, refusal))
         self._wake()
 
     # ---- the thread
@@ -192,13 +190,13 @@ class ProducerThread(threading.Thread):
             "error_cb": self._heard,
         }
 
-    def _delivered(self, ordinal: int, error: KafkaError | None, message: Any) -> None:
+    def _delivered(self, number: int, error: KafkaError | None, message: Any) -> None:
         is_stored = error is None and message.offset() is not None
         if is_stored:
-            self._accepted.append(ordinal)
+            self._accepted.append(number)
         elif not self._stops:
             self._refused.append(
-                Answer(ordinal, _unnamed(message) if error is None else refusal_of(error, self._options.topic))
+                Answer(number, _unnamed(message) if error is None else refusal_of(error, self._options.topic))
             )
         if self._openings is not None:
             with self._lock:
@@ -211,8 +209,8 @@ class ProducerThread(threading.Thread):
         if openings is None:
             return
         waiting = openings.answered(partition, is_stored=is_stored)
-        for ordinal, record in waiting:
-            if not self._produce(ordinal, record, partition) and not is_stored:
+        for number, record in waiting:
+            if not self._produce(number, record, partition) and not is_stored:
                 waiting += openings.answered(partition, is_stored=False)
         if openings.is_over:
             self._openings = None
@@ -234,24 +232,6 @@ def _unnamed(message: Any) -> Refusal:
     """What is known of a record that librdkafka reports as stored because a later one was."""
     text = f"topic '{message.topic()}', partition {message.partition()}: the cluster stored a later record, and named no offset of this one"
     return Refusal(RefusalKind.UNKNOWN, "", text)
-
-
-def ranges(ordinals: Sequence[int]) -> list[tuple[int, int]]:
-    """Ordinals as ascending ranges (first, last)."""
-    found = sorted(ordinals)
-    if not found:
-        return []
-    if found[-1] - found[0] == len(found) - 1:
-        return [(found[0], found[-1])]
-    made = []
-    first = last = found[0]
-    for each in found[1:]:
-        if each != last + 1:
-            made.append((first, last))
-            first = each
-        last = each
-    made.append((first, last))
-    return made
 
 
 def _lasting(error: IsthmusError) -> Refusal:

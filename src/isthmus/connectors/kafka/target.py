@@ -14,19 +14,19 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
 from isthmus.amqp.codec import CodecError
-from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.copier import copies_of
 from isthmus.connectors.end_pool import EndPool
+from isthmus.connectors.flight import Flight
 from isthmus.connectors.kafka.mapping.mapping import Record, to_record
 from isthmus.connectors.kafka.option import TargetOptions
-from isthmus.connectors.kafka.producer import ProducerThread, ranges
+from isthmus.connectors.kafka.producer import ProducerThread
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
@@ -64,7 +64,7 @@ class KafkaTarget:
         self._thread: ProducerThread | None = None
         self._cluster_id: str | None = None
         self._rewriter: MessageRewriter | None = None
-        self._flight = _Flight()
+        self._flight = Flight(CREDIT)
         self._is_open = self._is_closed = False
 
     def open(self) -> None:
@@ -99,6 +99,7 @@ class KafkaTarget:
                 trouble = f" ({thread.trouble})" if thread.trouble else ""
                 refusal = Refusal(RefusalKind.UNKNOWN, "", text + trouble)
         if refusal is not None:
+            events += self._flight.lost(refusal)
             self._disconnect()
             events.append(Lost(refusal))
         return events
@@ -127,14 +128,13 @@ class KafkaTarget:
         now = time.monotonic()
         groups = (send.payloads,) if send.is_envelope else ((payload,) for payload in send.payloads)
         for group in groups:
-            ordinal = self._flight.sent(len(group), now)
-            for payload in group:
+            for number, payload in enumerate(group, self._flight.sent(len(group), now)):
                 try:
                     record = to_record(payload)
                 except CodecError as error:
-                    thread.refuse(ordinal, Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
+                    thread.refuse(number, Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
                     continue
-                thread.send(ordinal, record, self._partition(record))
+                thread.send(number, record, self._partition(record))
 
     def close(self) -> None:
         """Ends it."""
@@ -162,7 +162,7 @@ class KafkaTarget:
             text = f"topic '{self._options.topic}': another cluster, '{cluster_id}', answers now"
             return Refusal(RefusalKind.FATAL, "", text)
         self._is_open = True
-        self._flight = _Flight()
+        self._flight = Flight(CREDIT)
         return None
 
     def _rewriter_for(self, cluster_id: str) -> MessageRewriter | None:
@@ -184,67 +184,7 @@ class KafkaTarget:
     def _disconnect(self) -> None:
         thread, self._thread = self._thread, None
         self._is_open = False
-        self._flight = _Flight()
+        self._flight = Flight(CREDIT)
         if thread is not None:
             thread.stop()
             self._pool.add_leaving(thread)
-
-
-class _Flight:
-    """What one connection was sent and has not answered.
-
-    Attributes:
-        credit: deliveries that may be sent.
-        since: since when the cluster has answered nothing though something is outstanding; infinite where nothing is.
-    """
-
-    def __init__(self) -> None:
-        self.credit = CREDIT
-        self.since = math.inf
-        self._next = 0
-        self._parts: dict[int, list[Refusal | None]] = {}  # answers that came to the records of an envelope
-        self._sizes: dict[int, int] = {}
-
-    def sent(self, records: int, now: float) -> int:
-        """A delivery is sent; its ordinal."""
-        ordinal = self._next
-        self._next += 1
-        self.credit -= 1
-        if records > 1:
-            self._sizes[ordinal], self._parts[ordinal] = records, []
-        if self.since == math.inf:
-            self.since = now
-        return ordinal
-
-    def answered(
-        self, accepted: Sequence[int], refused: Sequence[tuple[int, Refusal | None]], now: float
-    ) -> list[TargetEvent]:
-        """Answers to records, as outcomes of deliveries."""
-        if not accepted and not refused:
-            return []
-        if self._sizes:
-            accepted, refused = self._joined(accepted, refused)
-        self.credit += len(accepted) + len(refused)
-        self.since = now if self.credit < CREDIT else math.inf
-        events: list[TargetEvent] = [Outcome(first, last) for first, last in ranges(accepted)]
-        return events + [Outcome(ordinal, ordinal, refusal) for ordinal, refusal in refused]
-
-    def _joined(
-        self, accepted: Sequence[int], refused: Sequence[tuple[int, Refusal | None]]
-    ) -> tuple[list[int], list[tuple[int, Refusal | None]]]:
-        """An envelope is answered when all of its records are; refused, when one of them is."""
-        taken: list[int] = []
-        others: list[tuple[int, Refusal | None]] = []
-        for ordinal, refusal in [*((each, None) for each in accepted), *refused]:
-            if ordinal in self._sizes:
-                parts = self._parts[ordinal]
-                parts.append(refusal)
-                if len(parts) < self._sizes[ordinal]:
-                    continue
-                del self._sizes[ordinal], self._parts[ordinal]
-                refusal = next((each for each in parts if each is not None), None)  # noqa: PLW2901
-            if refusal is None:
-                taken.append(ordinal)
-            else:
-                others.append((ordinal, refusal))
-        return taken, others

@@ -105,13 +105,14 @@ class RequestTarget:
             events += (Opened(), Granted(CREDIT))
         if self._is_open:
             count = self._flight.credit
-            events += self._flight.answered(threads.take(), now)
+            events += self._flight.answered(*threads.take(), now)
             if self._flight.credit != count:
                 events.append(Granted(self._flight.credit))
             if lost is None and now >= self._stalls_at(threads):
                 text = f"'{self._entity}': no answer for {self._stall_seconds:g} s"
                 lost = Refusal(RefusalKind.UNKNOWN, "", text)
         if lost is not None:
+            events += self._flight.lost(lost)
             self._disconnect()
             events.append(Lost(lost))
         return events

@@ -51,7 +51,8 @@ class RequestThreads:
         self._pauses = {} if pauses is None else pauses
         self._condition = threading.Condition()
         self._queue: deque[tuple[int, bytes]] = deque()
-        self._answers: list[tuple[int, Refusal | None]] = []
+        self._accepted: list[int] = []
+        self._refused: list[tuple[int, Refusal]] = []
         self._is_stopped = False
         self._wait_until = 0.0
         self.identity: str | None = None
@@ -63,16 +64,17 @@ class RequestThreads:
         """Connects, and begins."""
         self._threads[0].start()
 
-    def send(self, ordinal: int, payloads: Sequence[bytes]) -> None:
-        """Messages to send, all of one delivery."""
+    def send(self, first: int, payloads: Sequence[bytes]) -> None:
+        """Messages to send, numbered from `first` on."""
         with self._condition:
-            self._queue.extend((ordinal, payload) for payload in payloads)
+            self._queue.extend(enumerate(payloads, first))
             self._condition.notify(len(payloads))
 
-    def take(self) -> list[tuple[int, Refusal | None]]:
-        """The answers since the last call."""
+    def take(self) -> tuple[list[int], list[tuple[int, Refusal]]]:
+        """The answers since the last call: numbers of messages that were accepted, and refusals by number."""
         with self._condition:
-            answers, self._answers = self._answers, []
+            answers = self._accepted, self._refused
+            self._accepted, self._refused = [], []
         return answers
 
     def stop(self) -> None:
@@ -132,16 +134,22 @@ class RequestThreads:
                 pause = min(error.seconds, LONGEST_WAIT_SECONDS)
                 self._wait_until = max(self._wait_until, time.monotonic() + pause)
                 self._pauses[self.identity or "", self._requester.entity] = self._wait_until
-                self._answers += [
-                    (ordinal, error.answered.get(at, error.refusal)) for at, (ordinal, _) in enumerate(batch)
-                ]
+                self._answered([error.answered.get(at, error.refusal) for at in range(len(batch))], batch)
             return
         except RequestError as error:
             with self._condition:
-                self._answers += [(batch[at][0], refusal) for at, refusal in sorted(error.answered.items())]
+                told = sorted(error.answered.items())
+                self._answered([refusal for _, refusal in told], [batch[at] for at, _ in told])
             raise
         with self._condition:
-            self._answers += [(ordinal, refusal) for (ordinal, _), refusal in zip(batch, refusals, strict=True)]
+            self._answered(refusals, batch)
+
+    def _answered(self, refusals: Sequence[Refusal | None], batch: Sequence[tuple[int, bytes]]) -> None:
+        for (number, _), refusal in zip(batch, refusals, strict=True):
+            if refusal is None:
+                self._accepted.append(number)
+            else:
+                self._refused.append((number, refusal))
 
     def _next(self) -> list[tuple[int, bytes]]:
         """The next messages to send; none: the end."""

@@ -197,13 +197,16 @@ class SpoolTarget:
         if thread is None:
             return ()
         events: list[TargetEvent] = []
+        lost = thread.lost  # read before the answers: those that came before the failure are told
         if thread.is_open and not self._is_open:
             self._is_open = True
             events += (Opened(), Granted(CREDIT))
         if self._is_open:
             events += self._outcomes(thread.take())
-        if thread.lost is not None:
-            refusal = Refusal(RefusalKind.BLOCKED, "", str(thread.lost))
+        if lost is not None:
+            refusal = Refusal(RefusalKind.BLOCKED, "", str(lost))
+            if self._partly:  # of an envelope that lies in two groups: the first is on disk
+                events.append(Outcome(self._next, self._next, refusal, tuple(range(self._partly))))
             self._leave()
             events.append(Lost(refusal))
         return events

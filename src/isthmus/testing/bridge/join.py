@@ -145,9 +145,11 @@ class Join:
             self._lease.kill_sink()
 
     def kill(self) -> None:
-        """Both."""
-        self.kill_sink()
-        self.kill_reader()
+        """Both, of one lease: another may begin as soon as the first is gone."""
+        lease = self._lease
+        if lease is not None:
+            lease.kill_sink()
+            lease.kill_reader()
 
     @property
     def leases(self) -> int:

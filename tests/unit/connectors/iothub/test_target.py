@@ -17,7 +17,7 @@ from isthmus.connectors.iothub.option import read_target
 from isthmus.connectors.iothub.pool import DevicePool
 from isthmus.connectors.iothub.target import IotHubTarget
 from isthmus.connectors.servicebus.port.end import Step
-from isthmus.errors import ConnectionLostError
+from isthmus.errors import ConnectionLostError, ServerBusyError
 
 
 class Run(NamedTuple):
@@ -120,3 +120,64 @@ def test_what_was_answered_before_the_connection_was_lost_is_told(target: IotHub
     outcome, lost = target.poll(0.0)
     assert outcome == Outcome(0, 0)
     assert isinstance(lost, Lost)
+
+
+def to_device(number: int) -> bytes:
+    properties = {"message_id": f"{number}", "to": "/devices/d1/messages/devicebound"}
+    return section.encode_message(b"x", properties=properties)
+
+
+class Counting(Sender):
+    """A link with so much credit."""
+
+    def __init__(self, credit: int) -> None:
+        super().__init__()
+        self.credit = credit
+
+    @property
+    def sendable(self) -> int:  # type: ignore[override]
+        return self.credit - len(self.sent)
+
+
+def test_an_envelope_is_one_delivery_and_goes_as_far_as_there_is_credit_i1(target: IotHubTarget) -> None:
+    """The outcome of one message is no other's: told by the wrong ordinal, it would complete what the hub has not got."""
+    target._asks = False
+    sender = target._sender = Counting(3)  # type: ignore[assignment]
+    target.send(Send([to_device(number) for number in range(4)], is_envelope=True))
+    target.send(Send([to_device(4)]))
+    assert len(sender.sent) == 3
+    sender.outcomes.append((0, 2, None))
+    sender.credit = 8
+    assert list(target.poll(0.0)) == [Granted(3)]
+    assert len(sender.sent) == 5
+    sender.outcomes.append((4, 4, None))
+    assert list(target.poll(0.0)) == [Outcome(1, 1)]
+    sender.outcomes.append((3, 3, ServerBusyError("hub")))
+    (outcome,) = target.poll(0.0)
+    assert isinstance(outcome, Outcome)
+    assert outcome.refusal is not None
+    assert (outcome.first, outcome.taken) == (0, (0, 1, 2))
+
+
+def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(target: IotHubTarget) -> None:
+    """Sent again with the others, it would be there twice."""
+    receiver = Receiver({"originalMessageId": "1", "deviceId": "d1", "statusCode": "Success"})
+    target.send(Send([to_device(number) for number in range(3)], is_envelope=True))
+    target._take_feedback(receiver)  # type: ignore[arg-type]
+    target.fault = ConnectionLostError("gone")
+    outcome, lost = target.poll(0.0)
+    assert isinstance(lost, Lost)
+    assert outcome == Outcome(0, 0, lost.refusal, (1,))
+
+
+def test_feedback_of_another_message_is_passed_over_where_the_hub_has_refused_ours(target: IotHubTarget) -> None:
+    """Two publishers may number their messages alike."""
+    sender = target._sender
+    assert sender is not None
+    to = "/devices/a%23b/messages/devicebound"
+    target.send(Send([section.encode_message(b"x", properties={"message_id": "1", "to": to})]))
+    sender.outcomes.append((0, 0, ServerBusyError("hub")))  # type: ignore[arg-type]
+    assert isinstance(target.poll(0.0)[0], Outcome)
+    receiver = Receiver({"originalMessageId": "1", "deviceId": "a#b", "statusCode": "Success"})
+    target._take_feedback(receiver)  # type: ignore[arg-type]
+    assert (target._flight.take(), receiver.disposed) == ([], 0)

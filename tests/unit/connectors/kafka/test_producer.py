@@ -103,7 +103,7 @@ def test_i3_a_record_without_an_offset_is_not_told_as_stored(rig: tuple[Producer
     producer.answer(0, offset=None)
     accepted, refused = thread.take()
     assert accepted == []
-    assert [(each.ordinal, each.refusal and each.refusal.kind) for each in refused] == [(0, RefusalKind.UNKNOWN)]
+    assert [(each.number, each.refusal and each.refusal.kind) for each in refused] == [(0, RefusalKind.UNKNOWN)]
     assert thread._openings is not None
     thread.send(1, record("1"), 0)
     producer.answer(1, offset=7)
@@ -120,7 +120,7 @@ def test_i1_each_record_has_an_answer_though_the_first_is_refused(rig: tuple[Pro
     producer.answer(1, offset=None, error=KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
     accepted, refused = thread.take()
     assert accepted == []
-    assert [each.ordinal for each in refused] == [0, 1, 2]
+    assert [each.number for each in refused] == [0, 1, 2]
     producer.is_full = False
     thread.send(3, record("3"), 0)
     assert producer.values[-1] == b"3"
@@ -135,7 +135,7 @@ def test_i1_a_first_record_that_the_producer_does_not_take_holds_up_none(
     producer.is_full = False
     thread.send(1, record("1"), 0)
     assert producer.values == [b"1"]
-    assert [each.ordinal for each in thread.take()[1]] == [0]
+    assert [each.number for each in thread.take()[1]] == [0]
 
 
 class StopsFirst:

@@ -16,7 +16,7 @@ from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka.cluster import TopicView, refusal_of
 from isthmus.connectors.kafka.mapping.mapping import Record, to_message
 from isthmus.connectors.kafka.option import read_target
-from isthmus.connectors.kafka.producer import Answer, ProducerThread, ranges
+from isthmus.connectors.kafka.producer import Answer, ProducerThread
 from isthmus.connectors.kafka.target import CREDIT, KafkaTarget
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
@@ -40,14 +40,14 @@ class Thread(ProducerThread):
     def join(self, timeout: float | None = None) -> None:
         pass
 
-    def send(self, ordinal: int, record: Record, partition: int) -> None:
-        self.sent.append((ordinal, record, partition))
+    def send(self, number: int, record: Record, partition: int) -> None:
+        self.sent.append((number, record, partition))
 
-    def answer(self, *ordinals: int, refusal: Refusal | None = None) -> None:
+    def answer(self, *numbers: int, refusal: Refusal | None = None) -> None:
         if refusal is None:
-            self._accepted.extend(ordinals)
+            self._accepted.extend(numbers)
         else:
-            self._refused.extend(Answer(each, refusal) for each in ordinals)
+            self._refused.extend(Answer(each, refusal) for each in numbers)
 
 
 class Rig:
@@ -104,10 +104,30 @@ def test_an_envelope_is_answered_once_when_all_of_it_is(rig: Rig) -> None:
     rig.opened()
     rig.send(record(1), record(2), is_envelope=True)
     rig.send(record(3))
-    rig.threads[0].answer(0, 1)
+    rig.threads[0].answer(1, 2)
     assert rig.target.poll(rig.now) == [Outcome(1, 1), Granted(CREDIT - 1)]
     rig.threads[0].answer(0, refusal=BUSY)
-    assert rig.target.poll(rig.now) == [Outcome(0, 0, BUSY), Granted(CREDIT)]
+    assert rig.target.poll(rig.now) == [Outcome(0, 0, BUSY, (1,)), Granted(CREDIT)]
+
+
+def test_what_was_stored_of_an_envelope_is_told_before_the_connection_is_lost(rig: Rig) -> None:
+    """Sent again with the others, it would be there twice."""
+    rig.opened()
+    rig.send(record(1), record(2), record(3), is_envelope=True)
+    rig.threads[0].answer(2)
+    rig.threads[0].lost = Refusal(RefusalKind.UNKNOWN, "", "the producer is spent")
+    outcome, lost = rig.target.poll(rig.now)
+    assert isinstance(lost, Lost)
+    assert outcome == Outcome(0, 0, lost.refusal, (2,))
+
+
+def test_a_record_that_cannot_be_made_is_refused_without_the_others_of_its_envelope(rig: Rig) -> None:
+    rig.opened()
+    rig.target.send(Send([to_message(record(1), 1), b"nonsense"], is_envelope=True))
+    rig.threads[0].answer(0)
+    outcome = rig.target.poll(rig.now)[0]
+    assert isinstance(outcome, Outcome)
+    assert (outcome.refusal is not None, outcome.taken) == (True, (0,))
 
 
 def test_another_cluster_is_refused(rig: Rig) -> None:
@@ -202,12 +222,6 @@ def test_a_message_that_would_return_is_dead_lettered_where_it_is_the_only_one()
     assert back.target.copies(copy, [0, len(copy)], 0).disposed[0][1].kind == "dead-letter"
     there.close()
     back.close()
-
-
-def test_ranges() -> None:
-    assert ranges([]) == []
-    assert ranges([3, 1, 2]) == [(1, 3)]
-    assert ranges([1, 2, 5, 7, 6]) == [(1, 2), (5, 7)]
 
 
 def test_refusals_say_whether_the_message_is_at_fault() -> None:

@@ -8,13 +8,16 @@ from collections.abc import MutableMapping, Sequence
 
 import pytest
 
+from isthmus.bridge.delivery_event import Lost, Outcome, Send
+from isthmus.bridge.port import TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.flight import Flight
+from isthmus.connectors.copier import CopyOptions
 from isthmus.connectors.http.client import Answer, retry_after
 from isthmus.connectors.http.option import read_target
 from isthmus.connectors.http.signature import bearer_fault, signature_fault, signed
 from isthmus.connectors.http.target import judge
 from isthmus.connectors.request.requester import BusyError, RequestError
+from isthmus.connectors.request.target import RequestPool, RequestTarget
 from isthmus.connectors.request.threads import RequestThreads
 from isthmus.errors import ConfigError
 
@@ -75,15 +78,6 @@ def test_options_that_would_give_a_secret_away_are_refused() -> None:
         read_target({"url": "https://example.com", "entity": "x", "auth": "hmac"})
 
 
-def test_an_envelope_is_answered_when_all_of_it_is() -> None:
-    flight = Flight(10)
-    assert [flight.sent(1, 0.0), flight.sent(2, 0.0), flight.sent(1, 0.0)] == [0, 1, 2]
-    assert [(each.first, each.last) for each in flight.answered([(0, None), (1, None)], 1.0)] == [(0, 0)]
-    outcomes = flight.answered([(1, NO), (2, None)], 2.0)
-    assert [(each.first, each.refusal) for each in outcomes] == [(2, None), (1, NO)]
-    assert flight.credit == 10
-
-
 class Fake:
     """A system that answers what it is told to."""
 
@@ -124,7 +118,8 @@ def wait(threads: RequestThreads, count: int) -> list[tuple[int, Refusal | None]
     found: list[tuple[int, Refusal | None]] = []
     limit = time.monotonic() + 60
     while len(found) < count and time.monotonic() < limit:
-        found += threads.take()
+        accepted, refused = threads.take()
+        found += [*((number, None) for number in accepted), *refused]
         time.sleep(0.001)
     return found
 
@@ -174,6 +169,57 @@ def test_i3_after_a_failure_nothing_more_is_sent() -> None:
     fake = Fake(None, RequestError(lost))
     threads = run(fake, b"a", b"b", b"c", b"d", b"e")
     threads.join(60)
-    assert threads.take() == [(0, None), (1, None)]
+    assert threads.take() == ([0, 1], [])
     assert threads.lost == lost
     assert len(fake.sent) == 2
+
+
+BUSY = Refusal(RefusalKind.BLOCKED, "503", "later")
+GONE = Refusal(RefusalKind.UNKNOWN, "", "no answer")
+
+
+def busy_but_for(*answered: int) -> BusyError:
+    found = BusyError(BUSY)
+    found.answered = dict.fromkeys(answered)
+    return found
+
+
+def failed_but_for(*answered: int) -> RequestError:
+    found = RequestError(GONE)
+    found.answered = dict.fromkeys(answered)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ((None, "no"), Outcome(0, 0, NO, (0, 1))),
+        ((busy_but_for(1), None), Outcome(0, 0, BUSY, (1, 2, 3))),
+        ((None, RequestError(GONE)), Outcome(0, 0, GONE, (0, 1))),
+        ((failed_but_for(1),), Outcome(0, 0, GONE, (1,))),
+    ],
+)
+def test_what_was_taken_of_an_envelope_is_told_with_its_refusal(answers: Sequence[object], told: Outcome) -> None:
+    """Sent again with the others, it would be there twice."""
+    pool, news = RequestPool(), threading.Event()
+    fake = Fake(*answers)
+    copying = CopyOptions(
+        origin="", target="", hop_budget=0, mark="", mark_value="", trusts_provenance=False, policy=""
+    )
+    target = RequestTarget(pool, 1, lambda: fake, copying=copying, origin_identity="", parallel=1, stall_seconds=60.0)
+    pool.mark = lambda key: news.set()  # type: ignore[method-assign]
+    target.open()
+    found: list[TargetEvent] = []
+    limit = time.monotonic() + 60
+    while not any(isinstance(each, Outcome) for each in found) and time.monotonic() < limit:
+        was_open = bool(found)
+        found += target.poll(time.monotonic())
+        if found and not was_open:
+            target.send(Send([b"a", b"b", b"c", b"d"], is_envelope=True))
+        news.wait(1.0)
+        news.clear()
+    outcomes = [each for each in found if isinstance(each, Outcome)]
+    assert outcomes == [told]
+    assert isinstance(found[-1], Lost) is (told.refusal == GONE)
+    target.close()
+    pool.close()

@@ -6,6 +6,7 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import TargetEvent
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.bridge.registry import connector
+from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.spool.connector import SpoolTargets
 from isthmus.connectors.spool.folder import SpoolError
+from isthmus.connectors.spool.option import target_options
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.target import SpoolTarget, SpoolThread, record_of
 from isthmus.connectors.spool.writer import SpoolWriter
@@ -186,3 +189,71 @@ def test_the_options_of_a_spool_are_checked(pool: SpoolTargets) -> None:
     sources.close()
     with pytest.raises(ConfigError, match="path"):
         pool.target(1, {"source": "ewr/q"})
+
+
+def test_what_is_on_disk_of_an_envelope_is_told_before_the_spool_is_lost(tmp_path: Path) -> None:
+    """An envelope may lie in two groups. Sent again as a whole, a message without a number would be there twice."""
+    made: list[_Silent] = []
+
+    def make(*arguments: Any) -> _Silent:
+        made.append(_Silent(*arguments))
+        return made[0]
+
+    pool = EndPool()
+    options = target_options({"path": str(tmp_path), "source": "ewr/q"})
+    silent = SpoolTarget(pool, 1, options, "id", make)
+    silent.open()
+    made[0].is_open = True
+    silent.poll(0.0)
+    silent.send(Send([message(1)]))
+    silent.send(Send([message(number) for number in range(2, 6)], is_envelope=True))
+    made[0]._answered = 3
+    made[0].lost = SpoolError("the disk is full")
+    first, _, part, lost = silent.poll(0.0)
+    assert isinstance(lost, Lost)
+    assert (first, part) == (Outcome(0, 0), Outcome(1, 1, lost.refusal, (0, 1)))
+    pool.close()
+
+
+class _Silent(SpoolThread):
+    """Does nothing by itself."""
+
+    def start(self) -> None:
+        pass
+
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+
+def test_what_is_on_disk_when_the_spool_is_lost_is_told(tmp_path: Path) -> None:
+    """The thread may write, and then fail, between two looks of the loop."""
+    late = _Late({"path": str(tmp_path), "source": "ewr/q"})
+    late.target.poll(0.0)
+    late.target.send(Send([message(1)]))
+    assert not [each for each in late.target.poll(0.0) if isinstance(each, Lost)]
+    outcome, _, lost = late.target.poll(0.0)
+    assert outcome == Outcome(0, 0)
+    assert isinstance(lost, Lost)
+    late.pool.close()
+
+
+class _Late:
+    """A target whose thread writes and fails as its answers are taken."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.pool = EndPool()
+
+        class Failing(_Silent):
+            def take(self) -> int:
+                count = super().take()
+                if self._queue and self.lost is None:
+                    self._answered, self.lost = 1, SpoolError("the disk is full")
+                return count
+
+        self.target = SpoolTarget(self.pool, 1, target_options(options), "id", Failing)
+        self.target.open()
+        assert self.target._thread is not None
+        self.target._thread.is_open = True

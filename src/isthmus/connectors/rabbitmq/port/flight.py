@@ -1,7 +1,8 @@
 """What one connection of a target was sent and has not confirmed.
 
-What it is: which confirm is whose outcome: publications are numbered by the channel from 1, deliveries of the machine from 0, and an
-envelope is several publications of one delivery. What it is not: a connection. Specification: RabbitMQ documentation, "Publisher Confirms".
+What it is: which confirm is whose answer: publications are numbered by the channel from 1, messages from 0, and some are not even published.
+An envelope of the machine is several messages (`envelope`). What it is not: a connection. Specification: RabbitMQ documentation,
+"Publisher Confirms".
 
 A message that came back carries no number. It is found among those that have no confirm by what it holds; of equal ones it is no matter
 which, since one broker routes equal messages alike.
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.refusal import Refusal
+from isthmus.connectors.envelope import EnvelopeAccount
+from isthmus.connectors.flight import ranges
 from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.table import TableError
@@ -39,43 +42,42 @@ class Flight:
     def __init__(self) -> None:
         self.credit = CREDIT
         self.since = math.inf
-        self._next = 0
+        self._account = EnvelopeAccount()
         self._number = 0
         self._lowest = 1  # all below it are confirmed
         self._outstanding: dict[int, tuple[int, bytes]] = {}
         self._returned: dict[int, Refusal] = {}
         self._prints: dict[int, int] = {}
-        self._sizes: dict[int, list[Refusal | None]] = {}  # answers that are missing, of an envelope
-        self._counts: dict[int, int] = {}
-        self._accepted: list[int] = []
-        self._refused: list[tuple[int, Refusal]] = []
+        self._accepted: list[int] = []  # deliveries
+        self._refused: list[Outcome] = []
         self._has_answer = False
 
     def begin(self, messages: int) -> int:
-        """A delivery is sent; its ordinal."""
-        ordinal = self._next
-        self._next += 1
+        """A delivery is sent; the number of its first message."""
         self.credit -= 1
-        if messages > 1:
-            self._counts[ordinal], self._sizes[ordinal] = messages, []
-        return ordinal
+        return self._account.sent(1) if messages == 1 else self._account.sent_envelope(messages)
 
-    def sent(self, ordinal: int, payload: bytes, now: float) -> None:
-        """A message of it is published."""
+    def sent(self, message: int, payload: bytes, now: float) -> None:
+        """A message is published."""
         self._number += 1
-        self._outstanding[self._number] = ordinal, payload
+        self._outstanding[self._number] = message, payload
         if self.since == math.inf:
             self.since = now
 
-    def refuse(self, ordinal: int, refusal: Refusal) -> None:
-        """A message of it is not even published."""
-        self._answer(ordinal, refusal)
+    def refuse(self, message: int, refusal: Refusal) -> None:
+        """A message is not even published."""
+        self._answer(message, refusal)
+
+    def lost(self, refusal: Refusal) -> list[Outcome]:
+        """The connection is lost: the outcomes of what was taken in part."""
+        return self._account.lost(refusal)
 
     def answered(self, number: int, multiple: bool, refusal: Refusal | None) -> None:
         """The broker answered a publication, or all up to it."""
         outstanding, returned = self._outstanding, self._returned
         self._has_answer = True
         first = min(self._lowest, number) if multiple else number
+        is_plain = refusal is None and not self._account.has_envelopes
         for each in range(first, number + 1):
             found = outstanding.pop(each, None)
             if found is None:
@@ -83,12 +85,10 @@ class Flight:
             if returned or self._prints:
                 self._prints.pop(each, None)
                 self._answer(found[0], refusal or returned.pop(each, None))
-            elif self._counts:
-                self._answer(found[0], refusal)
-            elif refusal is None:
+            elif is_plain:
                 self._accepted.append(found[0])
             else:
-                self._refused.append((found[0], refusal))
+                self._answer(found[0], refusal)
         if multiple or number == self._lowest:
             self._lowest = max(self._lowest, number + 1)
 
@@ -119,21 +119,14 @@ class Flight:
         if self._has_answer:
             self._has_answer = False
             self.wait_again(now)
-        outcomes = [Outcome(first, last) for first, last in _ranges(accepted)]
-        return outcomes + [Outcome(ordinal, ordinal, refusal) for ordinal, refusal in refused]
+        return [Outcome(first, last) for first, last in ranges(accepted)] + refused
 
-    def _answer(self, ordinal: int, refusal: Refusal | None) -> None:
-        if ordinal in self._counts:
-            answers = self._sizes[ordinal]
-            answers.append(refusal)
-            if len(answers) < self._counts[ordinal]:
-                return
-            del self._counts[ordinal], self._sizes[ordinal]
-            refusal = next((each for each in answers if each is not None), None)
-        if refusal is None:
-            self._accepted.append(ordinal)
-        else:
-            self._refused.append((ordinal, refusal))
+    def _answer(self, message: int, refusal: Refusal | None) -> None:
+        for outcome in self._account.answered(message, message, refusal):
+            if outcome.refusal is None:
+                self._accepted.append(outcome.first)
+            else:
+                self._refused.append(outcome)
 
 
 def _print_of(record: Record) -> int:
@@ -145,15 +138,3 @@ def _print_of(record: Record) -> int:
     except (TableError, struct.error):
         fields = repr(properties)
     return hash((fields, body, exchange, routing_key))
-
-
-def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    first = last = -2
-    for each in sorted(numbers):
-        if each != last + 1:
-            if first >= 0:
-                found.append((first, last))
-            first = each
-        last = each
-    return [*found, (first, last)] if first >= 0 else found

@@ -118,15 +118,14 @@ class RabbitTarget(End):
         flight, frame_bytes = self._flight, connection.frame_bytes
         parts: list[bytes] = []
         for group in groups:
-            ordinal = flight.begin(len(group))
             self._told_credit -= 1
-            for payload in group:
+            for number, payload in enumerate(group, flight.begin(len(group))):
                 record = self._record(payload, frame_bytes)
                 if isinstance(record, Refusal):
-                    flight.refuse(ordinal, record)
+                    flight.refuse(number, record)
                     self.mark()
                     continue
-                flight.sent(ordinal, payload, now)
+                flight.sent(number, payload, now)
                 parts.append(_publish(record.exchange, record.routing_key))
                 parts += wire.content_frames(CHANNEL, record.properties, record.body, frame_bytes)
         connection.write_all(parts)
@@ -240,6 +239,7 @@ class RabbitTarget(End):
         )
 
     def _lost(self, refusal: Refusal, events: list[TargetEvent], now: float) -> None:
+        events += self._flight.lost(refusal)
         self.disconnect(now)
         self._flight = Flight()
         self._is_blocked = False

@@ -12,6 +12,7 @@ from isthmus.connectors.rabbitmq.port.flight import CREDIT, Flight
 from isthmus.connectors.rabbitmq.protocol import property as props
 
 REFUSAL = Refusal(RefusalKind.UNCLEAR, "312", "NO_ROUTE", "Unroutable")
+TOO_LARGE = Refusal(RefusalKind.MESSAGE, "", "too large", "MessageTooLarge")
 
 
 def payload(number: int) -> bytes:
@@ -70,15 +71,14 @@ def test_what_was_never_sent_is_not_found() -> None:
 def test_an_envelope_has_one_outcome() -> None:
     """I1."""
     flight = Flight()
-    ordinal = flight.begin(3)
-    for number in range(3):
-        flight.sent(ordinal, payload(number), 1.0)
+    for number in range(flight.begin(3), 3):
+        flight.sent(number, payload(number), 1.0)
     flight.sent(flight.begin(1), payload(3), 1.0)
     flight.answered(2, True, None)
     assert flight.take(1.0) == []
     flight.answered(3, False, REFUSAL)
     flight.answered(4, True, None)
-    assert flight.take(1.0) == [Outcome(1, 1), Outcome(0, 0, REFUSAL)]
+    assert flight.take(1.0) == [Outcome(1, 1), Outcome(0, 0, REFUSAL, (0, 1))]
 
 
 def test_a_message_that_was_not_published_is_refused_at_once() -> None:
@@ -86,3 +86,26 @@ def test_a_message_that_was_not_published_is_refused_at_once() -> None:
     flight.refuse(flight.begin(1), REFUSAL)
     assert flight.take(1.0) == [Outcome(0, 0, REFUSAL)]
     assert flight.credit == CREDIT
+
+
+def test_what_was_taken_of_an_envelope_is_told_with_what_came_back_and_what_was_not_published() -> None:
+    """Sent again with the others, it would be there twice."""
+    flight = Flight()
+    assert (flight.begin(1), flight.begin(4)) == (0, 1)
+    flight.sent(0, payload(0), 1.0)
+    flight.sent(1, payload(1), 1.0)
+    flight.refuse(2, TOO_LARGE)
+    flight.sent(3, payload(3), 1.0)
+    flight.sent(4, payload(4), 1.0)
+    assert flight.returned(to_record(payload(3)), REFUSAL, to_record)
+    flight.answered(4, True, None)
+    assert flight.take(1.0) == [Outcome(0, 0), Outcome(1, 1, TOO_LARGE, (0, 3))]
+
+
+def test_what_was_taken_of_an_envelope_is_told_where_the_connection_is_lost() -> None:
+    flight, lost = Flight(), Refusal(RefusalKind.UNKNOWN, "", "lost")
+    for number in range(flight.begin(3), 3):
+        flight.sent(number, payload(number), 1.0)
+    flight.answered(2, False, None)
+    assert flight.take(1.0) == []
+    assert flight.lost(lost) == [Outcome(0, 0, lost, (1,))]

@@ -1,16 +1,20 @@
-"""isthmus.connectors.rabbitmq.port.target: what it tells of its credit."""
+"""isthmus.connectors.rabbitmq.port.target: what the delivery machine is told."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+
+import pytest
 
 from isthmus.amqp import section
-from isthmus.bridge.delivery_event import Granted, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.connectors.rabbitmq.option import read_target
 from isthmus.connectors.rabbitmq.port.flight import CREDIT
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 from isthmus.connectors.rabbitmq.port.target import RabbitTarget
 from isthmus.connectors.rabbitmq.protocol.wire import M
+from isthmus.errors import ConnectionLostError
 
 
 class Connection:
@@ -23,17 +27,35 @@ class Connection:
         pass
 
 
-def test_credit_that_came_back_is_told_though_it_is_what_it_was_before() -> None:
-    """The machine counts down with each delivery: untold, the credit of a quiet route would be used up after so many messages."""
+@pytest.fixture
+def target() -> Iterator[RabbitTarget]:
+    """A target that is open."""
     pool = BrokerPool()
-    target = RabbitTarget(
+    made = RabbitTarget(
         pool, 1, read_target({"host": "localhost", "username": "u", "password": "env:P", "entity": "q"}), ""
     )
-    target.is_open = True
-    target.connection = Connection()  # type: ignore[assignment]
-    assert list(target.poll(0.0)) == [Opened(), Granted(CREDIT)]
+    made.is_open = True
+    made.connection = Connection()  # type: ignore[assignment]
+    assert list(made.poll(0.0)) == [Opened(), Granted(CREDIT)]
+    yield made
+    made.connection = None
+    pool.close()
+
+
+def test_credit_that_came_back_is_told_though_it_is_what_it_was_before(target: RabbitTarget) -> None:
+    """The machine counts down with each delivery: untold, the credit of a quiet route would be used up after so many messages."""
     target.send(Send([section.encode_message(b"x")]))
     target.on_method(1, M.BASIC_ACK, struct.pack(">QB", 1, 0))
     assert list(target.poll(0.0)) == [Outcome(0, 0), Granted(CREDIT)]
     assert list(target.poll(0.0)) == []
-    pool.close()
+
+
+def test_what_was_taken_of_an_envelope_is_told_before_the_connection_is_lost(target: RabbitTarget) -> None:
+    """Sent again with the others, it would be there twice."""
+    target.send(Send([section.encode_message(b"%d" % number) for number in range(3)], is_envelope=True))
+    target.on_method(1, M.BASIC_ACK, struct.pack(">QB", 2, 0))
+    target.connection = None
+    target.fail(ConnectionLostError("gone"))
+    outcome, lost = (each for each in target.poll(0.0) if not isinstance(each, Granted))
+    assert isinstance(lost, Lost)
+    assert outcome == Outcome(0, 0, lost.refusal, (1,))
