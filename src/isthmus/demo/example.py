@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -371,7 +371,15 @@ def main(source: Path | str, arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(folder, ignore_errors=True)
     text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report.items())
     sys.stdout.write((json.dumps(report) if asked.json else text) + "\n")
-    return 1 if report["lost"] or report["duplicated"] or report["verdict"] == "faulty" else 0
+    return 1 if is_faulty(report, example.script) else 0
+
+
+def is_faulty(report: Mapping[str, Any], script: Script) -> bool:
+    """Whether an example's report shows what its federation does not allow."""
+    may_double = script.outage is not None and script.outage.may_double
+    if may_double and report["duplicated"]:  # which alone makes the verdict a bad one
+        return bool(report["lost"] or report["out_of_order"])
+    return bool(report["lost"] or report["duplicated"] or report["verdict"] == "faulty")
 
 
 def _say(text: str) -> None:

@@ -88,10 +88,12 @@ class Outage:
     Attributes:
         namespace: its alias.
         seconds: how long it is away.
+        may_double: whether what was under way may be twice at targets, since one of them detects no duplicates.
     """
 
     namespace: str
     seconds: float = 3.0
+    may_double: bool = False
 
 
 @dataclass(frozen=True, slots=True)
