@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from isthmus.cli.interruption import interruption
 
-
-@pytest.fixture(name="before", autouse=True)
-def _before() -> Iterator[object]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("interrupts")
 
 
-def test_i1_the_first_is_noted_and_the_second_interrupts(before: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_i1_the_first_is_noted_and_the_second_interrupts(
+    interrupts: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     with interruption("ending") as is_interrupted:
         assert not is_interrupted()
         signal.raise_signal(signal.SIGINT)
@@ -25,13 +21,13 @@ def test_i1_the_first_is_noted_and_the_second_interrupts(before: object, capsys:
         assert capsys.readouterr().err == "ending\n"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is interrupts
 
 
-def test_what_was_before_comes_back_after_an_error(before: object) -> None:
+def test_what_was_before_comes_back_after_an_error(interrupts: object) -> None:
     with pytest.raises(ValueError, match="no"), interruption("ending"):
         raise ValueError("no")
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is interrupts
 
 
 def test_i2_what_ignores_it_goes_on_ignoring_it() -> None:

@@ -76,6 +76,7 @@ def test_receive_names_the_options_that_an_entity_with_sessions_needs(
     assert "--next-session" not in failed(capsys, "receive", "orders", "--session-id", "a")[1]
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_tells_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

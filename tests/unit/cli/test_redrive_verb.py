@@ -40,6 +40,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Any,
     look: Callable[..., SetAside] = found,
+    as_json: bool = True,
 ) -> tuple[int, Any]:
     def redrive(*arguments: object, **named: Any) -> Any:
         answer = answers.pop(0)
@@ -59,10 +60,11 @@ def run(
         )
     (tmp_path / "isthmus.yaml").write_text(TEXT)
     with pytest.raises(SystemExit) as ended:
-        main(["redrive", str(tmp_path / "isthmus.yaml"), "--yes", "--json"])
+        main(["redrive", str(tmp_path / "isthmus.yaml"), "--yes", *(["--json"] if as_json else [])])
     code = ended.value.code
     assert isinstance(code, int)
-    return code, json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    return code, json.loads(shown) if as_json else shown
 
 
 def test_a_fault_of_the_file_does_not_hide_what_was_sent_before(
@@ -118,8 +120,21 @@ def test_a_queue_into_which_nobody_could_look_has_no_count(
     assert told["queues"][0]["error"] == text
 
 
-def test_ctrl_c_lets_what_was_sent_leave_its_queue_and_tells_it(
+def test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look(*_: object, **__: object) -> SetAside:
+        return SetAside(dead_lettered=3)
+
+    code, shown = run([], tmp_path, monkeypatch, capsys, look=look, as_json=False)
+    queue = "flights/Subscriptions/isthmus.flights.jfk"
+    assert code == 0
+    assert "3 messages are in ewr/flights" in shown
+    assert f"$DeadLetterQueue: isthmus resubmit {queue}" in shown
+
+
+def test_ctrl_c_lets_what_was_sent_leave_its_queue_and_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], interrupts: object
 ) -> None:
     def answer(*_: object, is_stopped: Callable[[], bool], **__: object) -> Redriven:
         assert not is_stopped()
@@ -127,11 +142,10 @@ def test_ctrl_c_lets_what_was_sent_leave_its_queue_and_tells_it(
         assert is_stopped()
         return Redriven(sent=1, left=2)
 
-    before = signal.getsignal(signal.SIGINT)
     code, told = run([answer], tmp_path, monkeypatch, capsys)
     assert (code, told["sent"], told["left"], len(told["queues"])) == (130, 1, 2, 1)
     assert told["queues"][0]["error"] == "interrupted: run it again to send the rest"
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is interrupts
 
 
 def test_ctrl_c_while_the_next_queue_is_looked_at_hides_nothing(

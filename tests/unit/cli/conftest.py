@@ -1,0 +1,16 @@
+"""What all tests of verbs share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(name="interrupts")
+def _interrupts() -> Iterator[object]:
+    """SIGINT as in a terminal, also where the tests were started in the background, which ignores it: the handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
