@@ -5,7 +5,7 @@ kind.
 
 Invariants:
     I1. A request is made once; whether it is made again is decided by who called.
-    I2. `close` ends requests that are under way.
+    I2. `close` ends requests that are under way; no connection is made after it.
 """
 
 from __future__ import annotations
@@ -153,11 +153,16 @@ class HttpClient:
             made = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_seconds, context=self._tls)
         else:
             made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_seconds)
+        made.auto_open = 0  # else a request that `close` comes before connects again, and is made
         with self._lock:
             if self._is_closed:
                 raise OSError("the client is closed")
             self._connections[me] = made
-        made.connect()
+        try:
+            made.connect()
+        except OSError:
+            self._drop()  # what a failed TLS handshake leaves is no socket any more
+            raise
         if made.sock is not None:
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._has_ended():
