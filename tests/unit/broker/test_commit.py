@@ -11,6 +11,7 @@ from isthmus.entities import Engine
 from isthmus.errors import StoreError
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock
+from until import passes
 
 
 class FakeEngine:
@@ -214,7 +215,7 @@ async def test_waiting_while_a_sync_is_under_way_waits_for_that_one(parts, trace
     engine.stage("a")
     assert await asyncio.to_thread(store.started.wait, 10)
     waiting = asyncio.create_task(loop.wait_durable())
-    await asyncio.sleep(0.01)
+    await passes(5)
     assert not waiting.done()
     store.gate.set()
     await waiting

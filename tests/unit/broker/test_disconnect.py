@@ -6,6 +6,7 @@ import pytest
 
 from isthmus.amqp import Disposed
 from isthmus.amqp.performative import Accepted
+from until import until_async
 
 
 async def turns(client, count=5):
@@ -110,7 +111,5 @@ async def test_a_message_that_is_still_written_is_told_before_the_end_i8(broker,
         await turns(client, 1)
     assert not client.closed_with()
     handler.owed.paid()
-    while not stopping.done():
-        client.pump()
-        await asyncio.sleep(0.001)
+    await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"

@@ -18,6 +18,7 @@ from isthmus.broker.server import Options, Server
 from isthmus.clock import SystemClock
 from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.errors import StoreError, UnauthorizedError
+from until import until_async
 
 
 class Served:
@@ -195,7 +196,7 @@ async def test_health_says_that_the_namespace_stops_while_it_drains(tmp_path, mo
         async with http.get(url) as reply:
             assert reply.status == 200
         stopping = asyncio.ensure_future(server.stop())
-        await asyncio.sleep(0.05)
+        await until_async(lambda: server.namespace.is_stopping)
         async with http.get(url) as reply:
             assert (reply.status, await reply.json()) == (
                 503, {"status": "stopping", "reason": "The namespace is stopping."},

@@ -1,6 +1,5 @@
 """Attach decisions, SASL, tokens, deadlines, and input that no honest client sends."""
 
-import asyncio
 import gc
 import weakref
 from dataclasses import replace
@@ -13,6 +12,7 @@ from isthmus.amqp import Disposed, Transfers, section
 from isthmus.amqp.performative import Rejected, Source, Target
 from isthmus.amqp.types import Described, Symbol
 from isthmus.entities import AuthorizationRule, QueueDescription
+from until import until_async
 
 
 def put_token(client, token, audience="sb://host/orders", message_id="t1"):
@@ -461,10 +461,9 @@ async def test_a_connection_that_has_ended_is_forgotten_at_once(broker, message)
         client.peer.lost()
         await client.settle()
         client.peer = None
-        for _ in range(1000):  # a commit in another thread may still have one of them
-            if all(ref() is None for ref in gone):
-                break
-            await asyncio.sleep(0.01)
-        assert [ref() for ref in gone if ref() is not None] == []
+        # A commit in another thread may still have one of them.
+        await until_async(
+            lambda: all(ref() is None for ref in gone), lambda: [ref() for ref in gone if ref() is not None]
+        )
     finally:
         gc.enable()

@@ -18,6 +18,7 @@ from isthmus.broker.security.sas import make_token
 from isthmus.broker.server import Options, Server, is_loopback
 from isthmus.clock import SystemClock
 from isthmus.errors import ConfigError, InvalidArgumentError, StoreError, UnauthorizedError
+from until import until_async
 
 
 def options(folder, **more):
@@ -196,13 +197,11 @@ async def test_a_body_that_breaks_off_is_the_clients_fault(serve, tmp_path, capl
     _, writer = await asyncio.open_connection("127.0.0.1", server.ports["http"])
     head = f"PUT /q HTTP/1.1\r\nHost: h\r\nAuthorization: {token}\r\n{framing}\r\n\r\n"
     writer.write(f"{head}{body}".encode())
-    async with asyncio.timeout(10):
-        while server.namespace.admission.strangers or not server.namespace.admission.sockets:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        writer.write(end.encode())
-        writer.close()
-        while "/q: refused with 400" not in caplog.text and "failed" not in caplog.text:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    admission = server.namespace.admission
+    await until_async(lambda: admission.sockets and not admission.strangers)
+    writer.write(end.encode())
+    writer.close()
+    await until_async(lambda: "/q: refused with 400" in caplog.text or "failed" in caplog.text)
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
 
 

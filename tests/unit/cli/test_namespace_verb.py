@@ -18,6 +18,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from azure.servicebus.exceptions import ServiceBusError
 
 from isthmus.testing.namespace import NamespaceStartError, namespace
+from until import until
 
 COMMAND = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "namespace", "serve"]
 ANY_PORTS = ["--port", "0", "--tls-port", "0", "--http-port", "0"]
@@ -88,8 +89,7 @@ def test_it_stops_under_load_and_keeps_what_it_acknowledged(tmp_path):
 
         worker = threading.Thread(target=send)
         worker.start()
-        while len(acknowledged) < 20:
-            time.sleep(0.01)
+        until(lambda: len(acknowledged) >= 20)
         began = time.monotonic()
         assert running.stop() == 0
         assert time.monotonic() - began < 10

@@ -20,6 +20,7 @@ from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.failover_receiver import FailoverReceiver, FailoverState
 from isthmus.client.failure import Failure
 from isthmus.client.receive.failover import PRIMARY, SECONDARY
+from until import until
 
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
 LATER_SECONDS = 60.0
@@ -258,8 +259,7 @@ def test_a_call_of_publishers_that_is_overtaken_has_not_the_last_word(tmp_path: 
     assert begun.wait(10)
     receiver._failed(PRIMARY)
     assert receiver.state is FailoverState.SECONDARY
-    while not sends_to:
-        time.sleep(0.001)
+    until(lambda: sends_to)
     go_on.set()
     assert done.wait(10)
     receiver.close()

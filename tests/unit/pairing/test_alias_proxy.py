@@ -12,9 +12,9 @@ import pytest
 from isthmus.errors import IsthmusError
 from isthmus.pairing import alias_proxy
 from isthmus.pairing.alias_proxy import AliasProxy, Lead
+from until import passes, until_async
 
 _WAIT_SECONDS = 30.0
-LONG_ENOUGH_SECONDS = 0.1
 
 
 class Member:
@@ -42,7 +42,7 @@ class Member:
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()
-        await asyncio.sleep(0.01)
+        await passes(3)
 
 
 class Stage:
@@ -53,11 +53,18 @@ class Stage:
         self.lead = Lead(1, "ewr", "127.0.0.1", 0)
         self.fault = ""
         self.fault_kind: type[Exception] = IsthmusError
+        self.looks = 0
 
     def look(self) -> Lead:
+        self.looks += 1
         if self.fault:
             raise self.fault_kind(self.fault)
         return self.lead
+
+    async def looked(self, times: int) -> None:
+        """Waits until the alias has looked so many times more."""
+        limit = self.looks + times
+        await until_async(lambda: self.looks >= limit)
 
     def turn(self, number: int, epoch: int = 2) -> None:
         if number < 0:
@@ -136,7 +143,7 @@ def test_a_new_epoch_of_the_same_member_cuts_nobody() -> None:
         reader, writer = await dial(proxy)
         await reader.readline()
         stage.turn(0, 2)
-        await asyncio.sleep(3 * alias_proxy.LOOK_SECONDS)
+        await stage.looked(3)
         writer.write(b"still")
         assert await reader.readexactly(5) == b"still"
         writer.close()
@@ -156,7 +163,7 @@ def test_connections_wait_while_nobody_is_active() -> None:
         reader, writer = await dial(proxy)
         writer.write(b"early")
         line = asyncio.create_task(reader.readline())
-        await asyncio.sleep(3 * alias_proxy.LOOK_SECONDS)
+        await stage.looked(3)
         assert not line.done()
         stage.turn(1, 3)
         assert await line == b"jfk\n"
@@ -191,7 +198,7 @@ def test_a_state_that_cannot_be_read_leaves_things_as_they_were() -> None:
         reader, writer = await dial(proxy)
         await reader.readline()
         stage.fault = "damaged"
-        await asyncio.sleep(3 * alias_proxy.LOOK_SECONDS)
+        await stage.looked(3)
         writer.write(b"on")
         assert await reader.readexactly(2) == b"on"
         again, again_writer = await dial(proxy)
@@ -239,7 +246,7 @@ def test_i5_a_look_that_fails_in_whatever_way_does_not_end_the_looking() -> None
         reader, writer = await dial(proxy)
         await reader.readline()
         stage.fault, stage.fault_kind = "unforeseen", RuntimeError
-        await asyncio.sleep(3 * alias_proxy.LOOK_SECONDS)
+        await stage.looked(3)
         stage.fault = ""
         stage.turn(1)
         assert await reader.read() == b""
@@ -272,7 +279,7 @@ def test_connections_that_wait_are_closed_with_the_alias() -> None:
         first_writer.close()
         reader, writer = await dial(proxy)
         line = asyncio.create_task(reader.read())
-        await asyncio.sleep(LONG_ENOUGH_SECONDS)
+        await until_async(lambda: len(proxy._tasks) == 1)
         await proxy.close()
         with contextlib.suppress(ConnectionError):
             assert await line == b""

@@ -111,10 +111,12 @@ def test_sockets_are_swept_away_after_kill_9_and_by_no_other_process_before_i4(m
         monkeypatch.setattr("tempfile.tempdir", short)
         path = channel_path("victim")
         code = (
-            "import pathlib, sys, time; from isthmus.bridge.host.channel import listen\n"
-            "listener = listen(pathlib.Path(sys.argv[1])); print('listening', flush=True); time.sleep(60)"
+            "import pathlib, sys; from isthmus.bridge.host.channel import listen\n"
+            "listener = listen(pathlib.Path(sys.argv[1])); print('listening', flush=True); sys.stdin.read()"
         )
-        with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as victim:
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as victim:
             assert victim.stdout is not None
             assert victim.stdout.readline() == b"listening\n"
             sweep()

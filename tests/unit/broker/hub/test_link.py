@@ -16,6 +16,7 @@ from isthmus.broker.statistics import entity_rows
 from isthmus.entities import AuthorizationRule, EntityStatus
 from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import StoreError
+from until import passes
 
 HUB = EventHubDescription(partition_count=2, consumer_groups=["audit"])
 FIRST = "hub/ConsumerGroups/$Default/Partitions/0"
@@ -111,9 +112,7 @@ async def test_i1_accepted_comes_after_the_sync_and_nobody_reads_before(broker, 
     link = receive(client)
     broker.store.gate.clear()
     client.sender("hub/Partitions/0").send(message("a"), b"1")
-    for _ in range(5):
-        client.pump()
-        await asyncio.sleep(0.01)
+    await passes(5, client.pump)
     assert outcomes(client) == []
     assert client.bodies(link) == []
     broker.store.gate.set()

@@ -1,6 +1,5 @@
 """Sending links: what is accepted, when, and what is rejected."""
 
-import asyncio
 import zlib
 
 from isthmus.amqp import BATCH_FORMAT, Disposed
@@ -9,6 +8,7 @@ from isthmus.broker.link.receiver_link import BATCH_BYTES, CREDIT
 from isthmus.entities import QueueDescription
 from isthmus.errors import StoreError
 from isthmus.message.compression import DEFLATE, DEFLATED_FORMAT, compress
+from until import passes
 
 
 def outcomes(client):
@@ -30,8 +30,7 @@ async def test_accepted_leaves_only_after_the_sync_i1(broker, message):
     broker.store.gate.clear()
     link.send(message("a"), b"1")
     client.pump()
-    for _ in range(20):
-        await asyncio.sleep(0.001)
+    await passes(10)
     client.pump()
     assert outcomes(client) == []
     broker.store.gate.set()

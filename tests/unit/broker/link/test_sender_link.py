@@ -11,6 +11,7 @@ from isthmus.amqp.performative import Accepted, Modified, Received, Rejected, Re
 from isthmus.amqp.types import Symbol
 from isthmus.entities import EntityStatus, QueueDescription
 from isthmus.errors import StoreError, UnauthorizedError
+from until import passes
 
 
 async def fill(client, message, *texts):
@@ -261,7 +262,7 @@ async def test_a_deletion_that_failed_leaves_the_receiver_its_credit(broker, mes
     broker.store.error = StoreError("no space left on device")
     link.grant(1, drain=drain)
     while not client.bodies(link):
-        await asyncio.sleep(0.001)
+        await passes(1)
         await client.settle()
     assert client.bodies(link) == [b"a"]
     assert link.credit == 0
@@ -420,6 +421,6 @@ async def test_nothing_overtakes_a_large_message_that_waits_for_the_window_i6(br
     limit = time.monotonic() + 60
     while len(client.payloads(link)) < 2 and time.monotonic() < limit:
         await client.settle()
-        await asyncio.sleep(0.001)
+        await passes(1)
     assert client.bodies(rival) == [b"x", b"y"]
     assert [len(payload) > 1 << 20 for payload in client.payloads(link)] == [True, False]

@@ -12,6 +12,7 @@ from isthmus.amqp.performative import Accepted, Modified, Source, Target
 from isthmus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong
 from isthmus.broker.link.session_attach import dotnet_ticks
 from isthmus.entities import QueueDescription, SubscriptionDescription
+from until import passes
 
 FILTER = Symbol("com.microsoft:session-filter")
 LOCK_MS = 30_000
@@ -137,7 +138,7 @@ async def test_the_next_session_is_waited_for_i1(broker, client, send):
 
 async def test_the_wait_ends_in_time_i1(client, send):
     link = attach(client, None, timeout_ms=20)
-    await asyncio.sleep(0.05)
+    await passes(25)
     await client.settle()
     assert client.detached(link) == "com.microsoft:timeout"
     assert link.source is None

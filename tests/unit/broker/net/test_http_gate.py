@@ -7,6 +7,7 @@ import pytest
 from isthmus.broker.net.http_gate import HttpGate
 from isthmus.broker.net.listener import Listener
 from isthmus.broker.net.sniff import Speech
+from until import until_async
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -17,12 +18,6 @@ class Echo(asyncio.Protocol):
 
     def data_received(self, data):
         self.transport.write(data)
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what the loop does with its sockets is waited for
-            await asyncio.sleep(0.001)
 
 
 def has_waiting(gate):
@@ -46,11 +41,11 @@ async def port(gate):
 async def test_who_comes_early_is_served_with_all_that_was_said_i1(gate, port):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(HEAD)
-    await until(has_waiting(gate))
+    await until_async(has_waiting(gate))
     body = bytes(range(256)) * 1024  # more than is kept: the rest waits in the socket
     writer.write(body)
     [waiting] = gate._waiting
-    await until(lambda: not waiting._transport.is_reading())
+    await until_async(lambda: not waiting._transport.is_reading())
     gate.open(Echo)
     async with asyncio.timeout(10):
         assert await reader.readexactly(len(HEAD) + len(body)) == HEAD + body
@@ -69,16 +64,16 @@ async def test_who_comes_late_is_served_at_once_i1(gate, port):
 async def test_who_went_away_is_forgotten_i1(gate, port):
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(HEAD)
-    await until(has_waiting(gate))
+    await until_async(has_waiting(gate))
     writer.transport.abort()
-    await until(lambda: not gate._waiting)
+    await until_async(lambda: not gate._waiting)
     gate.open(lambda: pytest.fail("nobody waits"))
 
 
 async def test_what_still_waits_at_the_end_is_ended(gate, port):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(HEAD)
-    await until(has_waiting(gate))
+    await until_async(has_waiting(gate))
     gate.close()
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
         await reader.readexactly(1)

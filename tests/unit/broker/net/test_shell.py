@@ -8,6 +8,7 @@ import pytest
 
 from isthmus.broker.net import shell
 from isthmus.broker.net.shell import Shell
+from until import passes, until_async
 
 
 class Transport(asyncio.Transport):
@@ -63,15 +64,14 @@ async def test_a_closed_connection_is_gone_soon_though_its_client_reads_nothing_
     made.close()
     assert transport.closing
     assert not transport.aborted
-    await asyncio.sleep(0.01)
-    assert transport.aborted
+    await until_async(lambda: transport.aborted)
 
 
 async def test_one_that_has_ended_is_not_aborted_i4(open_shell):
     made, transport = open_shell
     made.close()
     made.connection_lost(None)
-    await asyncio.sleep(0.01)
+    await passes(5)
     assert not transport.aborted
     assert made.unsent_bytes == 0
 

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from isthmus.amqp import Connection, Opened
 from isthmus.broker.net import shell
 from isthmus.broker.net.websocket import WEBSOCKET_PATH, add_websocket
+from until import until_async
 
 HELLO = (
     f"GET {WEBSOCKET_PATH} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -60,12 +61,6 @@ async def server(broker):
         yield running
 
 
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.01)
-
-
 async def test_amqp_in_fragments_and_pings(broker, server):
     connection = Connection(server=False, container_id="client", hostname="host", max_frame_size_bytes=1 << 20)
     connection.start()
@@ -87,16 +82,16 @@ async def test_amqp_in_fragments_and_pings(broker, server):
         await socket.send_bytes(connection.take())
         assert (await socket.receive(timeout=10)).type is WSMsgType.BINARY
         assert (await socket.receive(timeout=10)).type is WSMsgType.CLOSE
-    await until(lambda: not broker.namespace.peers)
+    await until_async(lambda: not broker.namespace.peers)
 
 
 async def test_a_close_of_the_client_s_ends_the_connection(broker, server, caplog):
     async with aiohttp.ClientSession() as http:
         socket = await http.ws_connect(server.make_url(WEBSOCKET_PATH))
-        await until(lambda: broker.namespace.peers)
+        await until_async(lambda: broker.namespace.peers)
         await socket.close()
         assert socket.close_code == 1000
-    await until(lambda: not broker.namespace.peers)
+    await until_async(lambda: not broker.namespace.peers)
     assert [record for record in caplog.records if record.exc_info] == []
 
 
@@ -105,7 +100,7 @@ async def test_text_is_refused(broker, server):
         socket = await http.ws_connect(server.make_url(WEBSOCKET_PATH))
         await socket.send_str("hello")
         assert (await socket.receive(timeout=10)).data == 1003
-    await until(lambda: not broker.namespace.peers)
+    await until_async(lambda: not broker.namespace.peers)
 
 
 async def test_what_follows_the_handshake_at_once_is_read(broker, server):
@@ -117,7 +112,7 @@ async def test_what_follows_the_handshake_at_once_is_read(broker, server):
     assert b"transfer-encoding" not in head.lower()
     assert await asyncio.wait_for(reader.readexactly(10), 10) == b"\x82\x08AMQP\0\1\0\0"
     writer.close()
-    await until(lambda: not broker.namespace.peers)
+    await until_async(lambda: not broker.namespace.peers)
 
 
 @pytest.mark.parametrize("lacking", ["Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhb"])
@@ -134,7 +129,7 @@ async def test_a_closed_connection_is_gone_soon_though_its_client_reads_nothing_
     writer.write(HELLO.encode())
     await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
     writer.transport.pause_reading()
-    await until(lambda: broker.namespace.peers)
+    await until_async(lambda: broker.namespace.peers)
     wire = next(iter(broker.namespace.peers))._wire
     wire.write(b"x" * (32 << 20))
     assert wire.unsent_bytes > 1 << 20

@@ -21,15 +21,10 @@ from isthmus.broker.relay import request as request_module
 from isthmus.broker.relay.tunnel import STALL_SECONDS
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription
+from until import passes, until_async
 
 # Connections that a test cut off.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.01)
 
 
 async def refusal(awaitable):
@@ -173,7 +168,7 @@ async def test_a_slow_requester_stops_the_rendezvous(served):
     await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
     answer = await asked
     sending = asyncio.create_task(meeting.send_bytes(b"x" * (16 << 20)))
-    await asyncio.sleep(0.3)
+    await passes(100)
     # What is held is bounded by the sockets' buffers and one exchange's.
     assert not sending.done()
     total = 0
@@ -195,7 +190,7 @@ async def test_a_requester_that_takes_nothing_of_its_answer_is_ended_i4(served, 
     await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
     sending = asyncio.create_task(meeting.send_bytes(b"x" * (16 << 20)))
     assert (await meeting.receive(timeout=10)).data == 1001
-    await until(lambda: served.relay._at_work == 0)
+    await until_async(lambda: served.relay._at_work == 0)
     sending.cancel()
     writer.close()
     assert reader
@@ -244,7 +239,7 @@ async def test_a_request_that_takes_long_to_come_is_answered_in_time_behind_its_
     meeting = await listener.meet(told["address"])
     await meeting.receive_json()
     for part in (*[b"x"] * 8, b""):
-        await asyncio.sleep(0.08)
+        await passes(40)
         parts.put_nowait(part)
     assert (await meeting.receive(timeout=10)).data == b"x" * 9
     await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200}})
@@ -258,7 +253,7 @@ async def test_half_an_answer_ends_the_connection(served):
     meeting = await listener.meet(told["address"])
     await meeting.send_json({"response": {"requestId": told["id"], "statusCode": 200, "body": True}})
     meeting._writer.transport.write(b"\x02\x83\0\0\0\0one")
-    await asyncio.sleep(0.05)
+    await passes(20)
     meeting._writer.transport.abort()
     with pytest.raises(aiohttp.ClientError):
         await asked
@@ -291,9 +286,9 @@ async def test_a_body_that_breaks_off_is_the_requester_s_fault(served, caplog):
             writer.close()
             assert (await meeting.receive(timeout=10)).data == 1001
         else:
-            await until(lambda: served.relay._at_work)
+            await until_async(lambda: served.relay._at_work)
             writer.close()
-    await until(lambda: served.relay._at_work == 0)
+    await until_async(lambda: served.relay._at_work == 0)
     assert [record for record in caplog.records if record.exc_info] == []
 
 
@@ -412,7 +407,7 @@ async def test_a_connection_is_relayed_frame_by_frame(served):
     closed = await mine.receive(timeout=10)
     assert (closed.data, closed.extra) == (4001, "done")
     await closing
-    await until(lambda: not served.relay.rows()[2].connections)
+    await until_async(lambda: not served.relay.rows()[2].connections)
     assert served.relay.rows()[2].bytes_total == 3_000_004
 
 
@@ -434,7 +429,7 @@ async def test_when_one_side_vanishes_the_other_is_closed_i3(served, side):
     gone._writer.transport.abort()
     assert (await other.receive(timeout=10)).data == 1001
     await other.close()
-    await until(lambda: served.relay._at_work == 0)
+    await until_async(lambda: served.relay._at_work == 0)
 
 
 async def test_a_side_that_does_not_read_stops_the_other_i2(served):
@@ -444,7 +439,7 @@ async def test_a_side_that_does_not_read_stops_the_other_i2(served):
     mine = await connecting
     theirs._response.connection.transport.pause_reading()
     sending = asyncio.create_task(mine.send_bytes(b"x" * (16 << 20)))
-    await asyncio.sleep(0.3)
+    await passes(100)
     assert not sending.done()
     theirs._response.connection.transport.resume_reading()
     assert len((await theirs.receive(timeout=20)).data) == 16 << 20
@@ -462,18 +457,18 @@ async def test_who_left_is_noticed_behind_a_side_that_does_not_read_i4(served, l
     async with asyncio.timeout(20):
         while tunnel._ends[1].mine.is_writable:
             mine._writer.transport.write(b"\x82\xfe\xff\xff\0\0\0\0" + bytes(0xFFFF))
-            await asyncio.sleep(0.001)
+            await passes(1)
     now = asyncio.get_running_loop().time()
     tunnel.tick(now)
     tunnel.tick(now + 1000)
     assert served.relay.rows()[2].connections == 1
     getattr(mine._writer.transport, leave)()
-    await until(lambda: tunnel._ends[0].mine.has_left)
+    await until_async(lambda: tunnel._ends[0].mine.has_left)
     tunnel.tick(now + 2000)
     tunnel.tick(now + 2000 + STALL_SECONDS / 2)
     assert served.relay.rows()[2].connections == 1
     tunnel.tick(now + 2001 + STALL_SECONDS)
-    await until(lambda: served.relay._at_work == 0)
+    await until_async(lambda: served.relay._at_work == 0)
 
 
 async def test_sockets_of_a_listener_are_no_strangers(served):
@@ -565,7 +560,7 @@ async def test_a_listener_that_is_silent_is_dropped_i3(served, monkeypatch):
     silent = await served.listen(autoping=False)
     there = await served.listen()
     reading = asyncio.create_task(there.told())
-    await until(lambda: served.relay.listeners("stock") == 1)
+    await until_async(lambda: served.relay.listeners("stock") == 1)
     asked = served.begin()
     await there.answer((await reading)["request"])
     assert (await asked)[0] == 200

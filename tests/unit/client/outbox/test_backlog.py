@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from isthmus.client.outbox.backlog import Backlog, oldest_ms, waiting
 from isthmus.client.outbox.folder import Folder
 from isthmus.client.outbox.journal import Journal
 from isthmus.errors import OutcomeUnknownError, StoreError
+from until import until
 
 
 def journal(folder: Folder, **options: Any) -> Journal:
@@ -396,8 +396,7 @@ def test_a_call_that_is_interrupted_blocks_no_other(tmp_path: Path) -> None:
         syncing.wait(10)
         for other in others:
             other.start()
-        while len(writer._waiting) < 3:
-            time.sleep(0.001)
+        until(lambda: len(writer._waiting) == 3)
         go_on.set()
 
     starter = threading.Thread(target=start_others)

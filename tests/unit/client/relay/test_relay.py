@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from isthmus.client.aio import RelayConnection, RelayListener, RelayRequester
 from isthmus.client.endpoint import EndpointError
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
 from isthmus.testing.proxy import Proxy, Weather
+from until import until_async
 
 CONFIG = """
 limits: {relay_accept_timeout: 2s, relay_response_timeout: 2s}
@@ -70,7 +72,7 @@ async def echo(request: RelayRequest) -> RelayResponse:
     if request.target.endswith("/fail"):
         raise RuntimeError("no")
     if request.target.endswith("/slow"):
-        await asyncio.sleep(10)
+        await asyncio.Event().wait()
     told = f"{request.method} {request.target} {request.side} {len(request.body)}"
     return RelayResponse(201, request.body or told.encode(), {"X-Told": told})
 
@@ -180,9 +182,7 @@ async def test_a_region_that_stands_still_is_noticed(regions):
         first = requester.active
         regions[first].proxy.set_weather(Weather(is_stalled=True))
         assert (await requester.request("GET")).side != first
-        async with asyncio.timeout(10):
-            while listener.statistics()[first].is_listening:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.05)
+        await until_async(lambda: not listener.statistics()[first].is_listening)
         regions[first].proxy.set_weather(Weather())
         await listener.wait_listening(2, timeout=20)
 
@@ -202,7 +202,9 @@ async def test_one_is_stopped_and_started_under_another_name(regions):
 async def test_the_token_is_renewed_before_it_expires(regions):
     async with RelayListener(regions["primary"].text, entity="stock", on_request=echo, token_seconds=3) as listener:
         await listener.wait_listening(timeout=10)
-        await asyncio.sleep(4.5)
+        [channel] = regions["primary"].server.namespace.relay._served["stock"].listeners
+        first_ends_at_ms = channel.grant.expires_at_ms
+        await until_async(lambda: time.time() * 1000 > first_ends_at_ms)
         assert listener.statistics()["primary"].opened == 1
         async with RelayRequester(regions["primary"].text, entity="stock") as requester:
             assert (await requester.request("GET")).status == 201

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import re
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from isthmus.broker.server import Options, Server
 from isthmus.client import DurableSender, RelayRequest, RelayResponse, ReplicatedReceiver, ReplicatedSender
 from isthmus.client.aio import RelayListener, RelayRequester
 from isthmus.client.telemetry import ClientMetrics, processing, traced
+from until import until
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "observe-the-client-library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -83,10 +83,7 @@ async def test_a_sender_and_a_receiver(both, recorded, registry, tmp_path):
             assert 'isthmus_client_replicated_receiver_handled_total{client="worker"} 1.0' in page(registry)
             # The message may have come from the secondary before the primary was open.
             wanted = 'isthmus_client_replicated_receiver_namespaces_is_open{client="worker",side="primary"} 1.0'
-            limit = time.monotonic() + 60
-            while wanted not in page(registry):
-                assert time.monotonic() < limit, page(registry)
-                time.sleep(0.01)
+            until(lambda: wanted in page(registry), lambda: page(registry))
 
     await asyncio.to_thread(play)
     spans = recorded.spans()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from isthmus.amqp import section
@@ -11,6 +10,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.pull.puller import Lease, Pulled, PullError
 from isthmus.connectors.pull.threads import PullThreads
+from until import until
 
 WAIT_SECONDS = 60.0
 
@@ -64,13 +64,6 @@ class Fake:
 
     def close(self) -> None:
         self.interrupt()
-
-
-def until(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + WAIT_SECONDS / 4
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.002)
 
 
 def test_i3_a_receive_that_waits_holds_up_no_opening() -> None:

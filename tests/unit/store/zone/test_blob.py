@@ -6,8 +6,7 @@ import errno
 import os
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from isthmus.errors import StoreError
 from isthmus.store import blob as store_blob
 from isthmus.store.zone import ZonedBlobs, body_folder, body_stream
 from isthmus.store.zone.body_folder import BodyFolder
+from until import until
 
 LONG_SECONDS = 60.0
 BODY = os.urandom(600_000)
@@ -39,13 +39,6 @@ def store(blobs: ZonedBlobs, number: int, body: bytes = BODY) -> None:
     writer.settle()
     writer.sync()
     writer.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + LONG_SECONDS
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.02)
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from isthmus.store.zone.member import Member, write_changes
 from isthmus.store.zone.note import read_note
 from isthmus.store.zone.resilver import common_sequence, copy_rows, copy_touched, copy_whole
 from isthmus.store.zone.status import ZoneState
+from until import until
 
 LONG_SECONDS = 120.0
 # In a long run.
@@ -57,13 +57,6 @@ def put_everywhere(journal: ZonedJournal, *keys: str) -> None:
 
 def keys(journal: ZonedJournal) -> list[str]:
     return [key.decode() for key, _ in journal.scan(b"", b"\xff")]
-
-
-def until(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + LONG_SECONDS
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.01)
 
 
 def all_serve(journal: ZonedJournal) -> None:

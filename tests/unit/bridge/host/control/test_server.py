@@ -7,8 +7,7 @@ import logging
 import select
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +21,7 @@ from isthmus.bridge.lease.crash_search import Plan
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.errors import InvalidArgumentError
+from until import until
 
 KEY = "the-key-of-the-run"
 END = End("memory", "here")
@@ -126,13 +126,6 @@ class Reader:
 
     def die(self) -> None:
         self.channel.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < limit, "did not happen"
-        time.sleep(0.002)
 
 
 def test_a_lease_is_told_what_to_carry_and_every_change_at_once(driver: Driver) -> None:

@@ -19,6 +19,7 @@ from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.port import thread as thread_module
 from isthmus.connectors.spool.refused import count_refused, set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
+from until import until
 
 KEY = "ewr/flights here"
 
@@ -42,12 +43,14 @@ class Watched:
         self.source.open()
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < limit, self.events
+        def is_so() -> bool:
+            if condition():
+                return True
             self.pool.service({}, time.monotonic())
             self.events += self.source.poll(time.monotonic())
-            time.sleep(0.002)
+            return False
+
+        until(is_so, lambda: self.events)
 
     def wait_for(self, kind: type) -> None:
         self.wait(lambda: any(isinstance(each, kind) for each in self.events))
