@@ -32,8 +32,8 @@ from isthmus.message.duplicate_key import moved_from
 from isthmus.operations.deliver import deliver
 from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
-from isthmus.operations.purge import remove
-from isthmus.operations.sweep import Taken, sweep
+from isthmus.operations.removal.purge import remove
+from isthmus.operations.removal.sweep import Taken, sweep
 from isthmus.pairing.moved import Moved
 from isthmus.transport import Client, Sender
 

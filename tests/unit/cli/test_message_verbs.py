@@ -18,7 +18,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.look import Census
-from isthmus.operations.purge import Removal
+from isthmus.operations.removal.purge import Removal
 from isthmus.operations.resubmit import Resubmission
 
 TARGET = SimpleNamespace(name="host", open=lambda path: nullcontext(None))
@@ -58,7 +58,7 @@ def test_an_export_tells_what_could_not_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(export, "target_of", lambda *_: TARGET)
-    monkeypatch.setattr("isthmus.operations.carry.export", lambda *_, **__: (3, Removal(removed=2, left=1)))
+    monkeypatch.setattr("isthmus.operations.file.carry.export", lambda *_, **__: (3, Removal(removed=2, left=1)))
     told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
     assert "wrote 3 messages" in told
     assert "removed 2, 1 are locked or gone" in told

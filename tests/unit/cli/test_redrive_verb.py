@@ -14,8 +14,8 @@ import pytest
 from isthmus.cli.app import main
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConfigError, ConnectionLostError, EntityNotFoundError, Fault
-from isthmus.operations.redrive import Redriven
-from isthmus.operations.set_aside import SetAside
+from isthmus.operations.redrive.redrive import Redriven
+from isthmus.operations.redrive.set_aside import SetAside
 from isthmus.replication import reach
 
 TEXT = """
@@ -51,8 +51,8 @@ def run(
         return answer
 
     monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
-    monkeypatch.setattr("isthmus.operations.set_aside.look", look)
-    monkeypatch.setattr("isthmus.operations.redrive.redrive", redrive)
+    monkeypatch.setattr("isthmus.operations.redrive.set_aside.look", look)
+    monkeypatch.setattr("isthmus.operations.redrive.redrive.redrive", redrive)
     for alias, port in (("EWR", 5701), ("JFK", 5702)):
         monkeypatch.setenv(
             f"{alias}_CONNECTION",

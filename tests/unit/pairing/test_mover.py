@@ -12,7 +12,7 @@ from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp
 from isthmus.operations.look import Census
 from isthmus.operations.message import entered_as, sequence_of, state_of
-from isthmus.operations.purge import Removal
+from isthmus.operations.removal.purge import Removal
 from isthmus.pairing import mover
 from isthmus.pairing.mover import as_copy
 

@@ -1,7 +1,7 @@
 """What is in a queue of messages that were set aside, and which of it an operator means.
 
 What it is: a look at a queue of `isthmus.topology.redrive` by peeking, which counts by reason. What it is not: the sending
-(`isthmus.operations.redrive`).
+(`isthmus.operations.redrive.redrive`).
 
 Invariants:
     I1. What a message was set aside for decides whether it is meant (`is_retried`), unless the operator names reasons: one that killed
@@ -23,9 +23,9 @@ from isthmus.amqp.codec import CodecError
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import EntityNotFoundError
 from isthmus.message import name as names
-from isthmus.operations.diverted import place_of
 from isthmus.operations.look import Progress, messages
 from isthmus.operations.message import STATES, sequence_of, state_of
+from isthmus.operations.redrive.diverted import place_of
 from isthmus.topology.redrive import DEAD_LETTER_SUFFIX, Redrive
 from isthmus.transport import Client
 

@@ -11,9 +11,9 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Int, Long
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConnectionLostError, IsthmusError, SessionLockLostError
-from isthmus.operations import session_sweep as module
-from isthmus.operations.session_sweep import sweep_entity
-from isthmus.operations.sweep import Taken
+from isthmus.operations.removal import session_sweep as module
+from isthmus.operations.removal.session_sweep import sweep_entity
+from isthmus.operations.removal.sweep import Taken
 
 CLIENT: Any = None
 

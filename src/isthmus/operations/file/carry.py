@@ -24,11 +24,11 @@ from isthmus.entities.record.amend import with_message_id
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import IsthmusError
 from isthmus.operations.deliver import UnconfirmedError, deliver
+from isthmus.operations.file.message_file import DamagedFileError, MessageReader, MessageWriter
+from isthmus.operations.file.progress_note import ProgressNote
 from isthmus.operations.look import Census, Progress, messages
 from isthmus.operations.message import STATES, sent_again, sequence_of, state_of
-from isthmus.operations.message_file import DamagedFileError, MessageReader, MessageWriter
-from isthmus.operations.progress_note import ProgressNote
-from isthmus.operations.purge import Removal, remove
+from isthmus.operations.removal.purge import Removal, remove
 from isthmus.transport import Client, Sender
 
 __all__ = ["Imported", "export", "import_file"]

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import pytest
 
-from isthmus.operations import leg as module
 from isthmus.operations.copy_target import TargetGoneError
-from isthmus.operations.leg import NAMESPACES_AT_ONCE, Legs
+from isthmus.operations.redrive import leg as module
+from isthmus.operations.redrive.leg import NAMESPACES_AT_ONCE, Legs
 
 
 class Targets:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import isthmus.operations.sweep as module
+import isthmus.operations.removal.sweep as module
 from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted
 from isthmus.amqp.types import Long
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import SessionLockLostError
-from isthmus.operations.sweep import sweep
+from isthmus.operations.removal.sweep import sweep
 
 PARTITION = 1 << 48
 

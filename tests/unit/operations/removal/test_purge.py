@@ -9,9 +9,9 @@ import pytest
 
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import SessionLockLostError
-from isthmus.operations import purge as module
 from isthmus.operations.look import Census
-from isthmus.operations.purge import Removal, remove
+from isthmus.operations.removal import purge as module
+from isthmus.operations.removal.purge import Removal, remove
 
 
 def test_what_was_removed_of_a_session_that_is_lost_meanwhile_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from isthmus.amqp.types import Array, Long, UInt
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError
 from isthmus.operations.look import Census, Progress
-from isthmus.operations.session_sweep import by_session, requires_sessions
-from isthmus.operations.sweep import RENEWAL_SECONDS, sweep
+from isthmus.operations.removal.session_sweep import by_session, requires_sessions
+from isthmus.operations.removal.sweep import RENEWAL_SECONDS, sweep
 from isthmus.transport import Client, Management, Receiver
 
 __all__ = ["Removal", "remove"]

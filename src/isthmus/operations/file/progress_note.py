@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.operations.message_file import FileNotWrittenError
+from isthmus.operations.file.message_file import FileNotWrittenError
 from isthmus.whole_file import write_file
 
 __all__ = ["ProgressNote"]

@@ -10,8 +10,8 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Long
 from isthmus.message import name as names
-from isthmus.operations import set_aside
-from isthmus.operations.set_aside import Choice, look
+from isthmus.operations.redrive import set_aside
+from isthmus.operations.redrive.set_aside import Choice, look
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Completes chosen messages of an entity that may require sessions.
 
-What it is: one `isthmus.operations.sweep` over an entity without sessions, and one for each session in an entity with them. What it is
-not: a choice of messages.
+What it is: one `isthmus.operations.removal.sweep` over an entity without sessions, and one for each session in an entity with them. What it
+is not: a choice of messages.
 
 Invariants:
     I1. One session is held at a time, and no longer than its messages take. A session that somebody else has is left, and the others follow.
@@ -16,7 +16,7 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sequence_of, session_of, state_of
-from isthmus.operations.sweep import Take, Taken, sweep
+from isthmus.operations.removal.sweep import Take, Taken, sweep
 from isthmus.transport import Client, Receiver
 
 __all__ = ["by_session", "requires_sessions", "sweep_entity"]

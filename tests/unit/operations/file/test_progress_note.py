@@ -8,8 +8,8 @@ import pytest
 
 from isthmus.cli.app import exit_code
 from isthmus.errors import InvalidArgumentError
-from isthmus.operations.message_file import FileNotWrittenError
-from isthmus.operations.progress_note import ProgressNote
+from isthmus.operations.file.message_file import FileNotWrittenError
+from isthmus.operations.file.progress_note import ProgressNote
 
 
 def note(folder: Path, created_at: str = "then", target: str = "ns/q") -> ProgressNote:

@@ -2,7 +2,7 @@
 
 What it is: reading which route diverted a message and where that had it from, and the message with the number, the time and the life that
 it had there, without what the diverting added: the reason, the last hop of its provenance, and a MessageId that was made. What it is not:
-the diverting (`isthmus.bridge.divert` and the rewriter of copies), or the sending (`isthmus.operations.redrive`).
+the diverting (`isthmus.bridge.divert` and the rewriter of copies), or the sending (`isthmus.operations.redrive.redrive`).
 
 Invariants:
     I1. Body and footer come out byte for byte, and every property of the sender.

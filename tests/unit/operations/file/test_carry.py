@@ -9,10 +9,10 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.errors import IsthmusError
-from isthmus.operations import carry
-from isthmus.operations.carry import import_file
 from isthmus.operations.deliver import UnconfirmedError
-from isthmus.operations.message_file import MessageWriter
+from isthmus.operations.file import carry
+from isthmus.operations.file.carry import import_file
+from isthmus.operations.file.message_file import MessageWriter
 
 
 class Target:

@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.cli.app import exit_code
 from isthmus.errors import InvalidArgumentError
-from isthmus.operations.message_file import (
+from isthmus.operations.file.message_file import (
     DamagedFileError,
     FileInUseError,
     FileNotWrittenError,
@@ -42,7 +42,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("isthmus.operations.message_file.os.fsync", full)
+    monkeypatch.setattr("isthmus.operations.file.message_file.os.fsync", full)
     with pytest.raises(FileNotWrittenError, match="No space left") as refused:
         write_one(tmp_path / "file")
     assert list(tmp_path.iterdir()) == []

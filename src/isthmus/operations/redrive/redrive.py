@@ -1,8 +1,8 @@
 """Messages that were set aside, sent on.
 
-What it is: the sending of what `isthmus.operations.set_aside` has chosen in a queue of `isthmus.topology.redrive`: through the route's
-steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is not: a route;
-what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.diverted`.
+What it is: the sending of what `isthmus.operations.redrive.set_aside` has chosen in a queue of `isthmus.topology.redrive`: through the
+route's steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is not: a
+route; what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.redrive.diverted`.
 
 Invariants:
     I1. A message leaves its queue only after its copy is acknowledged, or a step of its route has dropped it. Killed in between, it is sent
@@ -26,13 +26,13 @@ from isthmus.entities.record.parse import HeadCache, split
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import name as names
 from isthmus.operations.copy_target import Kept, Sent, TargetGoneError, Verdict
-from isthmus.operations.diverted import restored
-from isthmus.operations.leg import Leg, Legs
 from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as
-from isthmus.operations.session_sweep import sweep_entity
-from isthmus.operations.set_aside import Choice, SetAside, whose
-from isthmus.operations.sweep import Taken
+from isthmus.operations.redrive.diverted import restored
+from isthmus.operations.redrive.leg import Leg, Legs
+from isthmus.operations.redrive.set_aside import Choice, SetAside, whose
+from isthmus.operations.removal.session_sweep import sweep_entity
+from isthmus.operations.removal.sweep import Taken
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.step.base import NamedStep, guarded

@@ -14,8 +14,8 @@ from isthmus.bridge.divert import explained
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.message import name as names
 from isthmus.message.copy_policy import CopyPolicy
-from isthmus.operations.diverted import place_of, restored
 from isthmus.operations.message import entered_as
+from isthmus.operations.redrive.diverted import place_of, restored
 
 ENQUEUED_MS = 1_800_000_000_000
 ROUTE = "flights.ewr.jfk"

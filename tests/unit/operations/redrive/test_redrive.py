@@ -14,13 +14,13 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import ConnectionLostError, EntityDisabledError
 from isthmus.message import name as names
-from isthmus.operations import leg as leg_module
-from isthmus.operations import redrive, set_aside
 from isthmus.operations.copy_target import Kept, Sent, TargetGoneError
-from isthmus.operations.leg import Leg, Legs
-from isthmus.operations.redrive import _Cleaned
-from isthmus.operations.set_aside import Choice, SetAside, look
-from isthmus.operations.sweep import Taken
+from isthmus.operations.redrive import leg as leg_module
+from isthmus.operations.redrive import redrive, set_aside
+from isthmus.operations.redrive.leg import Leg, Legs
+from isthmus.operations.redrive.redrive import _Cleaned
+from isthmus.operations.redrive.set_aside import Choice, SetAside, look
+from isthmus.operations.removal.sweep import Taken
 
 
 class Between(Legs):
