@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from isthmus.errors import IsthmusError
-from isthmus.pairing import alias_proxy
-from isthmus.pairing.alias_proxy import AliasProxy, Lead
+from isthmus.pairing.alias import proxy as alias_proxy
+from isthmus.pairing.alias.proxy import AliasProxy, Lead
 
 _WAIT_SECONDS = 30.0
 LONG_ENOUGH_SECONDS = 0.1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from isthmus.pairing.state import Fence, PairState
+from isthmus.pairing.state.state import Fence, PairState
 from isthmus.pairing.status import set_statuses
 from isthmus.topology.pair.description import TAKES_NONE, Description
 from isthmus.topology.pair.difference import Drift, Step

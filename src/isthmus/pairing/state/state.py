@@ -1,7 +1,7 @@
 """What a pair is doing: which member is active, and how far a fail-over has come.
 
-What it is: the state as values, its transitions, and its writing as JSON. Pure. A little over 400 lines: one value, and all that it can become. What it is not: the file
-(`isthmus.pairing.state_file`), or the work of a phase (`isthmus.pairing.failover`).
+What it is: the state as values, its transitions, and its writing as JSON. Pure. A little over 400 lines: one value, and all that it can
+become. What it is not: the file (`isthmus.pairing.state.state_file`), or the work of a phase (`isthmus.pairing.failover.failover`).
 
 A planned fail-over:
 
@@ -92,7 +92,7 @@ class PairState:
         made: alias → paths that pairing made there.
         intended: paths that pairing is about to make at the standby member.
         stopped: alias → path → former status of queues and topics there that are stopped to count their messages before they are deleted
-            (`isthmus.pairing.stopped`). What was not deleted gets it back.
+            (`isthmus.pairing.keeper.stopped`). What was not deleted gets it back.
         seen: path → messages of a member when it was last looked at while it was active, without entities that had none.
         seen_of: alias of that member.
         seen_at: when; wall seconds.

@@ -1,7 +1,7 @@
 """Where the members of a pair listen, for its alias.
 
 What it is: host and port of each member by its declaration, and the refusal of what an alias cannot lead to. What it is not: which member
-is active (`isthmus.pairing.state`).
+is active (`isthmus.pairing.state.state`).
 Spec: docs/adr/0025-alias-by-forwarding.md.
 """
 

@@ -3,7 +3,7 @@
 What it is: one small JSON file for each pair in the state folder, written whole and synced, and two locks: that of the
 file, held for the length of a saving, and that of the work at the members, which may take long. A forced fail-over takes
 only the first, so that it never waits for work that hangs at a member that is gone. What it is not: the state's meaning
-(`isthmus.pairing.state`).
+(`isthmus.pairing.state.state`).
 
 Invariants:
     I1. Killed at any instant, the state of before or after is there whole.
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isthmus.errors import IsthmusError
-from isthmus.pairing.state import PairState
+from isthmus.pairing.state.state import PairState
 from isthmus.whole_file import make_folder, sync_folder, write_file
 
 __all__ = ["NotPairedError", "PairInUseError", "Stamp", "StateFile", "StateFileError", "SupersededError"]

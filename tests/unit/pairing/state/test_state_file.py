@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.pairing.state import PairState
-from isthmus.pairing.state_file import NotPairedError, PairInUseError, StateFile, StateFileError, SupersededError
+from isthmus.pairing.state.state import PairState
+from isthmus.pairing.state.state_file import NotPairedError, PairInUseError, StateFile, StateFileError, SupersededError
 
 START = PairState(pair="contoso", active="ewr", standby="jfk")
 

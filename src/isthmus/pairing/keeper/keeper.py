@@ -1,7 +1,7 @@
 """Keeps the standby member of a pair in step with the active one.
 
 What it is: one round: follow what another process has decided, make what is pending, compare, change, count. What it is not:
-a fail-over (`isthmus.pairing.failover`), or the waiting between rounds (`isthmus.pairing.run`).
+a fail-over (`isthmus.pairing.failover.failover`), or the waiting between rounds (`isthmus.pairing.pair_run`).
 
 Invariants:
     I1. A round changes nothing at the active member but the marker, and the status of what it has itself stopped there (`stopped`).
@@ -24,13 +24,13 @@ from typing import Any
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.errors import IsthmusError
-from isthmus.pairing.fence import close
+from isthmus.pairing.failover.fence import close
+from isthmus.pairing.keeper.round import Comparison, Consent, Round
+from isthmus.pairing.keeper.stopped import give_back, to_be_stopped, with_former_status
 from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
-from isthmus.pairing.round import Comparison, Consent, Round
-from isthmus.pairing.state import Fence, PairState, key_of
-from isthmus.pairing.state_file import SupersededError
+from isthmus.pairing.state.state import Fence, PairState, key_of
+from isthmus.pairing.state.state_file import SupersededError
 from isthmus.pairing.status import statuses_of
-from isthmus.pairing.stopped import give_back, to_be_stopped, with_former_status
 from isthmus.topology.pair.description import Key, closed, kept
 from isthmus.topology.pair.difference import Step, difference
 

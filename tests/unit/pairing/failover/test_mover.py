@@ -13,8 +13,8 @@ from isthmus.amqp.types import Int, Long, Symbol, Timestamp
 from isthmus.operations.look import Census
 from isthmus.operations.message import entered_as, sequence_of, state_of
 from isthmus.operations.removal.purge import Removal
-from isthmus.pairing import mover
-from isthmus.pairing.mover import as_copy
+from isthmus.pairing.failover import mover
+from isthmus.pairing.failover.mover import as_copy
 
 NOW_MS = 1_800_000_000_000
 

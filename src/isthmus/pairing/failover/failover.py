@@ -1,7 +1,7 @@
 """Carries a fail-over out, phase by phase.
 
-What it is: the work of each phase (`isthmus.pairing.state`), and the fence of a member that was left behind. What it is not:
-the order of the phases, or the leading of applications (`isthmus.pairing.alias_proxy`), which follows the state file.
+What it is: the work of each phase (`isthmus.pairing.state.state`), and the fence of a member that was left behind. What it is not:
+the order of the phases, or the leading of applications (`isthmus.pairing.alias.proxy`), which follows the state file.
 Spec: docs/how-to/recover-from-a-disaster.md. A little over 400 lines: one method for each phase, over one state.
 
 Invariants:
@@ -29,12 +29,12 @@ from typing import Any, Protocol
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
-from isthmus.pairing.movable import detects, is_movable
-from isthmus.pairing.moved import Moved
-from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import SupersededError
+from isthmus.pairing.failover.movable import detects, is_movable
+from isthmus.pairing.failover.moved import Moved
+from isthmus.pairing.failover.stop_layer import deliverable, feeds, stop_layers, with_topics
+from isthmus.pairing.state.state import Fence, PairState, Phase
+from isthmus.pairing.state.state_file import SupersededError
 from isthmus.pairing.status import set_statuses, statuses_of
-from isthmus.pairing.stop_layer import deliverable, feeds, stop_layers, with_topics
 from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
 
 __all__ = ["Failover", "Member", "NotEmptyError"]
@@ -45,7 +45,7 @@ _LOOK_SECONDS = 0.1
 _MARKER_SECONDS = 2.0
 _FORWARD_SECONDS = 60.0
 _DUE_SECONDS = 6.0
-"""A scheduled message that is due within five seconds stays until it is (`isthmus.pairing.mover`, I5)."""
+"""A scheduled message that is due within five seconds stays until it is (`isthmus.pairing.failover.mover`, I5)."""
 _STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
 _DROPS = "duplicate detection would drop messages that were at the other member before"
 _GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})

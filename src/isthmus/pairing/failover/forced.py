@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from isthmus.errors import IsthmusError
-from isthmus.pairing.state import PairState
-from isthmus.pairing.state_file import StateFile
+from isthmus.pairing.state.state import PairState
+from isthmus.pairing.state.state_file import StateFile
 
 __all__ = ["switch_at_once"]
 

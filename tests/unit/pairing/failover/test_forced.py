@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.pairing.forced import switch_at_once
-from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import StateFile
+from isthmus.pairing.failover.forced import switch_at_once
+from isthmus.pairing.state.state import Fence, PairState, Phase
+from isthmus.pairing.state.state_file import StateFile
 
 STATE = PairState(pair="contoso", active="ewr", standby="jfk", changed_at=1.0)
 FILE = """\

@@ -12,12 +12,12 @@ import pytest
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, NotAllowedError
-from isthmus.pairing import failover as failover_module
-from isthmus.pairing.failover import Failover, NotEmptyError
-from isthmus.pairing.movable import is_movable
-from isthmus.pairing.moved import Moved
-from isthmus.pairing.state import PairState, Phase
-from isthmus.pairing.stop_layer import stop_layers
+from isthmus.pairing.failover import failover as failover_module
+from isthmus.pairing.failover.failover import Failover, NotEmptyError
+from isthmus.pairing.failover.movable import is_movable
+from isthmus.pairing.failover.moved import Moved
+from isthmus.pairing.failover.stop_layer import stop_layers
+from isthmus.pairing.state.state import PairState, Phase
 from isthmus.topology.pair.description import Description, Key, kept
 
 

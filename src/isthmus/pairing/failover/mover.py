@@ -8,7 +8,7 @@ by a sequence number, which a copy does not have).
 Invariants:
     I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it, and
         it is moved again: a namespace of ours drops the second copy by its key (`isthmus.message.duplicate_key`), at any other
-        it is there twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover`, I4.)
+        it is there twice. (It is never moved to where duplicates are detected by MessageId: see `isthmus.pairing.failover.failover`, I4.)
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
     I3. A copy differs from its message in its TimeToLive only, which is what was left of it. A dead letter has none.
     I4. Dead letters are moved only to a namespace that puts them into the dead-letter queue.
@@ -34,7 +34,7 @@ from isthmus.operations.look import Census, messages
 from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
 from isthmus.operations.removal.purge import remove
 from isthmus.operations.removal.sweep import Taken, sweep
-from isthmus.pairing.moved import Moved
+from isthmus.pairing.failover.moved import Moved
 from isthmus.transport import Client, Sender
 
 __all__ = ["DEAD_LETTERS", "Moved", "as_copy", "move", "move_dead_letters"]

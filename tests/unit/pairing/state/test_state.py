@@ -7,7 +7,7 @@ import json
 import pytest
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state.state import Fence, PairState, Phase
 
 START = PairState(pair="contoso", active="ewr", standby="jfk")
 

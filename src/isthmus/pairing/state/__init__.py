@@ -1,0 +1,1 @@
+"""What a pair is doing, and the file that says so."""
