@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isthmus.demo.drill_account import DrillAccount
+from isthmus.demo.drill.account import DrillAccount
 
 
 def take(account: DrillAccount, consumer: str, message_id: str, now: float) -> None:

@@ -1,7 +1,7 @@
 """What an example does, as its federation file says under `x-example`.
 
 What it is: reading that section, which isthmus itself ignores like every key that begins with `x-`, and the messages that
-applications publish, made of the rows of a table. What it is not: the run (`isthmus.demo.example`).
+applications publish, made of the rows of a table. What it is not: the run (`isthmus.demo.example.example`).
 
     x-example:
       entities:                      # entities of applications, by namespace: as in a namespace's file
@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from isthmus.amqp import section, types
-from isthmus.demo.table import TABLES, Row, rows
+from isthmus.demo.example.table import TABLES, Row, rows
 from isthmus.errors import ConfigError, Fault
 from isthmus.topology.model import Endpoint
 
@@ -131,7 +131,9 @@ def read_script(text: str, file: str) -> Script:
             outage=Outage(**told["outage"]) if told.get("outage") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError([Fault(f"{SECTION}: {error}", "isthmus.demo.script says what it may hold", file)]) from None
+        raise ConfigError(
+            [Fault(f"{SECTION}: {error}", "isthmus.demo.example.script says what it may hold", file)]
+        ) from None
 
 
 def _publication(told: dict[str, Any], index: int) -> Publication:

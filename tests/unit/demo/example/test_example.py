@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from isthmus.demo.example import is_faulty
-from isthmus.demo.script import Outage, Script
+from isthmus.demo.example.example import is_faulty
+from isthmus.demo.example.script import Outage, Script
 
 GOOD: dict[str, Any] = {"lost": 0, "duplicated": 0, "out_of_order": 0, "verdict": "clean"}
 DOUBLED = {**GOOD, "duplicated": 2, "verdict": "faulty"}

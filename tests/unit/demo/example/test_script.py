@@ -8,7 +8,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.demo.consumer import stamp
-from isthmus.demo.script import Outage, Work, messages_of, read_script
+from isthmus.demo.example.script import Outage, Work, messages_of, read_script
 from isthmus.errors import ConfigError
 from isthmus.topology.model import Endpoint
 

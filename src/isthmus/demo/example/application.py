@@ -15,7 +15,7 @@ from isthmus.amqp.performative import Accepted, Error, Rejected
 from isthmus.amqp.types import Symbol
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.demo.consumer import stamp
-from isthmus.demo.script import Work
+from isthmus.demo.example.script import Work
 from isthmus.errors import IsthmusError
 from isthmus.operations.copy_target import CopyTarget, Kept, TargetGoneError
 from isthmus.replication.reach import Reach, namespace_options

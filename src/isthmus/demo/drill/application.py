@@ -2,7 +2,7 @@
 
 What it is: threads with isthmus's own client, each at one namespace at a time. A publisher whose send fails, or is not answered, sends the
 same message, under the same MessageId, to the next namespace and stays there (passive replication). A consumer handles each MessageId once.
-What it is not: measured itself; the account is (`isthmus.demo.drill_account`).
+What it is not: measured itself; the account is (`isthmus.demo.drill.account`).
 
 Invariants:
     I1. A message is sent again, with the same MessageId, until a namespace has acknowledged it.
@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Sequence
 
 from isthmus.amqp import section
-from isthmus.demo.drill_account import DrillAccount
+from isthmus.demo.drill.account import DrillAccount
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.topology.model import Endpoint, Federation

@@ -1,7 +1,7 @@
 """The account of a drill: what was acknowledged, what was handled, and what follows for RPO and RTO.
 
 What it is: pure; it takes what happened with the time of each. What it is not: the application that is simulated
-(`isthmus.demo.drill_application`), or the loss of a member (`isthmus.demo.drill`).
+(`isthmus.demo.drill.application`), or the loss of a member (`isthmus.demo.drill.drill`).
 
 Invariants:
     I1. A message counts as sent only once a namespace has acknowledged it, and as lost if a consumer that should handle it has not.

@@ -1,7 +1,7 @@
 """An example, from set-up to verification: the driver of `examples/*/run`.
 
 What it is: it starts one namespace for each alias of the folder's `federation.yaml`, applies the file, publishes real data as the
-file's `x-example` says (`isthmus.demo.script`), runs the routes through Spark until nothing waits, and compares what entered with
+file's `x-example` says (`isthmus.demo.example.script`), runs the routes through Spark until nothing waits, and compares what entered with
 what is at the targets, by `isthmus verify` and by the publishers' own numbers. All files are in a temporary folder. What
 it is not: a test kit; the file is one that an operator could use, with connections of their own.
 
@@ -40,10 +40,10 @@ from typing import Any
 import yaml
 
 from isthmus.connectors.administration import Administrations
-from isthmus.demo.application import Worker, publish
 from isthmus.demo.consumer import stamp
-from isthmus.demo.script import Publication, Script, messages_of, read_script
-from isthmus.demo.stamped import Stamped
+from isthmus.demo.example.application import Worker, publish
+from isthmus.demo.example.script import Publication, Script, messages_of, read_script
+from isthmus.demo.example.stamped import Stamped
 from isthmus.errors import ConfigError, Fault, IsthmusError, OperationTimeoutError
 from isthmus.replication.reach import Reach
 from isthmus.replication.verification.count import Verdict

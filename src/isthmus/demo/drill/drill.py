@@ -1,9 +1,10 @@
 """A drill: the loss of a member under load, rehearsed and measured.
 
 What it is: the order of steps, for active-passive and all-active. An application is simulated at a steady rate
-(`isthmus.demo.drill_application`); a member is lost, stays away, and returns; publishers and consumers switch as docs/how-to/active-passive.md
-says. Two ways: with namespaces of its own, which it kills and starts again (`rehearse`), or with an operator's federation, where a person is
-asked to make a member unreachable (`Drill` with `members` of its own). What it is not: the account (`isthmus.demo.drill_account`).
+(`isthmus.demo.drill.application`); a member is lost, stays away, and returns; publishers and consumers switch as
+docs/how-to/active-passive.md says. Two ways: with namespaces of its own, which it kills and starts again (`rehearse`), or with an
+operator's federation, where a person is asked to make a member unreachable (`Drill` with `members` of its own). What it is not: the account
+(`isthmus.demo.drill.account`).
 
 Invariants:
     I1. Nothing is judged by how fast the machine is: each wait ends with what is waited for, or after a time without any progress.
@@ -20,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from isthmus.demo.drill_account import DrillAccount, DrillReport
-from isthmus.demo.drill_application import DrillConsumer, DrillPublisher
+from isthmus.demo.drill.account import DrillAccount, DrillReport
+from isthmus.demo.drill.application import DrillConsumer, DrillPublisher
 from isthmus.errors import InvalidArgumentError, OperationTimeoutError
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint, Federation
