@@ -21,7 +21,7 @@ from isthmus.demo.consumer import stamp
 from isthmus.demo.example.application import publish
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
-from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess

@@ -20,8 +20,8 @@ from isthmus.demo.play import Scene
 from isthmus.errors import ConnectionLostError, EntityNotFoundError, InvalidArgumentError
 from isthmus.replication.verification import verify as verify_module
 from isthmus.replication.verification.hour.hour import Times, hours_of
-from isthmus.replication.verification.reading import Reading
-from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.replication.verification.reconciliation.reading import Reading
+from isthmus.replication.verification.reconciliation.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor.run import RunOptions, TaskClaimedError
 from isthmus.supervisor.watch import survey as survey_module

@@ -46,8 +46,8 @@ from isthmus.demo.example.script import Publication, Script, messages_of, read_s
 from isthmus.demo.example.stamped import Stamped
 from isthmus.errors import ConfigError, Fault, IsthmusError, OperationTimeoutError
 from isthmus.replication.reach import Reach
-from isthmus.replication.verification.count import Verdict
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.run import RunOptions, run_federation
 from isthmus.supervisor.supervisor import Settings

@@ -17,8 +17,8 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.demo.consumer import stamp
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.view import MessageView
-from isthmus.replication.verification.passage import Peek, PeekOpener
-from isthmus.replication.verification.reconcile import Comparison, compare
+from isthmus.replication.verification.audit.passage import Peek, PeekOpener
+from isthmus.replication.verification.reconciliation.reconcile import Comparison, compare
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.topology.model import Endpoint, Flow
 

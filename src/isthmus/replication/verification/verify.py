@@ -1,8 +1,8 @@
 """Which entities prove a task, and the proof.
 
-What it is: what the flows of a task's pattern come to for the audit (the entities that are read and what they are called, the
-routes between them, what of an origin's messages the task replicates), and the audit of each task. What it is not: any pattern,
-the reading (`isthmus.replication.verification.audit`) or the comparison (`isthmus.replication.verification.reconcile`).
+What it is: what the flows of a task's pattern come to for the audit (the entities that are read and what they are called, the routes
+between them, what of an origin's messages the task replicates), and the audit of each task. What it is not: any pattern, the reading
+(`isthmus.replication.verification.audit.audit`) or the comparison (`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
     I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
@@ -25,12 +25,12 @@ from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import Provenance
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.standing import SpoolsStanding
-from isthmus.replication.verification.audit import audit
+from isthmus.replication.verification.audit.audit import audit
+from isthmus.replication.verification.audit.log_audit import LogAudit
+from isthmus.replication.verification.audit.passage import Passage
+from isthmus.replication.verification.audit.selection import selection
 from isthmus.replication.verification.identity import Members
-from isthmus.replication.verification.log_audit import LogAudit
-from isthmus.replication.verification.passage import Passage
-from isthmus.replication.verification.reconcile import Reconciliation
-from isthmus.replication.verification.selection import selection
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
 from isthmus.topology.route import flows as declared_flows

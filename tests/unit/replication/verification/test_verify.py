@@ -11,9 +11,9 @@ from isthmus.amqp import section, types
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.provenance import digest
 from isthmus.replication.verification import verify as verify_module
-from isthmus.replication.verification.count import Verdict
 from isthmus.replication.verification.identity import identify
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import flows_of, verify
 from isthmus.topology import read
 from isthmus.topology.linter import warnings

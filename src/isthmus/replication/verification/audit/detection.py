@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from isthmus.amqp import codec, section
 from isthmus.connectors.servicebus.head import standing
-from isthmus.replication.verification.audited import Originals
+from isthmus.replication.verification.audit.audited import Originals
 from isthmus.replication.verification.content import content_digest
 from isthmus.replication.verification.identity import Identity
 

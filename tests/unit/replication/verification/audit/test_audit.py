@@ -9,11 +9,11 @@ import pytest
 from audit_entities import AUDIT, ROUTES, Entities, copied
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.message.name import HOP_PROPERTIES, RESENT, WHY_ROUTE
-from isthmus.replication.verification import passage
-from isthmus.replication.verification.audit import audit
-from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.audit import passage
+from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.identity import Members
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
 

@@ -1,7 +1,7 @@
 """The ways that messages take through a task, as the audit follows them.
 
 What it is: one origin's messages on their way to one target through one or more routes, and the reading of what is before those
-routes. What it is not: the reading of targets (`isthmus.replication.verification.audit`).
+routes. What it is not: the reading of targets (`isthmus.replication.verification.audit.audit`).
 
 Invariants:
     I1. Routes are read in the order in which a message passes them, so that one that moves meanwhile is met further on.
@@ -23,9 +23,9 @@ from isthmus.connectors.servicebus.message.sequence import broker_times_of
 from isthmus.connectors.system import KnowsRemoved
 from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError
 from isthmus.replication.canary_mark import is_canary
-from isthmus.replication.verification.diverted import diverted_from, sources_of
+from isthmus.replication.verification.audit.diverted import diverted_from, sources_of
 from isthmus.replication.verification.identity import Identity
-from isthmus.replication.verification.reconcile import Undelivered
+from isthmus.replication.verification.reconciliation.reconcile import Undelivered
 from isthmus.topology.model import Endpoint, Route
 
 __all__ = [

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol
 from isthmus.errors import EntityNotFoundError
+from isthmus.replication.verification.audit.passage import Passage, Peek, SourceReader
 from isthmus.replication.verification.identity import Identity, identify
-from isthmus.replication.verification.passage import Passage, Peek, SourceReader
 from isthmus.topology.model import Endpoint, LogOptions, Route, RouteOptions
 
 LOG = Endpoint("hub", "flights")

@@ -1,8 +1,8 @@
 """Reconciliation: what entered a source against what is at the targets.
 
-What it is: the pure comparison by message identity (origin namespace, sequence number there) that `verify` and the demo
-print. `isthmus.replication.verification.count` says what each count means and whether it is a fault. What it is not: the reading of
-namespaces (`isthmus.replication.verification.audit`); and it never looks at a route's own counters.
+What it is: the pure comparison by message identity (origin namespace, sequence number there) that `verify` and the demo print.
+`isthmus.replication.verification.reconciliation.count` says what each count means and whether it is a fault. What it is not: the reading of
+namespaces (`isthmus.replication.verification.audit.audit`); and it never looks at a route's own counters.
 
 Invariants:
     I1. Every identity that entered a member and is there is, for each other member, exactly one of: arrived, waiting,
@@ -22,9 +22,9 @@ from itertools import chain, repeat
 from typing import Any
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.replication.verification.count import COUNTS, Verdict, verdict_of
 from isthmus.replication.verification.hour.hour import HourCounts, HourOf, counted, summed
-from isthmus.replication.verification.reading import Reading
+from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict, verdict_of
+from isthmus.replication.verification.reconciliation.reading import Reading
 
 __all__ = ["Comparison", "Holding", "Reconciliation", "Undelivered", "compare", "reconcile"]
 
@@ -101,7 +101,7 @@ class Comparison:
     Attributes:
         origin: alias of the namespace that they entered.
         member: alias of the namespace where they should be.
-        counts: of each kind of `isthmus.replication.verification.count`.
+        counts: of each kind of `isthmus.replication.verification.reconciliation.count`.
         samples: sequence numbers at the origin of the first few, by kind.
         hours: the counts by the hour in which the messages were enqueued at the origin; None where nobody asked for them.
     """

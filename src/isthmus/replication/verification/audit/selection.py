@@ -19,9 +19,9 @@ from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.view import MessageView
 from isthmus.message import Provenance
 from isthmus.message.name import ORIGIN
-from isthmus.replication.verification.audited import Selects
+from isthmus.replication.verification.audit.audited import Selects
+from isthmus.replication.verification.audit.sibling import matches
 from isthmus.replication.verification.identity import Identity, provenance_of
-from isthmus.replication.verification.sibling import matches
 from isthmus.rules import FilterError, parse_filter
 from isthmus.rules.value import compare
 from isthmus.topology.model import RouteOptions

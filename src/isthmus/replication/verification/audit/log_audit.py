@@ -2,7 +2,7 @@
 
 What it is: how a log is browsed so that its records are what its routes make of them, what waits before a route (the records that its
 group has not committed) and what was set aside (in the log of dead letters). What it is not: the reading of Service Bus
-(`isthmus.replication.verification.passage`), or a client of a cluster (`isthmus.replication.reach`).
+(`isthmus.replication.verification.audit.passage`), or a client of a cluster (`isthmus.replication.reach`).
 
 Invariants:
     I1. Of a log of dead letters that several routes share, each gets what came from its own source.
@@ -18,8 +18,8 @@ from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETT
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.reach import Reach
+from isthmus.replication.verification.audit.passage import Peek, messages
 from isthmus.replication.verification.identity import Identity, identify
-from isthmus.replication.verification.passage import Peek, messages
 from isthmus.topology.model import Endpoint, Route
 
 __all__ = ["LogAudit", "placed"]

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.replication.verification.count import COUNTS, Verdict
-from isthmus.replication.verification.reconcile import Holding, Undelivered, compare, reconcile
+from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Holding, Undelivered, compare, reconcile
 
 
 def test_a_clean_federation_is_clean() -> None:
@@ -84,7 +84,7 @@ def test_i1_every_identity_has_exactly_one_fate(fates: list[str], seed: int) -> 
 
 
 def test_the_page_has_every_count_with_its_verdict() -> None:
-    page = (Path(__file__).parents[4] / "docs/how-to/verify-a-federation.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[5] / "docs/how-to/verify-a-federation.md").read_text(encoding="utf-8")
     words = {Verdict.CLEAN: "–", Verdict.UNCLEAR: "cannot tell (3)", Verdict.FAULTY: "fault (1)"}
     for count in COUNTS:
         assert f"| {count.name.replace('_', ' ')} | {count.meaning} | {words[count.verdict]} |" in page

@@ -2,7 +2,7 @@
 
 What it is: the account of one audited subscription. A subscription numbers its messages without gaps (Microsoft Learn,
 "Message sequencing and timestamps"), so that numbers which are absent are messages that were taken out: consumed, expired
-or deleted. What it is not: the reading of messages (`isthmus.replication.verification.audit`).
+or deleted. What it is not: the reading of messages (`isthmus.replication.verification.audit.audit`).
 
 Invariants:
     I1. What is absent before the first message that exists, and between two that exist, is counted. What was taken out

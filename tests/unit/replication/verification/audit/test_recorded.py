@@ -1,4 +1,4 @@
-"""isthmus.replication.verification.recorded: origins without numbers, known by what their record holds."""
+"""isthmus.replication.verification.audit.recorded: origins without numbers, known by what their record holds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from isthmus.amqp.section import Header
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.message import digest
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
-from isthmus.replication.verification.audit import audit
+from isthmus.replication.verification.audit.audit import audit
+from isthmus.replication.verification.audit.passage import Passage
 from isthmus.replication.verification.identity import Members
-from isthmus.replication.verification.passage import Passage
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.topology.model import Endpoint, PlainOptions, Route, RouteOptions
 
 LGA, EWR = Endpoint("lga", "isthmus.flights.$audit"), Endpoint("ewr", "flights/Subscriptions/audit")

@@ -1,7 +1,7 @@
 """A subscription while it is audited: which messages entered there, which copies are there.
 
-What it is: the account of one member's audited subscription, in numbers and digests; it holds no message. What it is not:
-the reading (`isthmus.replication.verification.audit`), or the comparison (`isthmus.replication.verification.reconcile`).
+What it is: the account of one member's audited subscription, in numbers and digests; it holds no message. What it is not: the reading
+(`isthmus.replication.verification.audit.audit`), or the comparison (`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
     I1. What the first reading did not find did not enter; copies are also taken from the second reading.
@@ -19,7 +19,7 @@ from isthmus.amqp import section
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
 from isthmus.replication.verification.content import content_digest
 from isthmus.replication.verification.identity import Identity
-from isthmus.replication.verification.reading import Numbering, Reading
+from isthmus.replication.verification.reconciliation.reading import Numbering, Reading
 
 __all__ = ["Arrivals", "Audited", "Originals", "Selects"]
 

@@ -1,7 +1,7 @@
 """Which of several routes has left a diverted message at the entity that they all divert to.
 
-What it is: what a copy there, or a ledger, tells of routes that divert one message to one entity: where the entity detects duplicates it keeps
-the first one. What it is not: any reading.
+What it is: what a copy there, or a ledger, tells of routes that divert one message to one entity: where the entity detects duplicates it
+keeps the first one. What it is not: any reading.
 
 Invariants:
     I1. One message that an entity keeps counts as diverted on the ways of the route that sent it, and as dropped on the others.
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError, decode
 from isthmus.message.name import WHY_SOURCE
-from isthmus.replication.verification.reconcile import Undelivered
+from isthmus.replication.verification.reconciliation.reconcile import Undelivered
 from isthmus.topology.model import Route
 
 __all__ = ["diverted_from", "dropped_of_told", "sources_of"]

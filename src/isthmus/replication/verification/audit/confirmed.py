@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.replication.verification.audited import Arrivals, Audited
-from isthmus.replication.verification.passage import DRIFT_MS, Passage
+from isthmus.replication.verification.audit.audited import Arrivals, Audited
+from isthmus.replication.verification.audit.passage import DRIFT_MS, Passage
 
 __all__ = ["confirmed", "entered_since"]
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.replication.verification.audited import Audited
-from isthmus.replication.verification.passage import Passage
-from isthmus.replication.verification.reconcile import Undelivered
+from isthmus.replication.verification.audit.audited import Audited
+from isthmus.replication.verification.audit.passage import Passage
+from isthmus.replication.verification.reconciliation.reconcile import Undelivered
 
 __all__ = ["MOST_LISTED", "doubt_unkept", "entered_unkept", "numbered"]
 

@@ -18,11 +18,11 @@ from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETT
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.connectors.system import removed_before
 from isthmus.errors import EntityNotFoundError
-from isthmus.replication.verification.audit import audit
-from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.audit.audit import audit
+from isthmus.replication.verification.audit.log_audit import placed
 from isthmus.replication.verification.identity import Identity, Members, identify
-from isthmus.replication.verification.log_audit import placed
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import ground_of
 from isthmus.testing.clock import ManualClock
 from isthmus.topology import read

@@ -1,7 +1,7 @@
 """The counts of a reconciliation, and what each says about the task.
 
 What it is: one table that the comparison, `isthmus verify` and its documentation read. What it is not: the counting
-(`isthmus.replication.verification.reconcile`).
+(`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
     I1. Every count has exactly one verdict. A task's verdict is the worst of those of its counts that are not zero.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.replication.verification.audited import Audited
+from isthmus.replication.verification.audit.audited import Audited
 from isthmus.replication.verification.identity import Identity
-from isthmus.replication.verification.reconcile import compare
+from isthmus.replication.verification.reconciliation.reconcile import compare
 
 
 def lanes(names: list[str | None], *, by_session: bool) -> list[int]:

@@ -1,9 +1,9 @@
 """An independent reading of a task's namespaces, for reconciliation.
 
-What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is
-true while messages move, and the collection of nothing but numbers and digests. What it is not: the comparison
-(`isthmus.replication.verification.reconcile`), and it asks no route what it has counted. A little over 400 lines: one order of reading, and
-what its steps leave to be told.
+What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is true while messages
+move, and the collection of nothing but numbers and digests. What it is not: the comparison
+(`isthmus.replication.verification.reconciliation.reconcile`), and it asks no route what it has counted. A little over 400 lines: one order
+of reading, and what its steps leave to be told.
 
 The order of reading, and why it is sound while routes run:
     1. every member's audited subscription to its end: what entered by then is what must be accounted for;
@@ -35,13 +35,11 @@ from functools import partial
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.connectors.system import TellsBegins
-from isthmus.replication.verification.audited import Audited, Selects
-from isthmus.replication.verification.confirmed import confirmed, entered_since
-from isthmus.replication.verification.detection import dropped_by_detection
-from isthmus.replication.verification.diverted import dropped_of_told
-from isthmus.replication.verification.hour.reading import HourReading
-from isthmus.replication.verification.identity import Identity, Members, identify
-from isthmus.replication.verification.passage import (
+from isthmus.replication.verification.audit.audited import Audited, Selects
+from isthmus.replication.verification.audit.confirmed import confirmed, entered_since
+from isthmus.replication.verification.audit.detection import dropped_by_detection
+from isthmus.replication.verification.audit.diverted import dropped_of_told
+from isthmus.replication.verification.audit.passage import (
     DEAD_LETTER,
     DRIFT_MS,
     LogReader,
@@ -52,11 +50,13 @@ from isthmus.replication.verification.passage import (
     SpoolsReader,
     messages,
 )
-from isthmus.replication.verification.reading import Reading
-from isthmus.replication.verification.reconcile import Holding, Reconciliation, Undelivered, reconcile
-from isthmus.replication.verification.recorded import Recorded
-from isthmus.replication.verification.sibling import Siblings
-from isthmus.replication.verification.unkept import doubt_unkept, entered_unkept
+from isthmus.replication.verification.audit.recorded import Recorded
+from isthmus.replication.verification.audit.sibling import Siblings
+from isthmus.replication.verification.audit.unkept import doubt_unkept, entered_unkept
+from isthmus.replication.verification.hour.reading import HourReading
+from isthmus.replication.verification.identity import Identity, Members, identify
+from isthmus.replication.verification.reconciliation.reading import Reading
+from isthmus.replication.verification.reconciliation.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.topology.model import Endpoint, Route
 
 # So old may a count of RabbitMQ be, with a second more (its `collect_statistics_interval`).

@@ -1,10 +1,10 @@
 """Origins whose messages bear no number: what entered is known by its content.
 
-What it is: the numbering of copies by an origin's record (a stream beside the queues of an exchange), and what may be said of a message that
-is found nowhere while the routes' queues cannot be looked into. What it is not: any reading.
+What it is: the numbering of copies by an origin's record (a stream beside the queues of an exchange), and what may be said of a message
+that is found nowhere while the routes' queues cannot be looked into. What it is not: any reading.
 
-A copy from such an origin tells no number that its record knows. The n-th copy of a content is that of the n-th message with this content that
-the record holds; a copy beyond those is a second one of the last.
+A copy from such an origin tells no number that its record knows. The n-th copy of a content is that of the n-th message with this content
+that the record holds; a copy beyond those is a second one of the last.
 
 Invariants:
     I1. Equal messages are counted, not merged: two of them want two copies.
@@ -19,9 +19,9 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from isthmus.replication.verification.audited import Arrivals, Audited
-from isthmus.replication.verification.passage import Passage
-from isthmus.replication.verification.reconcile import Undelivered
+from isthmus.replication.verification.audit.audited import Arrivals, Audited
+from isthmus.replication.verification.audit.passage import Passage
+from isthmus.replication.verification.reconciliation.reconcile import Undelivered
 
 __all__ = ["Recorded"]
 

@@ -18,8 +18,8 @@ from isthmus.amqp.codec import CodecError
 from isthmus.connectors.servicebus.head import standing
 from isthmus.entities.record.parse import HeadCache, split
 from isthmus.entities.record.view import MessageView
+from isthmus.replication.verification.audit.passage import Passage
 from isthmus.replication.verification.identity import Identity
-from isthmus.replication.verification.passage import Passage
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.rules.analysis.analysis import never_matches
 from isthmus.rules.syntax.tree import And
