@@ -13,8 +13,8 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.servicebus.spark.source_settler import SourceSettler
 from isthmus.operations.detection import check_detection
 from isthmus.replication.step.base import guarded
+from isthmus.replication.step.chain.opener import open_message_step
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.replication.step.opener import open_message_step
 from isthmus.topology.step import STEPS, StepDeclaration
 from troubleshooting.case import Stage, elsewhere, shows
 

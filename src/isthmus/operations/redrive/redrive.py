@@ -36,8 +36,8 @@ from isthmus.operations.removal.sweep import Taken
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.replication.step.base import NamedStep, guarded
+from isthmus.replication.step.chain.opener import open_message_steps
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.replication.step.opener import open_message_steps
 from isthmus.topology.model import Federation
 from isthmus.topology.redrive import Redrive
 from isthmus.transport import Client

@@ -1,4 +1,4 @@
-"""isthmus.replication.step.narrow: the columns that a step of DataFrames leaves."""
+"""isthmus.replication.step.chain.narrow: the columns that a step of DataFrames leaves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.step.narrow import completed
+from isthmus.replication.step.chain.narrow import completed
 from isthmus.topology.step.custom import COLUMNS
 
 _OWN = {"message": BinaryType(), "route": IntegerType(), "position": LongType()}

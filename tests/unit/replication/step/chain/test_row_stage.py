@@ -9,9 +9,9 @@ import pytest
 
 from isthmus.amqp import section, types
 from isthmus.bridge.spark.row import batch_of, flush_batch
+from isthmus.replication.step.chain.row_stage import RowStage
 from isthmus.replication.step.message import column
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.replication.step.row_stage import RowStage
 from isthmus.topology.step import StepDeclaration
 from isthmus.topology.step.custom import COLUMNS
 
