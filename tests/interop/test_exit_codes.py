@@ -26,10 +26,10 @@ from isthmus.testing.federation import FederationProcess
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "exit-codes.md"
 AWAY = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
-VERBS = "tests/unit/cli/test_federation_verbs.py"
-TOPOLOGY = "tests/unit/cli/test_topology_verbs.py"
-SERVE = "tests/unit/cli/test_namespace_verb.py"
-HEALTH = "tests/unit/cli/test_namespace_health.py"
+VERBS = "tests/unit/cli/supervision/test_supervision_verbs.py"
+TOPOLOGY = "tests/unit/cli/federation/test_topology_verbs.py"
+SERVE = "tests/unit/cli/namespace/test_namespace_verb.py"
+HEALTH = "tests/unit/cli/namespace/test_health.py"
 
 
 class Stage(NamedTuple):
