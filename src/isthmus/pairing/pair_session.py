@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias.address import addresses_of
 from isthmus.pairing.pair_error import PairBrokenError, StoppingError
+from isthmus.pairing.state.marker import follow, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, Stamp, StateFile, SupersededError
 from isthmus.topology.model import Endpoint, Federation
@@ -140,11 +141,11 @@ class PairSession:
             markers = [member.read_marker(self.pair.name) for member in self.members.values()]
             for marker in markers:
                 # Of one that another process makes, what was before it.
-                known = {**marker, "epoch": marker["epoch"] - 1} if fresh.is_overtaken(marker) else marker
-                fresh = fresh.following(known, time.time())
+                known = {**marker, "epoch": marker["epoch"] - 1} if is_overtaken(fresh, marker) else marker
+                fresh = follow(fresh, known, time.time())
             fresh = replace(fresh, epoch=max(1, fresh.epoch))
             self.file.save(fresh)
-            if any(fresh.is_overtaken(marker) for marker in markers):
+            if any(is_overtaken(fresh, marker) for marker in markers):
                 return fresh  # which is not settled: the markers are that process's
             return self.keeper.settle(fresh)
 
@@ -327,7 +328,7 @@ class PairSession:
         for member in self.members.values():
             try:
                 member.write_marker(
-                    state.pair, state.marker, unless=lambda marker: state.is_behind(marker, time.time())
+                    state.pair, state.marker, unless=lambda marker: is_behind(state, marker, time.time())
                 )
             except IsthmusError:
                 continue

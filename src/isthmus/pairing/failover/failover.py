@@ -32,6 +32,7 @@ from isthmus.errors import IsthmusError
 from isthmus.pairing.failover.movable import detects, is_movable
 from isthmus.pairing.failover.moved import Moved
 from isthmus.pairing.failover.stop_layer import deliverable, feeds, stop_layers, with_topics
+from isthmus.pairing.state.marker import is_later, is_overtaken, take_over
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import SupersededError
 from isthmus.pairing.status import set_statuses, statuses_of
@@ -214,9 +215,9 @@ class Failover:
                 marker = member.read_marker(state.pair)
             except IsthmusError:
                 continue
-            if after.is_overtaken(marker):
+            if is_overtaken(after, marker):
                 raise SupersededError(state.pair, marker["epoch"])
-            after = after.taken_over(marker, time.time())
+            after = take_over(after, marker, time.time())
         return after
 
     def _check(self, state: PairState) -> None:
@@ -229,12 +230,12 @@ class Failover:
         """Write a state's marker at a member, unless that says of a later fail-over (I8)."""
         later: list[int] = []
 
-        def is_later(marker: Mapping[str, Any]) -> bool:
-            if state.is_later(marker):
+        def tells_later(marker: Mapping[str, Any]) -> bool:
+            if is_later(state, marker):
                 later.append(marker["epoch"])
             return bool(later)
 
-        if not self.members[alias].write_marker(state.pair, state.marker, unless=is_later):
+        if not self.members[alias].write_marker(state.pair, state.marker, unless=tells_later):
             raise SupersededError(state.pair, later[0]) if state.is_insisting else _OvertakenError
 
     def _work(self, state: PairState) -> PairState:

@@ -28,6 +28,7 @@ from isthmus.pairing.failover.fence import close
 from isthmus.pairing.keeper.round import Comparison, Consent, Round
 from isthmus.pairing.keeper.stopped import give_back, to_be_stopped, with_former_status
 from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
+from isthmus.pairing.state.marker import follow, insist, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, key_of
 from isthmus.pairing.state.state_file import SupersededError
 from isthmus.pairing.status import statuses_of
@@ -87,9 +88,9 @@ class Keeper:
         followed = state
         for marker in markers:
             if not marker.get("under_way"):
-                followed = followed.following(marker, time.time())
+                followed = follow(followed, marker, time.time())
         for marker in markers:
-            if followed.is_overtaken(marker):
+            if is_overtaken(followed, marker):
                 raise SupersededError(state.pair, marker["epoch"])
         if followed is not state:
             self._save(followed)
@@ -105,7 +106,7 @@ class Keeper:
             return ""
         if state.is_told and len(markers) == len(self._members) and not any(markers):
             return str(PairBrokenError(state.pair))
-        later = [marker for marker in markers if state.is_behind(marker, time.time())]
+        later = [marker for marker in markers if is_behind(state, marker, time.time())]
         if not later:
             return ""
         last = max(later, key=lambda marker: int(marker["epoch"]))
@@ -120,7 +121,7 @@ class Keeper:
             marker = self._members[state.target].read_marker(state.pair)
         except IsthmusError:
             return state
-        insisting = state.insisting(marker, time.time())
+        insisting = insist(state, marker, time.time())
         if insisting is not state:
             self._save(insisting)
         return insisting
@@ -159,12 +160,12 @@ class Keeper:
         if state.fence_of(state.standby) is Fence.PENDING:
             member, later = self._members[state.standby], list[int]()
 
-            def is_overtaken() -> bool:
+            def has_overtaken() -> bool:
                 marker = member.read_marker(state.pair)
-                later.extend([marker["epoch"]] if state.is_behind(marker, time.time()) else [])
+                later.extend([marker["epoch"]] if is_behind(state, marker, time.time()) else [])
                 return bool(later)
 
-            if not close(member, self._exclude, state.statuses, is_overtaken):
+            if not close(member, self._exclude, state.statuses, has_overtaken):
                 raise SupersededError(state.pair, later[0])
             state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
             self._save(state)
@@ -177,7 +178,7 @@ class Keeper:
         later: list[int] = []
 
         def is_later(marker: Mapping[str, Any]) -> bool:
-            if state.is_behind(marker, time.time()):
+            if is_behind(state, marker, time.time()):
                 later.append(marker["epoch"])
             return bool(later)
 

@@ -1,7 +1,8 @@
 """What a pair is doing: which member is active, and how far a fail-over has come.
 
-What it is: the state as values, its transitions, and its writing as JSON. Pure. A little over 400 lines: one value, and all that it can
-become. What it is not: the file (`isthmus.pairing.state.state_file`), or the work of a phase (`isthmus.pairing.failover.failover`).
+What it is: the state as values, its transitions, and its writing as JSON. Pure. What it is not: what follows from the fail-overs of other
+processes (`isthmus.pairing.state.marker`), the file (`isthmus.pairing.state.state_file`), or the work of a phase
+(`isthmus.pairing.failover.failover`).
 
 A planned fail-over:
 
@@ -16,9 +17,6 @@ Invariants:
     I2. The epoch grows with each fail-over that begins, and never shrinks.
     I3. A member that was active and is not is fenced, or its fence is pending and is made as soon as it answers.
     I4. The work of each phase can be done again; a process that was killed goes on with the phase that its file names.
-    I5. Of fail-overs that processes make without knowing of each other the one of the latest epoch counts, and no two have the same: a
-        forced one is later than all that the new member tells (`insisting`); a planned one that is overtaken ends where that leads
-        (`taken_over`).
 """
 
 from __future__ import annotations
@@ -153,6 +151,11 @@ class PairState:
         return self.phase in _ABORTABLE
 
     @property
+    def is_before_opening(self) -> bool:
+        """Whether a planned fail-over is under way that has not come to the new member."""
+        return self.phase in _NEXT
+
+    @property
     def leads_to(self) -> str:
         """Alias of the member that applications are led to; empty for none."""
         return self.active if self.phase in _LED_BY_OLD else ""
@@ -270,113 +273,6 @@ class PairState:
     def target(self) -> str:
         """Alias of the member that is active, or will be at the end of the fail-over."""
         return self.active if self.phase in (Phase.STEADY, Phase.REOPENING) else self.standby
-
-    def insisting(self, marker: Mapping[str, Any], now: float) -> PairState:
-        """The forced fail-over, later than what the new member's marker tells and this state did not know.
-
-        An operator has decided it last, and where to: it is not undone by an older decision. What others have done to the new member is not
-        known; it is opened.
-        """
-        epoch = self._epoch_of(marker)
-        is_same = dict(marker) == self.marker or (marker.get("active") == self.target and not marker.get("under_way"))
-        if epoch < self.epoch or (epoch == self.epoch and is_same):
-            return self
-        if is_same and self.phase is Phase.STEADY:
-            return self.following(marker, now)
-        # A planned one that began at the same time has at most let suspended entities of the new member take what it moves.
-        is_beside = epoch == self.epoch and bool(marker.get("under_way"))
-        if is_beside and not self.statuses:
-            return replace(self, epoch=epoch + 1, changed_at=now)
-        new, old = self.target, self.standby if self.phase is Phase.STEADY else self.active
-        fence = self.fence_of(new) if is_beside else Fence.PENDING
-        return replace(
-            self,
-            epoch=epoch + 1,
-            active=old,
-            standby=new,
-            phase=Phase.OPENING,
-            fences={**self.fences, new: fence},
-            changed_at=now,
-        )
-
-    def following(self, marker: Mapping[str, Any], now: float) -> PairState:
-        """The state after another process's fail-over, as a namespace's marker tells it; the same where it tells nothing new.
-
-        Only between the same two members, and while no fail-over of our own is under way.
-        """
-        epoch = self._epoch_of(marker)
-        # Of two with the same epoch, forced at the same time in both directions, each machine has to choose the same.
-        is_same = epoch == self.epoch and not marker.get("under_way")
-        is_later = epoch > self.epoch or (is_same and marker["active"] < self.active)
-        if not is_later or self.phase is not Phase.STEADY:
-            return self
-        active = str(marker["active"])
-        other = self.standby if active == self.active else self.active
-        return replace(
-            self,
-            epoch=epoch,
-            active=active,
-            standby=other,
-            is_forced=False,
-            is_told=True,
-            fences=self._fences_of(marker),
-            spared=None,
-            intended=(),
-            changed_at=now,
-        )
-
-    def taken_over(self, marker: Mapping[str, Any], now: float) -> PairState:
-        """The planned fail-over that is under way, after a later one of another process; the same where the marker tells of none.
-
-        It goes on to where that one leads: the other member is opened, or this one again. One of the same epoch that has left things as they
-        were makes it a later one.
-        """
-        if not self.is_under_way or marker.get("under_way"):
-            return self
-        if self._epoch_of(marker) == self.epoch and marker["active"] == self.active and self.phase in _NEXT:
-            # Another one of this epoch has ended where this one begins.
-            return replace(self, epoch=self.epoch + 1, fences=self._fences_of(marker))
-        if not self.is_later(marker):
-            return self
-        is_back = marker["active"] == self.active
-        return replace(
-            self,
-            epoch=marker["epoch"],
-            phase=Phase.REOPENING if is_back else Phase.OPENING,
-            is_forced=not is_back,
-            is_beside=True,
-            is_told=True,
-            fences=self._fences_of(marker) if is_back else self.fences,
-            changed_at=now,
-        )
-
-    def _epoch_of(self, marker: Mapping[str, Any]) -> int:
-        """The epoch that a marker tells; -1 where it is not of these two members."""
-        epoch, active = marker.get("epoch"), marker.get("active")
-        return epoch if isinstance(epoch, int) and active in (self.active, self.standby) else -1
-
-    def _fences_of(self, marker: Mapping[str, Any]) -> Mapping[str, Fence]:
-        """The fences after a fail-over of another process, which may have ended after several that were not seen here."""
-        active = str(marker["active"])
-        other = self.standby if active == self.active else self.active
-        is_fenced = marker.get("fenced", active != self.active or self.fence_of(other) is not Fence.OPEN)
-        return {active: Fence.OPEN, other: Fence.PENDING if is_fenced else Fence.OPEN}
-
-    def is_overtaken(self, marker: Mapping[str, Any]) -> bool:
-        """Whether a marker says that another process makes a fail-over that this state does not know yet."""
-        is_ours = marker.get("standby") in (self.active, self.standby)
-        return is_ours and bool(marker.get("under_way")) and self._epoch_of(marker) > self.epoch
-
-    def is_behind(self, marker: Mapping[str, Any], now: float) -> bool:
-        """Whether a marker says of another process's fail-over, under way or made, that this state does not know."""
-        return self.is_overtaken(marker) or self.following(marker, now) is not self
-
-    def is_later(self, marker: Mapping[str, Any]) -> bool:
-        """Whether a marker says of a later fail-over than that of this state, or of one with the same epoch that leads elsewhere."""
-        epoch = self._epoch_of(marker)
-        ours = self.standby if self.phase is Phase.OPENING else self.active  # what a marker of ours tells
-        leads_elsewhere = not marker.get("under_way") and marker.get("active") != ours
-        return epoch > self.epoch or (epoch == self.epoch and leads_elsewhere)
 
     @property
     def marker(self) -> dict[str, Any]:

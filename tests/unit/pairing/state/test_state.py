@@ -83,16 +83,6 @@ def test_a_second_one_is_refused() -> None:
         planned()[1].begin(1.0, statuses={}, consume_ms=0, leaves=False)
 
 
-def test_a_newer_marker_is_followed_and_an_older_one_is_not() -> None:
-    elsewhere = START.begin_forced(1.0).marker
-    followed = START.following(elsewhere, 2.0)
-    assert (followed.active, followed.epoch, followed.fence_of("ewr")) == ("jfk", 2, Fence.PENDING)
-    assert followed.following(START.marker, 3.0) is followed
-    assert planned()[2].following({**elsewhere, "epoch": 9}, 3.0) == planned()[2]
-    assert START.following({"epoch": 9, "active": "lga"}, 3.0) is START
-    assert START.following({}, 3.0) is START
-
-
 def test_it_is_the_same_after_json() -> None:
     for state in (START, *planned(), START.intending(["a"]).having_made(["a", "t/Subscriptions/s"])):
         assert PairState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
