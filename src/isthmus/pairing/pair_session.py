@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias.address import addresses_of
-from isthmus.pairing.pair_error import PairBrokenError, StoppingError
+from isthmus.pairing.pair_error import NotInStepError, PairBrokenError, StoppingError
 from isthmus.pairing.state.marker import follow, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, Stamp, StateFile, SupersededError
@@ -38,25 +38,9 @@ if TYPE_CHECKING:
     from isthmus.topology.pair.difference import Step
     from isthmus.transport import Client
 
-__all__ = ["NotInStepError", "PairSession", "find_pair"]
+__all__ = ["PairSession", "find_pair"]
 
 _WAIT_SECONDS = 60.0
-
-
-class NotInStepError(IsthmusError):
-    """A planned fail-over does not begin: the standby member lacks something."""
-
-    code = "not-in-step"
-
-    def __init__(self, pair: str = "", alias: str = "", what: str = "", count: int = 0) -> None:
-        super().__init__("", pair=pair, alias=alias, what=what, count=count)
-        self.pair, self.alias, self.what, self.count = pair, alias, what, count
-
-    def text(self) -> str:
-        return (
-            f"pair '{self.pair}': nothing was switched: {self.alias} is not in step, {self.count} differences, first: "
-            f"{self.what}; mend it (isthmus pair sync {self.pair}), exclude the entity, or use --force"
-        )
 
 
 def find_pair(federation: Federation, name: str) -> Pair:

@@ -1,8 +1,9 @@
 """Carries a fail-over out, phase by phase.
 
 What it is: the work of each phase (`isthmus.pairing.state.state`), and the fence of a member that was left behind. What it is not:
-the order of the phases, or the leading of applications (`isthmus.pairing.alias.proxy`), which follows the state file.
-Spec: docs/how-to/recover-from-a-disaster.md. A little over 400 lines: one method for each phase, over one state.
+the order of the phases, which statuses a phase wants (`isthmus.pairing.failover.wanted_status`), or the leading of applications
+(`isthmus.pairing.alias.proxy`), which follows the state file.
+Spec: docs/how-to/recover-from-a-disaster.md.
 
 Invariants:
     I1. The state is on disk before the work of a phase begins, and the next phase is on disk only when the work is done.
@@ -32,13 +33,15 @@ from isthmus.errors import IsthmusError
 from isthmus.pairing.failover.movable import detects, is_movable
 from isthmus.pairing.failover.moved import Moved
 from isthmus.pairing.failover.stop_layer import deliverable, feeds, stop_layers, with_topics
+from isthmus.pairing.failover.wanted_status import GIVES_NONE, to_close, to_give, to_open, to_stop, to_take
+from isthmus.pairing.pair_error import NotEmptyError
 from isthmus.pairing.state.marker import is_later, is_overtaken, take_over
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import SupersededError
 from isthmus.pairing.status import set_statuses, statuses_of
-from isthmus.topology.pair.description import CLOSED, TAKES_NONE, Description, Key, kept
+from isthmus.topology.pair.description import Description, Key, kept
 
-__all__ = ["Failover", "Member", "NotEmptyError"]
+__all__ = ["Failover", "Member"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +50,7 @@ _MARKER_SECONDS = 2.0
 _FORWARD_SECONDS = 60.0
 _DUE_SECONDS = 6.0
 """A scheduled message that is due within five seconds stays until it is (`isthmus.pairing.failover.mover`, I5)."""
-_STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
 _DROPS = "duplicate detection would drop messages that were at the other member before"
-_GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})
 
 
 class Member(Protocol):
@@ -70,44 +71,6 @@ class Member(Protocol):
     def write_marker(
         self, pair: str, value: Mapping[str, Any], *, unless: Callable[[Mapping[str, Any]], bool]
     ) -> bool: ...
-
-
-class NotEmptyError(IsthmusError):
-    """A planned fail-over was given up, since messages would stay behind; applications use the same member as before.
-
-    Attributes:
-        left: path → messages that would have stayed at `alias`, which is still active; `why`: what kept them from being moved.
-        moved: messages that had been moved to `other` before.
-    """
-
-    code = "not-empty"
-
-    def __init__(
-        self,
-        pair: str = "",
-        alias: str = "",
-        left: Mapping[str, int] | None = None,
-        why: str = "",
-        moved: int = 0,
-        other: str = "",
-    ) -> None:
-        super().__init__("", pair=pair, alias=alias, left=dict(left or {}), why=why, moved=moved, other=other)
-        self.pair, self.alias, self.left, self.why = pair, alias, dict(left or {}), why
-        self.moved, self.other = moved, other
-
-    def text(self) -> str:
-        shown = ", ".join(f"{path} ({count})" for path, count in list(self.left.items())[:5])
-        more = f" and {len(self.left) - 5} more" if len(self.left) > 5 else ""
-        return (
-            f"pair '{self.pair}': nothing was switched, {self.alias} is still active: messages would stay behind in {shown}{more}"
-            + (f" ({self.why})" if self.why else "")
-            + (
-                f"; {self.moved} messages were moved before, and wait at {self.other} until it is active"
-                if self.moved
-                else ""
-            )
-            + "; let receivers empty it and give them longer with --consume-for, or leave the messages behind with --leave"
-        )
 
 
 class _OvertakenError(Exception):
@@ -295,8 +258,7 @@ class Failover:
             self._say(state, alias)
         member, held = self.members[state.active], self._held(state.active)
         for layer in stop_layers(held):
-            to_stop = [each for each in layer if each.status not in TAKES_NONE]
-            member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
+            member.map(lambda wanted: member.set_status(*wanted), to_stop(layer))
             self._await_forwarded(state, [each for each in held.values() if feeds(each, layer)])
         # Again: a process elsewhere may have read what the member said before, and replaced it since.
         for alias in self.members:
@@ -325,7 +287,7 @@ class Failover:
     def _consume(self, state: PairState) -> None:
         """Let receivers empty what they can receive from: neither what is scheduled for later nor what an operator has suspended."""
         deadline = time.monotonic() + state.consume_ms / 1000
-        given = [each for each in self._held(state.active).values() if each.status not in _GIVES_NONE]
+        given = [each for each in self._held(state.active).values() if each.status not in GIVES_NONE]
         member = self.members[state.active]
         while any(map(deliverable, member.counts(given).values())) and time.monotonic() < deadline:
             self._check(state)
@@ -402,20 +364,10 @@ class Failover:
         self.left_deferred = {path: each.other for path, each in counts.items() if each.other}
 
     def _make_movable(self, state: PairState, paths: Collection[str]) -> None:
-        """Let the old member's entities give and the new one's take, where an operator or a fence has closed them; not to
-        receivers of the new one. One that forwards gives nothing, and would go on to forward.
-        """
+        """Let the old member's entities give and the new one's take, where an operator or a fence has closed them."""
         old, new = self.members[state.active], self.members[state.standby]
-        closed = [
-            each
-            for each in self._held(state.active).values()
-            if each.path in paths and each.status in _GIVES_NONE and not each.settings.get("forward_to")
-        ]
-        old.map(lambda each: old.set_status(each, "SendDisabled"), closed)
-        folded = {path.lower() for path in paths}
-        held = self._held(state.standby).values()
-        shut = [each for each in held if each.path.lower() in folded and each.status in TAKES_NONE]
-        new.map(lambda each: new.set_status(each, "ReceiveDisabled" if each.kind == "queue" else "Active"), shut)
+        old.map(lambda wanted: old.set_status(*wanted), to_give(self._held(state.active), paths))
+        new.map(lambda wanted: new.set_status(*wanted), to_take(self._held(state.standby), paths))
 
     def fence(self, state: PairState, alias: str) -> None:
         """Close every entity of a member to applications.
@@ -423,26 +375,11 @@ class Failover:
         Raises:
             IsthmusError: the member is gone or refuses.
         """
-        wrong = [each for each in self._held(alias).values() if each.status != CLOSED.get(each.kind, each.status)]
-        self._set(alias, [(each, CLOSED[each.kind]) for each in wrong])
+        self._set(alias, to_close(self._held(alias)))
 
     def open(self, state: PairState, alias: str) -> None:
         """Give the entities of a member the status that they had for applications."""
-        stopped = state.stopped_at(alias)
-        statuses = {path.lower(): status for path, status in (*stopped.items(), *state.statuses.items())}
-        # A member that was not fenced has entities of its own, with statuses of their own.
-        is_fenced = state.fence_of(alias) is not Fence.OPEN
-        is_all = is_fenced or state.phase is Phase.REOPENING
-        # What is excluded only since it was fenced has been closed, too.
-        exclude = state.spared if is_fenced and state.spared is not None else self.exclude
-        wrong = [
-            each
-            for each in kept(self.members[alias].descriptions(), exclude).values()
-            if each.kind != "rule"
-            and (is_all or each.path.lower() in statuses)
-            and each.status != statuses.get(each.path.lower(), "Active")
-        ]
-        self._set(alias, [(each, statuses.get(each.path.lower(), "Active")) for each in wrong])
+        self._set(alias, to_open(state, alias, self.members[alias].descriptions(), self.exclude))
 
     def _set(self, alias: str, wanted: Sequence[tuple[Description, str]]) -> None:
         """Set statuses. One that is refused, e.g. since what its entity forwards to is gone, is told, and keeps no other from being set."""

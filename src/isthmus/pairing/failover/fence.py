@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from isthmus.pairing.failover.wanted_status import to_close
 from isthmus.pairing.status import set_statuses
-from isthmus.topology.pair.description import CLOSED, Description, kept
+from isthmus.topology.pair.description import Description, kept
 
 __all__ = ["close"]
 
@@ -43,14 +44,10 @@ def close(
     """
     if is_overtaken():
         return False
-    open_ = [
-        each
-        for each in kept(member.descriptions(), exclude).values()
-        if each.status != CLOSED.get(each.kind, each.status)
-    ]
-    set_statuses(member, [(each, CLOSED[each.kind]) for each in open_])
+    closed = to_close(kept(member.descriptions(), exclude))
+    set_statuses(member, closed)
     if is_overtaken():
         open_to = {path.lower(): status for path, status in statuses.items()}
-        set_statuses(member, [(each, open_to.get(each.path.lower(), "Active")) for each in open_])
+        set_statuses(member, [(each, open_to.get(each.path.lower(), "Active")) for each, _ in closed])
         return False
     return True

@@ -13,10 +13,11 @@ from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, NotAllowedError
 from isthmus.pairing.failover import failover as failover_module
-from isthmus.pairing.failover.failover import Failover, NotEmptyError
+from isthmus.pairing.failover.failover import Failover
 from isthmus.pairing.failover.movable import is_movable
 from isthmus.pairing.failover.moved import Moved
 from isthmus.pairing.failover.stop_layer import stop_layers
+from isthmus.pairing.pair_error import NotEmptyError
 from isthmus.pairing.state.state import PairState, Phase
 from isthmus.topology.pair.description import Description, Key, kept
 
