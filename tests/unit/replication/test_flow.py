@@ -13,10 +13,10 @@ from isthmus.message import digest
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.audit.unkept import MOST_LISTED, numbered
+from isthmus.replication.verification.ground import ground_of
 from isthmus.replication.verification.identity import Members, identify
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
-from isthmus.replication.verification.verify import ground_of
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Flow, Route
 

@@ -2,8 +2,9 @@
 
 What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is true while messages
 move, and the collection of nothing but numbers and digests. What it is not: the comparison
-(`isthmus.replication.verification.reconciliation.reconcile`), and it asks no route what it has counted. A little over 400 lines: one order
-of reading, and what its steps leave to be told.
+(`isthmus.replication.verification.reconciliation.reconcile`), or what is said of each copy and of what is missing
+(`isthmus.replication.verification.audit.holding`, `isthmus.replication.verification.audit.missing_copy`); and it asks no route what it has
+counted.
 
 The order of reading, and why it is sound while routes run:
     1. every member's audited subscription to its end: what entered by then is what must be accounted for;
@@ -39,6 +40,8 @@ from isthmus.replication.verification.audit.audited import Audited, Selects
 from isthmus.replication.verification.audit.confirmed import confirmed, entered_since
 from isthmus.replication.verification.audit.detection import dropped_by_detection
 from isthmus.replication.verification.audit.diverted import dropped_of_told
+from isthmus.replication.verification.audit.holding import holding_of, met_of
+from isthmus.replication.verification.audit.missing_copy import doubt, leave_out, missing_copies
 from isthmus.replication.verification.audit.passage import (
     DEAD_LETTER,
     DRIFT_MS,
@@ -55,8 +58,7 @@ from isthmus.replication.verification.audit.sibling import Siblings
 from isthmus.replication.verification.audit.unkept import doubt_unkept, entered_unkept
 from isthmus.replication.verification.hour.reading import HourReading
 from isthmus.replication.verification.identity import Identity, Members, identify
-from isthmus.replication.verification.reconciliation.reading import Reading
-from isthmus.replication.verification.reconciliation.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.replication.verification.reconciliation.reconcile import Holding, Reconciliation, reconcile
 from isthmus.topology.model import Endpoint, Route
 
 # So old may a count of RabbitMQ be, with a second more (its `collect_statistics_interval`).
@@ -189,7 +191,7 @@ def audit(
     unmet = []
     for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
         late = [by_record.met(each, counts[each.pair]) for each in followed if each.by_content and each.origin == alias]
-        known = _met(alias, audited, rest).union(*late)
+        known = met_of(alias, audited, rest).union(*late)
         if audited[alias].own and not known:
             unmet.append(
                 f"whether {task} has to move what is in {alias} is not known: none of it waits, or is where it has to be"
@@ -206,18 +208,20 @@ def audit(
     ended_ms = clock.wall_ms() + DRIFT_MS
     unkept, unseen = entered_unkept(followed, audited, rest, met)
     changed = {each.pair for each in followed if each.changes}
-    holdings = {alias: _holding(each, audited, readings, ended_ms, unkept, changed) for alias, each in audited.items()}
+    holdings = {
+        alias: holding_of(each, audited, readings, ended_ms, unkept, changed) for alias, each in audited.items()
+    }
     for alias, entered in unkept.items():
         holdings.setdefault(alias, Holding()).entered = entered
         holdings[alias].arrived[alias] = entered
-    missing = _missing(holdings, rest)
+    missing = missing_copies(holdings, rest)
     for pair, numbers in missing.items():
         if pair[0] not in unkept:
             rest[pair].resent |= {number for number in numbers if audited[pair[0]].is_resent(number)}
             numbers.difference_update(rest[pair].resent)
     for alias in holdings.keys() - unkept.keys():
         during_ms = (began_ms - DRIFT_MS, clock.wall_ms() + DRIFT_MS)
-        _leave_out(alias, holdings[alias], audited[alias], missing, during_ms)
+        leave_out(alias, holdings[alias], audited[alias], missing, during_ms)
     by_record.explain(missing, rest, counts)
     if any(missing.values()):
         reads = {alias: partial(messages, peek, 0, read) for alias, peek in peeks.items()}
@@ -231,7 +235,7 @@ def audit(
         doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest, siblings.wanted)
         for passage in (each for each in followed if each.is_witnessed):
             at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
-            _doubt(*at, began_ms - DRIFT_MS, passage)
+            doubt(*at, began_ms - DRIFT_MS, passage)
         if delivered is not None:
             diverted_ms: dict[tuple[str, str], dict[int, int]] = {}
             for passage in followed:
@@ -281,142 +285,6 @@ def _counted(passages: Sequence[Passage], unsettled: Callable[[Route], int] | No
     return {
         each.pair: unsettled(each.routes[0]) if unsettled is not None else 0 for each in passages if each.by_content
     }
-
-
-def _met(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:
-    """What the task is known to have met of an origin's messages."""
-    found: set[int] = set()
-    for pair, each in rest.items():
-        if pair[0] == origin:
-            found |= each.waiting | each.expired | each.dead_lettered | each.diverted
-    for at in audited.values():
-        if origin in at.arrivals:
-            found.update(at.arrivals[origin].numbers)
-    return found
-
-
-def _holding(
-    at: Audited,
-    audited: Mapping[str, Audited],
-    readings: Mapping[str, Reading],
-    ended_ms: int,
-    unkept: Mapping[str, Sequence[int]],
-    changed: Collection[tuple[str, str]],
-) -> Holding:
-    """What is at a member, each copy judged by the original that it names.
-
-    `ended_ms`: when the reading ended. `unkept`: see `entered_unkept`. `changed`: pairs between which contents change.
-    """
-    held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
-    for alias, arrivals in at.arrivals.items():
-        if alias in unkept:
-            entered = set(unkept[alias])
-            stands = [
-                (number, lane)
-                for number, lane in zip(arrivals.numbers, arrivals.lanes, strict=True)
-                if number in entered
-            ]
-            held.arrived[alias] = [number for number, _ in stands]
-            held.late[alias] = arrivals.late
-            held.lanes[alias] = [lane for _, lane in stands]
-            continue
-        origin = audited.get(alias)
-        if origin is None:
-            continue
-        kept = {number for numbers in origin.kept.values() for number in numbers}
-        held.late[alias] = arrivals.late
-        horizons: dict[int, int] = {}
-        for number in origin.own:
-            horizons[number >> FRAGMENT_BITS] = max(number, horizons.get(number >> FRAGMENT_BITS, number))
-        gone = bool(readings[alias].doubt) or not origin.messages
-        for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
-            fragment = number >> FRAGMENT_BITS
-            horizon = horizons.get(fragment, -1)
-            if (
-                number in origin.originals
-                and 0 < arrivals.entered_ms[index] < origin.originals.enqueued_ms(number) - DRIFT_MS
-            ):
-                fate = held.forged
-            elif number in origin.originals:
-                # Whoever mends a message before it is sent again changes it.
-                is_free = (alias, at.alias) in changed or number in arrivals.late
-                equal = is_free or origin.originals.digest(number) == digest
-                fate = held.arrived if equal else held.unequal
-            elif number in kept:
-                continue  # a route took it before the rule was changed
-            elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
-                continue  # it entered after the first reading of its origin
-            elif origin.has_emptied(number) and (origin.is_log or readings[alias].has_aged):
-                continue  # the retention, or the time to live, has removed all of its partition
-            elif gone or origin.has_emptied(number):
-                fate = held.unknown
-            elif 0 <= number < origin.first_numbers.get(fragment, 0):
-                continue  # its original has lived out the subscription's time to live, or entered before it was made
-            elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
-                continue  # its original's life has ended, behind all that is there
-            else:
-                fate = held.forged
-            fate.setdefault(alias, []).append(number)
-            if fate is held.arrived:
-                held.lanes.setdefault(alias, []).append(arrivals.lanes[index])
-    return held
-
-
-def _missing(
-    holdings: Mapping[str, Holding], rest: Mapping[tuple[str, str], Undelivered]
-) -> dict[tuple[str, str], set[int]]:
-    """What is missing for no reason that the routes' sources show, by (origin, member)."""
-    return {
-        pair: set(holdings[pair[0]].entered)
-        - set(holdings[pair[1]].arrived.get(pair[0], ()))
-        - undelivered.waiting
-        - undelivered.expired
-        - undelivered.dead_lettered
-        - undelivered.diverted
-        - undelivered.dropped
-        - undelivered.elsewhere
-        for pair, undelivered in rest.items()
-    }
-
-
-def _leave_out(
-    alias: str,
-    holding: Holding,
-    origin: Audited,
-    missing: Mapping[tuple[str, str], set[int]],
-    during_ms: tuple[int, int],
-) -> None:
-    """Takes what is missing and ended its life during the reading out of the comparison."""
-    numbers = set().union(*(each for pair, each in missing.items() if pair[0] == alias))
-    ended = {number for number in numbers if during_ms[0] <= origin.originals.ends_ms(number) <= during_ms[1]}
-    if not ended:
-        return
-    holding.entered = [number for number in holding.entered if number not in ended]
-    for pair, each in missing.items():
-        if pair[0] == alias:
-            each.difference_update(ended)
-
-
-def _doubt(
-    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
-) -> None:
-    """Of what is missing, what cannot be called lost."""
-    over: set[int] = set()
-    taken: list[int] = []
-    for number in sorted(missing):
-        enqueued_ms = origin.originals.enqueued_ms(number)
-        if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
-            over.add(number)
-        elif 0 < origin.originals.ends_ms(number) < began_ms:
-            undelivered.ended.add(number)
-        elif passage.drops:
-            undelivered.consumed.add(number)
-        elif reading.may_have_held(enqueued_ms, DRIFT_MS):
-            taken.append(number)
-    undelivered.consumed.update(taken[: reading.most_taken])
-    # Where fewer numbers are absent at the target, some copies never stood there, or were the last ones, which leave no trace.
-    is_shown = len(over) <= reading.absent_before + reading.absent_between
-    (undelivered.copy_expired if is_shown else undelivered.consumed).update(over)
 
 
 def _read_on(

@@ -20,10 +20,10 @@ from isthmus.connectors.system import removed_before
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.audit.log_audit import placed
+from isthmus.replication.verification.ground import ground_of
 from isthmus.replication.verification.identity import Identity, Members, identify
 from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
-from isthmus.replication.verification.verify import ground_of
 from isthmus.testing.clock import ManualClock
 from isthmus.topology import read
 from isthmus.topology.model import Endpoint, Route
