@@ -143,7 +143,7 @@ def watch(broker: ArtemisBroker, queue: str, messages: int, tool: str) -> dict[s
 def drive(source: str, queue: str, target: str, name: str) -> None:
     """Moves messages until standard input closes."""
     from isthmus.replication.spark_session import create_spark_session
-    from isthmus.replication.step.chain import Chain
+    from isthmus.replication.step.chain.chain import Chain
 
     folder = Path(tempfile.mkdtemp(prefix="isthmus-artemis-spark-"))
     write = {"url": target, "entity": name, "entity_type": "queue", "origin": f"a/{queue}", "target": "b"}

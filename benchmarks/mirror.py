@@ -205,7 +205,7 @@ def _end_of(consumer: Any, topic: str) -> int:
 def drive(source: str, target: str, topic: str) -> None:
     """Moves records until standard input closes."""
     from isthmus.replication.spark_session import create_spark_session
-    from isthmus.replication.step.chain import Chain
+    from isthmus.replication.step.chain.chain import Chain
 
     folder = Path(tempfile.mkdtemp(prefix="isthmus-mirror-spark-"))
     route = RouteSpec(

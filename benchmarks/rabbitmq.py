@@ -186,7 +186,7 @@ def _count(client: RabbitClient, queue: str) -> int:
 def drive(source: str, target: str, queue: str) -> None:
     """Moves messages until standard input closes."""
     from isthmus.replication.spark_session import create_spark_session
-    from isthmus.replication.step.chain import Chain
+    from isthmus.replication.step.chain.chain import Chain
 
     os.environ["BENCH_RABBITMQ"] = PASSWORD
     folder = Path(tempfile.mkdtemp(prefix="isthmus-rabbitmq-spark-"))

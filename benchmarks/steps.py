@@ -18,7 +18,7 @@ from typing import Any
 
 from isthmus.amqp import section
 from isthmus.bridge.spark.row import batch_of
-from isthmus.replication.step.row_stage import RowStage
+from isthmus.replication.step.chain.row_stage import RowStage
 from isthmus.topology.step import STEPS, StepDeclaration
 
 BATCH_ROWS = 500

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Producer
 
 from isthmus.amqp import section
 from isthmus.connectors.kafka.mapping.mapping import to_record
-from isthmus.demo.stamped import Stamped
+from isthmus.demo.example.stamped import Stamped
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.testing.federation import FederationProcess

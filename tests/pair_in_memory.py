@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError
-from isthmus.pairing.keeper import Keeper
+from isthmus.pairing.keeper.keeper import Keeper
 from isthmus.pairing.pair_session import PairSession
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description

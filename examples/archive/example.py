@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from isthmus.demo.example import Example
+from isthmus.demo.example.example import Example
 from isthmus.errors import OperationTimeoutError
 
 WAIT_SECONDS = 120.0

@@ -7,8 +7,8 @@ from typing import Any
 
 from isthmus.connectors.servicebus.head import standing
 from isthmus.demo.consumer import stamp
-from isthmus.demo.example import Example
-from isthmus.demo.script import messages_of
+from isthmus.demo.example.example import Example
+from isthmus.demo.example.script import messages_of
 from isthmus.replication.reach import Reach
 from isthmus.topology.model import Endpoint
 

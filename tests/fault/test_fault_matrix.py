@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 import matrix_record
-from isthmus.demo.application import Worker
-from isthmus.demo.script import Work
+from isthmus.demo.example.application import Worker
+from isthmus.demo.example.script import Work
 from isthmus.replication.reach import Reach
 from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.federation import FederationProcess, RunProcess

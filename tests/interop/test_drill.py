@@ -8,8 +8,8 @@ import pytest
 
 from hosted_lease import carried
 from isthmus.amqp import section
-from isthmus.demo import drill
-from isthmus.demo.drill import Drill, DrillPlan
+from isthmus.demo.drill import drill
+from isthmus.demo.drill.drill import Drill, DrillPlan
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec

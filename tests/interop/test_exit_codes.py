@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusMessage
 
 from isthmus.cli.app import create_app, main
 from isthmus.client import DurableSender
-from isthmus.demo.drill import DrillReport
+from isthmus.demo.drill.drill import DrillReport
 from isthmus.errors import IsthmusError
 from isthmus.operations.replay import Replayed
 from isthmus.replication.spark.class_archive import ClassArchive, ClassArchiveError
@@ -26,10 +26,10 @@ from isthmus.testing.federation import FederationProcess
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "exit-codes.md"
 AWAY = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
-VERBS = "tests/unit/cli/test_federation_verbs.py"
-TOPOLOGY = "tests/unit/cli/test_topology_verbs.py"
-SERVE = "tests/unit/cli/test_namespace_verb.py"
-HEALTH = "tests/unit/cli/test_namespace_health.py"
+VERBS = "tests/unit/cli/supervision/test_supervision_verbs.py"
+TOPOLOGY = "tests/unit/cli/federation/test_topology_verbs.py"
+SERVE = "tests/unit/cli/namespace/test_namespace_verb.py"
+HEALTH = "tests/unit/cli/namespace/test_health.py"
 
 
 class Stage(NamedTuple):
@@ -115,7 +115,7 @@ def drilled(lost: int) -> Callable[[Stage], Words]:
         report = DrillReport(
             rpo_messages=0, rto_seconds=1.0, sent=10, handled=10 - lost, handled_twice=0, suppressed=0, lost=lost
         )
-        stage.patch.setattr("isthmus.demo.drill.rehearse", lambda *_: report)
+        stage.patch.setattr("isthmus.demo.drill.drill.rehearse", lambda *_: report)
         return ("drill", "all-active")
 
     return made

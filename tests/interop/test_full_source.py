@@ -14,8 +14,8 @@ from isthmus.connectors.administration import Administrations
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.errors import IsthmusError
-from isthmus.operations.redrive import redrive
-from isthmus.operations.set_aside import Choice, look
+from isthmus.operations.redrive.redrive import redrive
+from isthmus.operations.redrive.set_aside import Choice, look
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.supervisor.watch.drop_watch import DropWatch

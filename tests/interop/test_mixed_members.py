@@ -17,11 +17,11 @@ from hosted_run import HostedRun
 from isthmus.amqp import section
 from isthmus.connectors.administration import Administrations
 from isthmus.connectors.servicebus.head import standing
-from isthmus.demo.application import publish
 from isthmus.demo.consumer import stamp
+from isthmus.demo.example.application import publish
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
-from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess

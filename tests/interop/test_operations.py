@@ -17,7 +17,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
 from isthmus.cli.app import main
-from isthmus.operations.message_file import DamagedFileError, MessageReader
+from isthmus.operations.file.message_file import DamagedFileError, MessageReader
 from isthmus.testing.namespace import namespace
 from sdk_client import WAIT_SECONDS, bodies, receive
 
@@ -185,7 +185,7 @@ def test_purge_tells_what_is_locked(operator):
 
 def test_what_a_purge_holds_stays_locked_longer_than_a_lock_lasts(operator, monkeypatch):
     operator.send("short", 40)
-    import isthmus.operations.sweep as module
+    import isthmus.operations.removal.sweep as module
 
     monkeypatch.setattr(module, "_WINDOW", 2)
     dispose = module._dispose
@@ -202,7 +202,7 @@ def test_what_a_purge_holds_stays_locked_longer_than_a_lock_lasts(operator, monk
 
 def test_locks_are_renewed_in_time_where_clocks_are_apart(operator, monkeypatch):
     operator.send("short", 32)
-    import isthmus.operations.sweep as module
+    import isthmus.operations.removal.sweep as module
 
     behind = SimpleNamespace(monotonic=time.monotonic, time=lambda: time.time() - 3600)
     monkeypatch.setattr(module, "time", behind)
@@ -242,7 +242,7 @@ def test_purge_goes_through_sessions(operator, monkeypatch):
     numbers = "number % 2 = 1 OR number = 100 OR number < 3"
     [told] = operator.run("purge", "sessions", "--filter", numbers)
     assert told | {"dry_run": True, "removed": 0, "meant": {"active": 15, "deferred": 2, "scheduled": 1}} == told
-    import isthmus.operations.sweep as module
+    import isthmus.operations.removal.sweep as module
 
     dispose, pauses = module._dispose, [1.5] * 4
 
@@ -357,7 +357,7 @@ def test_a_dead_letter_whose_lock_was_lost_is_told_as_left(operator, monkeypatch
 
 
 def test_a_purge_counts_only_what_the_namespace_has_removed(operator, monkeypatch):
-    import isthmus.operations.sweep as module
+    import isthmus.operations.removal.sweep as module
 
     operator.send("brief", 3)
     dispose = module._dispose
@@ -443,8 +443,8 @@ def test_import_into_what_detects_duplicates_is_refused(operator, tmp_path):
 
 
 def test_a_resumed_import_doubles_and_loses_nothing_where_duplicates_are_detected(operator, tmp_path, monkeypatch):
-    from isthmus.operations import carry
-    from isthmus.operations.progress_note import ProgressNote
+    from isthmus.operations.file import carry
+    from isthmus.operations.file.progress_note import ProgressNote
 
     operator.send("work", 20)
     file = tmp_path / "file"

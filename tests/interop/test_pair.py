@@ -30,7 +30,7 @@ from isthmus.errors import NotAllowedError, UnauthorizedError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.operations.look import messages
-from isthmus.pairing import mover
+from isthmus.pairing.failover import mover
 from isthmus.transport import Sender
 from paired import Paired, paired
 from sdk_client import bodies, receive

@@ -19,8 +19,8 @@ from isthmus.connectors.servicebus.connect import endpoint_of_string, open_clien
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.head import standing
 from isthmus.errors import EntityNotFoundError, NotAllowedError
-from isthmus.replication.verification.count import Verdict
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import verify
 from isthmus.testing.bridge.message import key_of, message
 from isthmus.testing.namespace import NamespaceProcess, namespace

@@ -28,8 +28,8 @@ from isthmus.entities.queue.run import RunSet
 from isthmus.operations.copy_target import CopyTarget, Sent
 from isthmus.operations.look import messages
 from isthmus.operations.message import sequence_of
-from isthmus.operations.session_sweep import sweep_entity
-from isthmus.operations.sweep import Taken
+from isthmus.operations.removal.session_sweep import sweep_entity
+from isthmus.operations.removal.sweep import Taken
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
 from isthmus.testing.federation import FederationProcess

@@ -21,7 +21,7 @@ from isthmus.cli.app import create_app
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.head import standing as sequence_of
-from isthmus.demo.application import publish
+from isthmus.demo.example.application import publish
 from isthmus.replication.reach import Reach
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology.file.source import load

@@ -14,8 +14,8 @@ from isthmus.amqp.performative import Accepted, Rejected
 from isthmus.connectors.administration import Administrations, open_administration
 from isthmus.connectors.servicebus.message.message_rewriter import MessageRewriter
 from isthmus.replication.reach import Reach
-from isthmus.replication.verification.count import Verdict
 from isthmus.replication.verification.identity import identify
+from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.replication.verification.verify import verify
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology import TopicState, plan

@@ -15,8 +15,8 @@ from isthmus.cli.app import main
 from isthmus.replication.ledger.ledger import noted
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_spec import route_spec
-from isthmus.replication.verification.count import COUNTS, Verdict
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.topology.route import routes

@@ -23,7 +23,7 @@ from isthmus.errors import IsthmusError
 from isthmus.message.name import WHY_DESCRIPTION, WHY_REASON, WHY_SOURCE
 from isthmus.replication.reach import Reach
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.reconciliation.count import Verdict
 from isthmus.supervisor.status import read_status
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.model import Endpoint

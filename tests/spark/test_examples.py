@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.demo.example import main
+from isthmus.demo.example.example import main
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from isthmus.bench.load import connect
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.spark_session import create_spark_session
-from isthmus.replication.step.chain import Chain
+from isthmus.replication.step.chain.chain import Chain
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology.step import StepDeclaration

@@ -13,8 +13,8 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.servicebus.spark.source_settler import SourceSettler
 from isthmus.operations.detection import check_detection
 from isthmus.replication.step.base import guarded
+from isthmus.replication.step.chain.opener import open_message_step
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.replication.step.opener import open_message_step
 from isthmus.topology.step import STEPS, StepDeclaration
 from troubleshooting.case import Stage, elsewhere, shows
 
@@ -24,7 +24,9 @@ _DELIVERY = "tests/unit/bridge/delivery/test_delivery.py"
 _REDRIVE = "tests/interop/test_redrive_diverted.py"
 _REWRITER = "tests/unit/connectors/servicebus/message/test_message_rewriter.py"
 
-elsewhere("verify", "tests/unit/cli/test_federation_verbs.py::test_verify_ends_with_3_where_it_cannot_tell")
+elsewhere(
+    "verify", "tests/unit/cli/supervision/test_supervision_verbs.py::test_verify_ends_with_3_where_it_cannot_tell"
+)
 elsewhere("RefusedByTarget", f"{_DELIVERY}::test_a_message_at_fault_is_set_aside_at_once_and_disturbs_nobody")
 elsewhere("KilledItsWorker", "tests/fault/test_poison.py::test_a_message_that_kills_its_worker_is_set_aside")
 elsewhere(
@@ -34,7 +36,7 @@ elsewhere(
 elsewhere("another receiver has the session", f"{_REDRIVE}::test_a_queue_with_sessions_is_emptied_session_by_session")
 elsewhere(
     "messages are in …/$DeadLetterQueue",
-    "tests/unit/cli/test_redrive_verb.py::test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back",
+    "tests/unit/cli/supervision/test_redrive_verb.py::test_what_the_divert_queue_dead_lettered_itself_is_told_with_the_way_back",
 )
 elsewhere("HopBudgetUsedUp", f"{_REWRITER}::test_used_up_hops_are_dead_lettered")
 elsewhere("Visited", f"{_REWRITER}::test_i3_the_only_copy_of_a_message_that_would_return_is_dead_lettered")

@@ -59,7 +59,7 @@ def _state_folder(stage: Stage) -> None:
 
 elsewhere(
     "task … is run by …",
-    "tests/unit/cli/test_federation_verbs.py::test_a_second_run_is_refused_with_who_holds_the_task",
+    "tests/unit/cli/supervision/test_supervision_verbs.py::test_a_second_run_is_refused_with_who_holds_the_task",
 )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.replication.spark_session import create_spark_session
-from isthmus.replication.step.chain import Chain
+from isthmus.replication.step.chain.chain import Chain
 
 __all__ = ["queue_name", "route_of", "run", "split"]
 

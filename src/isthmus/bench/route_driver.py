@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.replication.spark_session import create_spark_session
-from isthmus.replication.step.chain import Chain
+from isthmus.replication.step.chain.chain import Chain
 
 __all__ = ["run"]
 

@@ -130,7 +130,7 @@ def _export(
 
     Exit code 1 if there are damaged pieces, whose messages are not in the file.
     """
-    from isthmus.operations.message_file import MessageWriter
+    from isthmus.operations.file.message_file import MessageWriter
 
     damaged: list[None] = []
     with MessageWriter(file, {"namespace": "outbox", "entity": _entity(path)}) as writer:

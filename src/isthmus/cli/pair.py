@@ -102,7 +102,7 @@ def _sync(
     as_json: _Json = False,
 ) -> None:
     """Bring the standby member in step once. Exit code 1 if something could not be."""
-    from isthmus.pairing.round import Consent
+    from isthmus.pairing.keeper.round import Consent
 
     consent = Consent(foreign=delete_others, messages=delete_messages)
     with _session(name, file, state) as session:
@@ -155,7 +155,7 @@ def _status(name: _Name, file: _File = DEFAULT_FILE, state: _State = None, as_js
     Exit code 0: steady, in step, and nothing pending. 1: anything else.
     """
     from isthmus.cli import pair_view as view
-    from isthmus.pairing.state import Fence, Phase
+    from isthmus.pairing.state.state import Fence, Phase
     from isthmus.topology.pair.difference import Drift
 
     with _session(name, file, state) as session:
@@ -324,7 +324,7 @@ def _failover(
 
 
 def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -> None:
-    from isthmus.pairing.forced import switch_at_once
+    from isthmus.pairing.failover.forced import switch_at_once
 
     found = switch_at_once(file, name, folder)
     switched = time.monotonic() - began

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.pairing.state import PairState
+from isthmus.pairing.state.state import PairState
 
 __all__ = [
     "FENCES",

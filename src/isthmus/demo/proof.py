@@ -12,8 +12,8 @@ from typing import Any
 
 from isthmus.demo.consumer import stamp
 from isthmus.replication.reach import Reach
-from isthmus.replication.verification.audit import audit
-from isthmus.replication.verification.reconcile import compare
+from isthmus.replication.verification.audit.audit import audit
+from isthmus.replication.verification.reconciliation.reconcile import compare
 from isthmus.replication.verification.verify import PATIENCE_SECONDS
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes

@@ -29,7 +29,7 @@ from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations.deliver import UnconfirmedError, deliver
 from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as, sent_again
-from isthmus.operations.sweep import Taken, sweep
+from isthmus.operations.removal.sweep import Taken, sweep
 from isthmus.rules import FilterError
 from isthmus.topology.redrive import DEAD_LETTER_SUFFIX
 from isthmus.transport import Client, Sender

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from isthmus.errors import IsthmusError
 
-__all__ = ["PairBrokenError", "SameNamespaceError", "StillHeldError", "StoppingError"]
+__all__ = [
+    "NotEmptyError",
+    "NotInStepError",
+    "PairBrokenError",
+    "SameNamespaceError",
+    "StillHeldError",
+    "StoppingError",
+]
 
 
 class SameNamespaceError(IsthmusError):
@@ -34,6 +43,60 @@ class StillHeldError(IsthmusError):
     def text(self) -> str:
         return (
             f"{self.path} is there, although the list of its namespace did not tell it; the next round compares again"
+        )
+
+
+class NotInStepError(IsthmusError):
+    """A planned fail-over does not begin: the standby member lacks something."""
+
+    code = "not-in-step"
+
+    def __init__(self, pair: str = "", alias: str = "", what: str = "", count: int = 0) -> None:
+        super().__init__("", pair=pair, alias=alias, what=what, count=count)
+        self.pair, self.alias, self.what, self.count = pair, alias, what, count
+
+    def text(self) -> str:
+        return (
+            f"pair '{self.pair}': nothing was switched: {self.alias} is not in step, {self.count} differences, first: "
+            f"{self.what}; mend it (isthmus pair sync {self.pair}), exclude the entity, or use --force"
+        )
+
+
+class NotEmptyError(IsthmusError):
+    """A planned fail-over was given up, since messages would stay behind; applications use the same member as before.
+
+    Attributes:
+        left: path → messages that would have stayed at `alias`, which is still active; `why`: what kept them from being moved.
+        moved: messages that had been moved to `other` before.
+    """
+
+    code = "not-empty"
+
+    def __init__(
+        self,
+        pair: str = "",
+        alias: str = "",
+        left: Mapping[str, int] | None = None,
+        why: str = "",
+        moved: int = 0,
+        other: str = "",
+    ) -> None:
+        super().__init__("", pair=pair, alias=alias, left=dict(left or {}), why=why, moved=moved, other=other)
+        self.pair, self.alias, self.left, self.why = pair, alias, dict(left or {}), why
+        self.moved, self.other = moved, other
+
+    def text(self) -> str:
+        shown = ", ".join(f"{path} ({count})" for path, count in list(self.left.items())[:5])
+        more = f" and {len(self.left) - 5} more" if len(self.left) > 5 else ""
+        return (
+            f"pair '{self.pair}': nothing was switched, {self.alias} is still active: messages would stay behind in {shown}{more}"
+            + (f" ({self.why})" if self.why else "")
+            + (
+                f"; {self.moved} messages were moved before, and wait at {self.other} until it is active"
+                if self.moved
+                else ""
+            )
+            + "; let receivers empty it and give them longer with --consume-for, or leave the messages behind with --leave"
         )
 
 

@@ -4,7 +4,7 @@ What it is: two loops: that of the alias, which only reads the state file, and t
 What it is not: a fail-over by itself: an operator, or a script, says when; but one that was interrupted is carried on.
 
 Invariants:
-    I1. The alias turns within `alias_proxy.LOOK_SECONDS` of a saving, whatever the other loop waits for.
+    I1. The alias turns within `alias.proxy.LOOK_SECONDS` of a saving, whatever the other loop waits for.
     I2. A round asks the active member without a lock, so that a member that hangs keeps nobody from a fail-over.
     I3. A fault is told once, not in each round, and told again when it has changed.
     I4. Once the alias leads to nobody, the next round begins at once: its connections are open, and those of the verb that forced
@@ -23,10 +23,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from isthmus.errors import IsthmusError
-from isthmus.pairing.alias_proxy import AliasProxy, Lead
+from isthmus.pairing.alias.proxy import AliasProxy, Lead
 from isthmus.pairing.pair_session import PairSession
-from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, PairInUseError
+from isthmus.pairing.state.state import Fence, PairState, Phase
+from isthmus.pairing.state.state_file import NotPairedError, PairInUseError
 from isthmus.topology.pair.declaration import address_of
 
 __all__ = ["PairRun", "pause_seconds"]

@@ -1,7 +1,7 @@
 """One declared pair with its members, its state file and everything that works on them.
 
 What it is: what the verbs of `isthmus pair` do, without options and tables. What it is not: a decision; those are in
-`isthmus.topology.pair` and `isthmus.pairing.state`. What only some verbs need is imported by them: a forced fail-over is in a hurry.
+`isthmus.topology.pair` and `isthmus.pairing.state.state`. What only some verbs need is imported by them: a forced fail-over is in a hurry.
 
 Invariants:
     I1. A forced fail-over is on disk before any member is asked anything, or as much as its secret is read.
@@ -19,43 +19,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.pairing.alias_address import addresses_of
-from isthmus.pairing.pair_error import PairBrokenError, StoppingError
-from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, Stamp, StateFile, SupersededError
+from isthmus.pairing.alias.address import addresses_of
+from isthmus.pairing.pair_error import NotInStepError, PairBrokenError, StoppingError
+from isthmus.pairing.state.marker import follow, is_behind, is_overtaken
+from isthmus.pairing.state.state import Fence, PairState, Phase
+from isthmus.pairing.state.state_file import NotPairedError, Stamp, StateFile, SupersededError
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pair.declaration import Pair
 
 if TYPE_CHECKING:
     from isthmus.connectors.servicebus.administration.pair_member import PairMember
-    from isthmus.pairing.alias_proxy import Lead
-    from isthmus.pairing.failover import Failover
-    from isthmus.pairing.keeper import Keeper
-    from isthmus.pairing.moved import Moved
-    from isthmus.pairing.round import Comparison, Consent, Round
+    from isthmus.pairing.alias.proxy import Lead
+    from isthmus.pairing.failover.failover import Failover
+    from isthmus.pairing.failover.moved import Moved
+    from isthmus.pairing.keeper.keeper import Keeper
+    from isthmus.pairing.keeper.round import Comparison, Consent, Round
     from isthmus.topology.pair.description import Description
     from isthmus.topology.pair.difference import Step
     from isthmus.transport import Client
 
-__all__ = ["NotInStepError", "PairSession", "find_pair"]
+__all__ = ["PairSession", "find_pair"]
 
 _WAIT_SECONDS = 60.0
-
-
-class NotInStepError(IsthmusError):
-    """A planned fail-over does not begin: the standby member lacks something."""
-
-    code = "not-in-step"
-
-    def __init__(self, pair: str = "", alias: str = "", what: str = "", count: int = 0) -> None:
-        super().__init__("", pair=pair, alias=alias, what=what, count=count)
-        self.pair, self.alias, self.what, self.count = pair, alias, what, count
-
-    def text(self) -> str:
-        return (
-            f"pair '{self.pair}': nothing was switched: {self.alias} is not in step, {self.count} differences, first: "
-            f"{self.what}; mend it (isthmus pair sync {self.pair}), exclude the entity, or use --force"
-        )
 
 
 def find_pair(federation: Federation, name: str) -> Pair:
@@ -101,7 +86,7 @@ class PairSession:
     @cached_property
     def keeper(self) -> Keeper:
         """Keeps the pair in step."""
-        from isthmus.pairing.keeper import Keeper
+        from isthmus.pairing.keeper.keeper import Keeper
 
         return Keeper(self.members, self.file.keep, self.pair.exclude)
 
@@ -140,11 +125,11 @@ class PairSession:
             markers = [member.read_marker(self.pair.name) for member in self.members.values()]
             for marker in markers:
                 # Of one that another process makes, what was before it.
-                known = {**marker, "epoch": marker["epoch"] - 1} if fresh.is_overtaken(marker) else marker
-                fresh = fresh.following(known, time.time())
+                known = {**marker, "epoch": marker["epoch"] - 1} if is_overtaken(fresh, marker) else marker
+                fresh = follow(fresh, known, time.time())
             fresh = replace(fresh, epoch=max(1, fresh.epoch))
             self.file.save(fresh)
-            if any(fresh.is_overtaken(marker) for marker in markers):
+            if any(is_overtaken(fresh, marker) for marker in markers):
                 return fresh  # which is not settled: the markers are that process's
             return self.keeper.settle(fresh)
 
@@ -206,7 +191,7 @@ class PairSession:
             InvalidArgumentError: a fail-over is under way.
             IsthmusError: a member gives no answer; the pair is as before, and the verb can be run again.
         """
-        from isthmus.pairing.stopped import give_back
+        from isthmus.pairing.keeper.stopped import give_back
 
         left = dict[str, str]()
         with self.file.held(_WAIT_SECONDS):
@@ -327,13 +312,13 @@ class PairSession:
         for member in self.members.values():
             try:
                 member.write_marker(
-                    state.pair, state.marker, unless=lambda marker: state.is_behind(marker, time.time())
+                    state.pair, state.marker, unless=lambda marker: is_behind(state, marker, time.time())
                 )
             except IsthmusError:
                 continue
 
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
-        from isthmus.pairing.failover import Failover
+        from isthmus.pairing.failover.failover import Failover
 
         return Failover(self.file.keep, self.members, self._move, self.pair.exclude, note, self._move_dead, self._check)
 
@@ -343,13 +328,13 @@ class PairSession:
         self.file.check(state)
 
     def _move(self, state: PairState, entity: Description) -> Moved:
-        from isthmus.pairing.mover import move
+        from isthmus.pairing.failover.mover import move
 
         in_sessions = bool(entity.settings.get("requires_session"))
         return self._between(state, entity, partial(move, in_sessions=in_sessions, is_topic=entity.kind == "topic"))
 
     def _move_dead(self, state: PairState, entity: Description) -> Moved:
-        from isthmus.pairing.mover import move_dead_letters
+        from isthmus.pairing.failover.mover import move_dead_letters
 
         return self._between(state, entity, move_dead_letters)
 
@@ -376,7 +361,7 @@ class PairSession:
 
     def look(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
         """Where the alias leads, by the state file; reads it only when it has changed."""
-        from isthmus.pairing.alias_proxy import Lead
+        from isthmus.pairing.alias.proxy import Lead
 
         known: list[tuple[Stamp, bool, Lead]] = []
 

@@ -22,7 +22,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.system import CountingSystem, LogSystem, Waits, system_of
 from isthmus.errors import IsthmusError
 from isthmus.replication.browse_retry import BrowseRetry
-from isthmus.replication.verification.audit import Peek
+from isthmus.replication.verification.audit.audit import Peek
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef
 from isthmus.topology.route import routes
 from isthmus.transport import Client, Management

@@ -37,7 +37,7 @@ from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places
 from isthmus.replication.spark.checkpoint_check import check_checkpoints
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
-from isthmus.replication.step.chain import check as check_steps
+from isthmus.replication.step.chain.chain import check as check_steps
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
 from isthmus.supervisor.condition import Condition

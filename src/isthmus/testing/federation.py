@@ -25,7 +25,7 @@ from isthmus.amqp import section
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import verify
 from isthmus.supervisor.status import read_status
 from isthmus.supervisor.watch.watch import BacklogLook

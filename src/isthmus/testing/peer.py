@@ -1,19 +1,16 @@
 """A fake broker: a peer for tests of clients, in this process, over real sockets.
 
-What it is: queues in memory behind `isthmus.amqp.Connection(server=True)`, with peek-lock, dispositions, drain, `$cbs` and
-the parts of `$management` that routes use, and knobs for faults: refusals, silence, lost connections. What it is not:
-durable, timed or a model of Service Bus; locks never expire here. The namespace (`isthmus.broker`) is all that. Over 400
-lines: one class for each role of the peer, and the faults that tests script read all of them.
+What it is: queues (`isthmus.testing.fake_queue`) behind `isthmus.amqp.Connection(server=True)`, with peek-lock, dispositions, drain,
+`$cbs` and the parts of `$management` that routes use, and faults: silence, lost connections. What it is not: durable, timed or a model of
+Service Bus; locks never expire here. The namespace (`isthmus.broker`) is all that.
 
 Invariants:
-    I1. A message is either waiting, locked by one connection, or settled; `Peer.fates` tells which outcome each got.
-    I2. A lost connection returns its locked messages to their place at once; one that was closed keeps its locks, which
+    I1. A lost connection returns its locked messages to their place at once; one that was closed keeps its locks, which
         its lock tokens still settle, as in a namespace.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
 import select
@@ -38,73 +35,13 @@ from isthmus.amqp import (
     codec,
     section,
 )
-from isthmus.amqp.performative import Accepted, Disposition, Modified, Rejected, Released
-from isthmus.amqp.types import Array, Int, Long, Symbol, Timestamp
+from isthmus.amqp.performative import Accepted, Disposition, Modified, Rejected
+from isthmus.amqp.types import Array, Int, Symbol
+from isthmus.testing.fake_queue import FakeQueue
 from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.sender import messages_of
 
-__all__ = ["FakeQueue", "Peer"]
-
-
-class FakeQueue:
-    """One entity.
-
-    Attributes:
-        messages: every message ever accepted, by sequence number, as delivered.
-        waiting: sequence numbers that may be delivered, ascending.
-        locked: sequence number → connection that holds it.
-        fates: sequence number → `completed`, `abandoned`, `deferred`, `released` or `dead-lettered: REASON`.
-        refuse: condition to refuse sends with; None accepts.
-        refuse_only: refuse only deliveries in which one of these ares; empty: all.
-        refuse_state: delivery state to answer refused sends with, instead of rejected for the condition `refuse`.
-        refused: deliveries refused so far.
-        hold: keep acknowledgements back while True.
-        lost: sequence numbers whose locks are lost: a renewal that names one renews nothing.
-        renewed: sequence numbers whose locks were renewed.
-    """
-
-    def __init__(self) -> None:
-        self.messages: dict[int, bytes] = {}
-        self.waiting: list[int] = []
-        self.locked: dict[int, _Served] = {}
-        self.fates: dict[int, str] = {}
-        self.refuse: str | None = None
-        self.refuse_only: tuple[bytes, ...] = ()
-        self.refuse_state: Any = None
-        self.refused = 0
-        self.hold = False
-        self.lost: set[int] = set()
-        self.renewed: set[int] = set()
-
-    def put(self, message: bytes) -> int:
-        """Takes a message as sent; its sequence number."""
-        sequence = len(self.messages) + 1
-        self.messages[sequence] = _stored(message, sequence)
-        self.waiting.append(sequence)
-        return sequence
-
-    def give_back(self, sequence: int) -> None:
-        """Returns a locked message to its place."""
-        if self.locked.pop(sequence, None) is not None:
-            bisect.insort(self.waiting, sequence)
-
-
-def _stored(message: bytes, sequence: int) -> bytes:
-    sections = section.locate(message)
-    annotations: dict[Any, Any] = {
-        Symbol("x-opt-sequence-number"): Long(sequence),
-        Symbol("x-opt-enqueued-time"): Timestamp(int(time.time() * 1000)),
-        Symbol("x-opt-locked-until"): Timestamp(int(time.time() * 1000) + 60_000),
-    }
-    annotations.update(section.decode_map(message, sections.message_annotations))
-    header = section.decode_header(message, sections.header)
-    return b"".join(
-        (
-            section.encode_header(header),
-            section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations),
-            *(message[start:end] for start, end in sections[3:] if end),
-        )
-    )
+__all__ = ["Peer"]
 
 
 class _Served:
@@ -194,7 +131,7 @@ class _Served:
         for delivery_id in range(event.first, event.last + 1):
             queue, sequence = self.deliveries.pop((event.link, delivery_id), (None, 0))
             if queue is not None:
-                settle(queue, sequence, event.state)
+                queue.settle(sequence, event.state)
         if not event.settled:
             event.link.settle_sent(event.first, event.last, event.state)
 
@@ -266,31 +203,9 @@ class _Served:
                 "suspended": Rejected(Error(Symbol("x"), None, {"DeadLetterReason": body.get("deadletter-reason")})),
             }
             for token in body["lock-tokens"]:
-                settle(queue, int.from_bytes(token.bytes_le[8:], "big"), states[body["disposition-status"]])
+                queue.settle(int.from_bytes(token.bytes_le[8:], "big"), states[body["disposition-status"]])
             return 200, {}
         return 501, None
-
-
-def settle(queue: FakeQueue, sequence: int, state: Any) -> None:
-    """Notes what became of a locked message."""
-    if sequence not in queue.locked:
-        return
-    if isinstance(state, Released):
-        queue.fates[sequence] = "released"
-        queue.give_back(sequence)
-        return
-    if isinstance(state, Modified) and not state.undeliverable_here:
-        queue.fates[sequence] = "abandoned"
-        queue.give_back(sequence)
-        return
-    queue.locked.pop(sequence)
-    if isinstance(state, Modified):
-        queue.fates[sequence] = "deferred"
-    elif isinstance(state, Rejected):
-        info = (state.error.info if state.error is not None else None) or {}
-        queue.fates[sequence] = f"dead-lettered: {info.get(Symbol('DeadLetterReason')) or info.get('DeadLetterReason')}"
-    else:
-        queue.fates[sequence] = "completed"
 
 
 class Peer:

@@ -4,7 +4,7 @@ What it is: a pure mapping from tasks to queues that `isthmus redrive` empties. 
 queue of its source, with the mark of the task on it. Sent to the source again it would reach every other subscription a second time, and
 no route. So it goes to the route's target, as the copy that the route would have made; so does what a step has diverted to an entity. What
 spillover has parked is sent to the member's own queue or topic again, with the mark, so that it is parked again and not spilled where it
-fails once more. What it is not: the sending (`isthmus.operations.redrive`).
+fails once more. What it is not: the sending (`isthmus.operations.redrive.redrive`).
 
 Invariants:
     I1. Each route has its source's queue here, and one that reads a mailbox that of the subscription before it, too; no queue is here twice.

@@ -12,7 +12,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from isthmus.cli.app import main
 from isthmus.client import DurableSender
-from isthmus.operations.message_file import MessageReader
+from isthmus.operations.file.message_file import MessageReader
 
 NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
 

@@ -13,8 +13,8 @@ from isthmus.cli import pair
 from isthmus.cli.app import main
 from isthmus.connectors.administration import NamespaceUnreachableError
 from isthmus.errors import ConnectionLostError
-from isthmus.pairing.state import Fence, PairState
-from isthmus.pairing.state_file import StateFile
+from isthmus.pairing.state.state import Fence, PairState
+from isthmus.pairing.state.state_file import StateFile
 from isthmus.topology.file.name import state_folder
 
 PAIRS = """\

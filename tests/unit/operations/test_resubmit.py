@@ -13,8 +13,8 @@ from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations import resubmit as module
 from isthmus.operations.deliver import UnconfirmedError
 from isthmus.operations.message import make_change
+from isthmus.operations.removal.sweep import Taken
 from isthmus.operations.resubmit import resubmit
-from isthmus.operations.sweep import Taken
 
 ODD = b"\0St\xc1\x07\x02\xa1\x01a\xa1\x01\xff" + b"\0Su\xa0\x01x"  # the text of `a` is no UTF-8
 

@@ -12,13 +12,13 @@ import pytest
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, IsthmusError
-from isthmus.pairing import failover
-from isthmus.pairing.moved import Moved
+from isthmus.pairing.failover import failover
+from isthmus.pairing.failover.moved import Moved
 from isthmus.pairing.pair_error import PairBrokenError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
-from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, SupersededError
+from isthmus.pairing.state.state import Fence, PairState, Phase
+from isthmus.pairing.state.state_file import NotPairedError, SupersededError
 from isthmus.topology.pair.description import Description
 from pair_in_memory import FakeMember, session_in
 

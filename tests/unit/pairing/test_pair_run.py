@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from isthmus.pairing.alias_proxy import Lead
+from isthmus.pairing.alias.proxy import Lead
 from isthmus.pairing.pair_run import PairRun, pause_seconds
-from isthmus.pairing.state import Phase
+from isthmus.pairing.state.state import Phase
 
 WAIT_SECONDS = 20.0
 

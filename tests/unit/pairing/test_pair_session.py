@@ -14,15 +14,17 @@ from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import ConnectionLostError, IsthmusError
-from isthmus.pairing import failover, pair_session
-from isthmus.pairing.keeper import Keeper
-from isthmus.pairing.moved import Moved
+from isthmus.pairing import pair_session
+from isthmus.pairing.failover import failover
+from isthmus.pairing.failover.moved import Moved
+from isthmus.pairing.keeper.keeper import Keeper
+from isthmus.pairing.keeper.round import Comparison
 from isthmus.pairing.pair_error import StoppingError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
-from isthmus.pairing.round import Comparison
-from isthmus.pairing.state import Fence, PairState, Phase
-from isthmus.pairing.state_file import NotPairedError, Stamp, SupersededError
+from isthmus.pairing.state.marker import follow
+from isthmus.pairing.state.state import Fence, PairState, Phase
+from isthmus.pairing.state.state_file import NotPairedError, Stamp, SupersededError
 from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Drift, Step
@@ -165,7 +167,7 @@ def test_the_end_of_a_fail_over_does_not_replace_what_a_later_one_elsewhere_says
     def force() -> None:
         """Once the fail-over has written the markers of its end but those of the old member."""
         if members["jfk"].marker.get("epoch") == 2 and not members["jfk"].marker.get("under_way") and not later:
-            found = state.following(members["jfk"].marker, 1.0).begin_forced(2.0)
+            found = follow(state, members["jfk"].marker, 1.0).begin_forced(2.0)
             later.append(found.marker)
             for each in members.values():
                 each.marker = found.marker

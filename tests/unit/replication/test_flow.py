@@ -11,12 +11,12 @@ from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
 from isthmus.message import digest
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
-from isthmus.replication.verification.audit import audit
-from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.audit.audit import audit
+from isthmus.replication.verification.audit.unkept import MOST_LISTED, numbered
+from isthmus.replication.verification.ground import ground_of
 from isthmus.replication.verification.identity import Members, identify
-from isthmus.replication.verification.reconcile import Reconciliation
-from isthmus.replication.verification.unkept import MOST_LISTED, numbered
-from isthmus.replication.verification.verify import ground_of
+from isthmus.replication.verification.reconciliation.count import Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Flow, Route
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stage", "open_stage"]
 
-_PLACE = "isthmus.replication.step.row_stage"
+_PLACE = "isthmus.replication.step.chain.row_stage"
 
 
 class Stage(Protocol):

@@ -48,7 +48,7 @@ def run(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write messages to a file, every byte of them, in sequence order: active, deferred and scheduled ones."""
-    from isthmus.operations.carry import export
+    from isthmus.operations.file.carry import export
     from isthmus.operations.message import make_choice
 
     chosen = make_choice(condition)

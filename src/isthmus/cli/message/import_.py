@@ -46,8 +46,8 @@ def run(
 
     Interrupted, it continues where it was when run again: every message is sent at least once.
     """
-    from isthmus.operations.carry import import_file
     from isthmus.operations.detection import check_detection
+    from isthmus.operations.file.carry import import_file
 
     target, path = target_of(connection, alias, federation, data, ca_file), entity.strip("/")
     detection = check_detection(

@@ -52,7 +52,7 @@ def run(
     """
     from isthmus.operations.look import take_census
     from isthmus.operations.message import make_choice
-    from isthmus.operations.purge import Removal, remove
+    from isthmus.operations.removal.purge import Removal, remove
 
     chosen = make_choice(condition)
     target, path = target_of(connection, alias, federation, data, ca_file), entity_path(entity, dead_letter=dead_letter)

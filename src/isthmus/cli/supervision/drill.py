@@ -16,8 +16,8 @@ import typer
 from isthmus.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from isthmus.demo.drill import DrillPlan
-    from isthmus.demo.drill_account import DrillReport
+    from isthmus.demo.drill.account import DrillReport
+    from isthmus.demo.drill.drill import DrillPlan
 
 __all__ = ["register"]
 
@@ -53,7 +53,7 @@ def run(
     lost member had acknowledged and that were not handled elsewhere before it returned. RTO: from the loss until a message that was
     published after it was handled. Exit code 1 if a message was lost or handled twice.
     """
-    from isthmus.demo.drill import PATTERNS, DrillPlan
+    from isthmus.demo.drill.drill import PATTERNS, DrillPlan
 
     if pattern not in PATTERNS:
         raise InvalidArgumentError(f"there is no drill for {pattern}: write {' or '.join(PATTERNS)}")
@@ -73,7 +73,7 @@ def run(
 
 
 def _alone(settings: DrillPlan) -> DrillReport:
-    from isthmus.demo.drill import rehearse
+    from isthmus.demo.drill.drill import rehearse
     from isthmus.extra import require
 
     require("demo", "isthmus drill")
@@ -87,7 +87,7 @@ def _alone(settings: DrillPlan) -> DrillReport:
 def _with_operator(settings: DrillPlan, file: str, name: str, subscription: str) -> DrillReport:
     from dataclasses import replace
 
-    from isthmus.demo.drill import Drill
+    from isthmus.demo.drill.drill import Drill
     from isthmus.supervisor.status import read_status
     from isthmus.topology.file.name import state_folder
     from isthmus.topology.file.source import load

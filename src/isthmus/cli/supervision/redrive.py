@@ -13,7 +13,7 @@ import typer
 from isthmus.cli.interruption import LEAVES_QUEUE, interruption
 
 if TYPE_CHECKING:
-    from isthmus.operations.set_aside import Choice
+    from isthmus.operations.redrive.set_aside import Choice
     from isthmus.replication.reach import Reach
     from isthmus.topology.model import Federation
     from isthmus.topology.redrive import Redrive
@@ -69,7 +69,7 @@ def run(
     locked elsewhere, or a namespace cannot be reached.
     """
     from isthmus.errors import InvalidArgumentError
-    from isthmus.operations.set_aside import Choice
+    from isthmus.operations.redrive.set_aside import Choice
     from isthmus.replication.reach import Reach
     from isthmus.topology.file.source import load
     from isthmus.topology.redrive import redrives
@@ -121,8 +121,8 @@ def _queue(
     """Look into one queue and send what is chosen; what happened, and whether Ctrl-C ended it. A fault of the file ends the verb only where nothing was sent before."""
     from isthmus.cli.progress import progress
     from isthmus.errors import ConfigError, EntityNotFoundError, IsthmusError
-    from isthmus.operations.redrive import Redriven, redrive
-    from isthmus.operations.set_aside import SetAside, look
+    from isthmus.operations.redrive.redrive import Redriven, redrive
+    from isthmus.operations.redrive.set_aside import SetAside, look
     from isthmus.replication.reach import name_places
 
     found, done, error, chosen = None, Redriven(), "", 0

@@ -18,7 +18,7 @@ from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.file.source import load
 
 if TYPE_CHECKING:
-    from isthmus.replication.verification.reconcile import Reconciliation
+    from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 
 __all__ = ["register"]
 
@@ -68,7 +68,7 @@ def run(
     new, doubled, out of order, or other than its original. 3: the reading cannot tell, e.g. because messages were consumed
     from the subscription that it reads, or a namespace cannot be reached.
     """
-    from isthmus.replication.verification.count import Verdict
+    from isthmus.replication.verification.reconciliation.count import Verdict
     from isthmus.replication.verification.verify import verify
     from isthmus.topology.file.name import state_folder
 
@@ -118,7 +118,7 @@ def _told(task: str, error: IsthmusError, subscription: str) -> str:
 
 
 def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
-    from isthmus.replication.verification.count import COUNTS, Verdict
+    from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
 
     console = Console(soft_wrap=True)
     for result in told:
@@ -178,7 +178,7 @@ def _is_flow(compared: dict[str, Any]) -> bool:
 
 
 def _hour_table(title: str, hours: list[dict[str, Any]]) -> FittingTable:
-    from isthmus.replication.verification.count import COUNTS
+    from isthmus.replication.verification.reconciliation.count import COUNTS
 
     names = [count.name for count in COUNTS if count.name in _ALWAYS_BY_HOUR or any(each[count.name] for each in hours)]
     table = FittingTable("hour", *(f">{name.replace('_', ' ')}" for name in names), title=title, names=1)
@@ -196,7 +196,7 @@ _ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", 
 
 
 def _table(result: dict[str, Any]) -> FittingTable:
-    from isthmus.replication.verification.count import COUNTS
+    from isthmus.replication.verification.reconciliation.count import COUNTS
 
     title = f"task {result['task']}"
     compared = result["comparisons"]

@@ -1,7 +1,7 @@
 """Looks into an archive as into an entity: its messages by the sequence numbers of their source.
 
-What it is: what `isthmus verify` and `isthmus replay` read: the rows of the table, and what is in the spool and not in the table yet. What it
-is not: a way to write. Memory grows by 24 bytes a row, and by the files that are being read.
+What it is: what `isthmus verify` and `isthmus replay` read: the rows of the table, and what is in the spool and not in the table yet. What
+it is not: a way to write. Memory grows by 24 bytes a row, and by the files that are being read.
 
 Invariants:
     I1. A message that was acknowledged to the source is found, in the spool or in the table, also while batches are committed.
@@ -53,7 +53,7 @@ class _Found(NamedTuple):
 
 
 class ArchivePeek:
-    """A peek (`isthmus.replication.verification.passage.Peek`) at an archive.
+    """A peek (`isthmus.replication.verification.audit.passage.Peek`) at an archive.
 
     Args:
         table: its folder.

@@ -22,7 +22,7 @@ from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.replication.query.shared_run import Group, SharedRun
 from isthmus.replication.spark.executor_check import check_executors
-from isthmus.replication.step.chain import Chain
+from isthmus.replication.step.chain.chain import Chain
 from isthmus.topology.model import TABLE
 from isthmus.topology.spark import ControlAddress, SparkSettings, slots_needed
 

@@ -1,7 +1,7 @@
 """What is in the spools of a route, for verification: settled at the source, and not known to be at the target.
 
 What it is: a look at the folders, which changes nothing. A message goes from the spool `in` to the spool `out`; so `in` is read first. What
-it is not: the comparison (`isthmus.replication.verification.audit`).
+it is not: the comparison (`isthmus.replication.verification.audit.audit`).
 
 Invariants:
     I1. A message that was in the spools when the look began is found, unless it went on to the target meanwhile.

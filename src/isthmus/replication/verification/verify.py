@@ -1,8 +1,8 @@
 """Which entities prove a task, and the proof.
 
-What it is: what the flows of a task's pattern come to for the audit (the entities that are read and what they are called, the
-routes between them, what of an origin's messages the task replicates), and the audit of each task. What it is not: any pattern,
-the reading (`isthmus.replication.verification.audit`) or the comparison (`isthmus.replication.verification.reconcile`).
+What it is: which flows of a task's pattern can be compared, what of an origin's messages the task replicates, and the audit of each task.
+What it is not: any pattern, what flows come to for the audit (`isthmus.replication.verification.ground`), the reading
+(`isthmus.replication.verification.audit.audit`) or the comparison (`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
     I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
@@ -19,49 +19,28 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.message import Provenance
 from isthmus.replication.reach import Reach
 from isthmus.replication.shuffle.standing import SpoolsStanding
-from isthmus.replication.verification.audit import audit
+from isthmus.replication.verification.audit.audit import audit
+from isthmus.replication.verification.audit.log_audit import LogAudit
+from isthmus.replication.verification.audit.passage import Passage
+from isthmus.replication.verification.audit.selection import selection
+from isthmus.replication.verification.ground import SUBSCRIPTIONS, Ground, ground_of
 from isthmus.replication.verification.identity import Members
-from isthmus.replication.verification.log_audit import LogAudit
-from isthmus.replication.verification.passage import Passage
-from isthmus.replication.verification.reconcile import Reconciliation
-from isthmus.replication.verification.selection import selection
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
 from isthmus.topology.route import flows as declared_flows
 from isthmus.topology.route import routes
 
-__all__ = ["Ground", "flows_of", "ground_of", "verify"]
+__all__ = ["flows_of", "verify"]
 
 AUDIT = "audit"
-SUBSCRIPTIONS = "/Subscriptions/"
 # A namespace that restarts meanwhile is back within this time; so is one that asks for a pause.
 PATIENCE_SECONDS = 30.0
-
-
-class Ground(NamedTuple):
-    """Flows that are audited together, in the audit's terms.
-
-    Attributes:
-        places: by label, the entities that are read to their end.
-        passages: the flows.
-        origins: by entity that messages enter, or are copied from first, the origin's label.
-        detection_ms: by label, the history window of duplicate detection.
-        shared: labels of the places that applications consume.
-        ttl_ms: by label, the time to live that a place gives its messages.
-    """
-
-    places: Mapping[str, Endpoint]
-    passages: Sequence[Passage]
-    origins: Mapping[Endpoint, str]
-    detection_ms: Mapping[str, int]
-    shared: frozenset[str]
-    ttl_ms: Mapping[str, int]
 
 
 def verify(
@@ -316,77 +295,6 @@ def _ledger(passage: Passage) -> Path | None:
 def _entities(passage: Passage, ground: Ground) -> list[str]:
     """What provenance calls the origin of a way."""
     return [str(end) for end, label in ground.origins.items() if label == passage.origin]
-
-
-def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
-    """Flows in the audit's terms.
-
-    Args:
-        flows: that are audited together.
-        chosen: the task's routes by name.
-    """
-    label = _labels(
-        [end for flow in flows for end in (flow.witness if flow.witness.entity else flow.origin, flow.target)]
-    )
-    places: dict[str, Endpoint] = {}
-    passages = []
-    origins: dict[Endpoint, str] = {}
-    detection_ms: dict[str, int] = {}
-    ttl_ms: dict[str, int] = {}
-    shared = set()
-    for flow in flows:
-        origin = label(flow.witness if flow.witness.entity else flow.origin)
-        member = label(flow.target)
-        if flow.witness.entity:
-            places[origin] = flow.witness
-            ttl_ms[origin] = flow.audit_ms
-            shared |= {origin} if flow.origin_is_consumed else set()
-        shared |= {member} if flow.target_is_consumed else set()
-        passed = tuple(chosen[name] for name in flow.routes if name in chosen)
-        passages.append(
-            Passage(
-                origin=origin,
-                member=member,
-                routes=passed,
-                is_witnessed=bool(flow.witness.entity),
-                is_consumed=flow.origin_is_consumed or flow.target_is_consumed,
-                is_filtered=bool(flow.filter),
-                filter="" if flow.goes_alone else flow.filter,
-                expires_ms=flow.expires_ms,
-                changes=flow.changes,
-                drops=flow.drops,
-                by_content=flow.origin_is_recorded,
-                keeps_numbers=flow.target.is_table,
-                forwards=flow.origin if passed and flow.origin.entity != passed[0].entered else None,
-                diverts=flow.diverts,
-                divert_detection_ms=flow.divert_detection_ms,
-            )
-        )
-        for source in (flow.origin, *(route.source for route in passed[:1])):
-            origins.setdefault(Endpoint(source.alias, source.entity.partition(SUBSCRIPTIONS)[0]), origin)
-    for flow in flows:
-        member = label(flow.target)
-        places.setdefault(member, flow.target)
-        detection_ms[member] = flow.detection_ms
-        lives = [each for each in (flow.audit_ms, flow.expires_ms) if each]
-        ttl_ms.setdefault(member, min(lives, default=0))
-    return Ground(places, passages, origins, detection_ms, frozenset(shared), ttl_ms)
-
-
-def _labels(ends: Iterable[Endpoint]) -> Callable[[Endpoint], str]:
-    """Names for entities: the alias where only one is meant there, else with queue or topic, else the whole path."""
-    by_alias: dict[str, dict[str, set[str]]] = {}
-    for end in ends:
-        by_alias.setdefault(end.alias, {}).setdefault(end.entity.partition(SUBSCRIPTIONS)[0], set()).add(end.entity)
-
-    def label(end: Endpoint) -> str:
-        entities = by_alias[end.alias]
-        base = end.entity.partition(SUBSCRIPTIONS)[0]
-        if len(entities[base]) > 1:
-            return str(end)
-        return f"{end.alias}/{base}" if len(entities) > 1 else end.alias
-
-    return label
 
 
 def _merged(

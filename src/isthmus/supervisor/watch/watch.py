@@ -24,7 +24,7 @@ from isthmus.connectors.servicebus.head import first_waiting, last_sequence, wai
 from isthmus.errors import IsthmusError
 from isthmus.replication.query.sighting import Backlog
 from isthmus.replication.reach import Reach
-from isthmus.replication.verification.audit import Peek
+from isthmus.replication.verification.audit.audit import Peek
 from isthmus.topology.model import Route
 
 __all__ = ["BacklogLook", "BacklogWatch"]

@@ -1,7 +1,7 @@
 """A pair of namespaces, as the federation file declares it.
 
 What it is: the settings of `pairs:` and their reader. What it is not: the state of a pair, i.e. which member is active;
-that changes with a fail-over and is in the state folder (`isthmus.pairing.state`).
+that changes with a fail-over and is in the state folder (`isthmus.pairing.state.state`).
 Spec: docs/how-to/recover-from-a-disaster.md; the concept is that of Microsoft Learn, "Azure Service Bus
 Geo-Disaster Recovery".
 

@@ -2,7 +2,7 @@
 
 What it is: the split of a chain into the steps of one message each before its DataFrame steps, those, and the ones behind them. A chain
 without DataFrame steps is split where both Python workers of its query have about the same to do. What it is not: their execution
-(`isthmus.replication.step.chain`).
+(`isthmus.replication.step.chain.chain`).
 
 Invariants:
     I1. The three parts, joined, are the chain.

@@ -14,8 +14,8 @@ from isthmus.connectors.kafka.mapping.record import DEAD_LETTER_PLACE, DEAD_LETT
 from isthmus.connectors.rabbitmq_streams.connector import dispositions_of
 from isthmus.connectors.rabbitmq_streams.option import read_place, read_source
 from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.replication.verification.audit.log_audit import placed
 from isthmus.replication.verification.identity import Identity
-from isthmus.replication.verification.log_audit import placed
 from isthmus.topology import read
 
 PLACE = {"host": "rabbit-1", "username": "isthmus", "password": "env:P", "checkpoints": "/checkpoints"}

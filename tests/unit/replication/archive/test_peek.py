@@ -19,8 +19,8 @@ from isthmus.errors import EntityNotFoundError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder
 from isthmus.replication.archive.peek import ArchivePeek, rows_of
 from isthmus.replication.archive.query import archive_columns
+from isthmus.replication.verification.audit.passage import messages
 from isthmus.replication.verification.identity import identify
-from isthmus.replication.verification.passage import messages
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS

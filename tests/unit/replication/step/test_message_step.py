@@ -23,11 +23,11 @@ from isthmus.amqp import section
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.step import cipher, watched_file
 from isthmus.replication.step.base import guarded
+from isthmus.replication.step.chain.opener import open_message_step
 from isthmus.replication.step.encryption import jwe
 from isthmus.replication.step.encryption.key import KeyRing, parse_key
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.replication.step.normalise import read_xml, write_xml
-from isthmus.replication.step.opener import open_message_step
 from isthmus.replication.step.reference.file import load_reference
 from isthmus.replication.step.watched_file import LOOK_SECONDS, WatchedFile
 from isthmus.topology.step import STEPS, StepDeclaration

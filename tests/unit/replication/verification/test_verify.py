@@ -11,9 +11,10 @@ from isthmus.amqp import section, types
 from isthmus.errors import InvalidArgumentError
 from isthmus.message.provenance import digest
 from isthmus.replication.verification import verify as verify_module
-from isthmus.replication.verification.count import Verdict
+from isthmus.replication.verification.ground import ground_of
 from isthmus.replication.verification.identity import identify
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.replication.verification.verify import flows_of, verify
 from isthmus.topology import read
 from isthmus.topology.linter import warnings
@@ -57,7 +58,7 @@ def test_of_what_several_routes_tell_of_a_message_the_latest_counts(
     federation = read(head + chain % tmp_path)
     told = {"chain.ewr.jfk": {7: 2000, 8: 1}, "chain.jfk.lga": {7: 1000, 9: 3}}
     monkeypatch.setattr("isthmus.replication.ledger.moved.moved", lambda path, route, *_: told[route])
-    ground = verify_module.ground_of(flows_of(federation, "chain"), {each.name: each for each in routes(federation)})
+    ground = ground_of(flows_of(federation, "chain"), {each.name: each for each in routes(federation)})
     (way,) = [each for each in ground.passages if len(each.routes) > 1]
     assert [route.name for route in way.routes] == list(told)
     found = verify_module._delivered(way, ground, way.routes, "divert")
@@ -180,7 +181,7 @@ def test_the_audit_subscription_is_read_where_there_is_one(
 def test_a_queue_that_is_divided_forwards_to_what_the_routes_read(task: str, forwards: str) -> None:
     federation = read(FILE.partition("tasks:")[0] + f"tasks:\n  t: {task}\n")
     chosen = {route.name: route for route in routes(federation)}
-    ground = verify_module.ground_of(flows_of(federation, "t"), chosen)
+    ground = ground_of(flows_of(federation, "t"), chosen)
     assert {str(each.forwards) for each in ground.passages} == {forwards}
 
 
@@ -197,9 +198,7 @@ def test_what_an_applications_subscription_did_not_take_is_not_called_lost(task:
     """Its rules are not the task's: the topic gives numbers to messages that they leave out, too."""
     head = FILE.partition("tasks:")[0] + "  hub: {kind: kafka, bootstrap: 'a:1'}\n"
     federation = read(head + f"tasks:\n  t: {task}\n")
-    (way,) = verify_module.ground_of(
-        flows_of(federation, "t"), {each.name: each for each in routes(federation)}
-    ).passages
+    (way,) = ground_of(flows_of(federation, "t"), {each.name: each for each in routes(federation)}).passages
     assert (way.is_witnessed, way.is_consumed) == (False, consumed)
 
 
@@ -233,7 +232,7 @@ def test_a_message_of_a_split_is_sought_at_several_targets_where_it_may_go_to_se
     task = f"{{pattern: split, source: ewr, queue: q, targets: {targets}, otherwise: {{to: jfk, name: no, queue: c}}{first}}}"
     federation = read(FILE.partition("tasks:")[0] + f"tasks:\n  t: {task}\n")
     chosen = {route.name: route for route in routes(federation)}
-    ground = verify_module.ground_of(flows_of(federation, "t"), chosen)
+    ground = ground_of(flows_of(federation, "t"), chosen)
     assert {each.member: each.filter for each in ground.passages} == expected
     assert all(each.is_filtered for each in ground.passages)
 

@@ -1,8 +1,8 @@
 """When messages entered their origins, by the hour.
 
-What it is: of an origin's sequence numbers the hours (UTC) in which they were enqueued there, and counts by these hours, for `isthmus verify
---by hour`. What it is not: any reading (`isthmus.replication.verification.audit`), or what is counted
-(`isthmus.replication.verification.reconcile`).
+What it is: of an origin's sequence numbers the hours (UTC) in which they were enqueued there, and counts by these hours, for `isthmus
+verify --by hour`. What it is not: any reading (`isthmus.replication.verification.audit.audit`), or what is counted
+(`isthmus.replication.verification.reconciliation.reconcile`).
 
 Invariants:
     I1. A number whose time is told has the hour of that time: of the first one, where several are told.
@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.replication.verification.count import COUNTS
+from isthmus.replication.verification.reconciliation.count import COUNTS
 
 __all__ = ["UNKNOWN", "HourCounts", "HourOf", "Times", "counted", "hours_of", "summed"]
 
@@ -45,7 +45,7 @@ class HourCounts(NamedTuple):
 
     Attributes:
         hour: its begin, UTC; None: those whose time is not known.
-        counts: of each kind of `isthmus.replication.verification.count`.
+        counts: of each kind of `isthmus.replication.verification.reconciliation.count`.
     """
 
     hour: datetime | None

@@ -1,7 +1,7 @@
 """The times at which messages entered their origins, as an audit meets them.
 
-What it is: where a time is taken from: the origin's own reading, then what waits before routes or was set aside there, then what copies, tables
-and ledgers tell. What it is not: what follows for numbers without a time (`isthmus.replication.verification.hour.hour`).
+What it is: where a time is taken from: the origin's own reading, then what waits before routes or was set aside there, then what copies,
+tables and ledgers tell. What it is not: what follows for numbers without a time (`isthmus.replication.verification.hour.hour`).
 
 Invariants:
     I1. What an audit keeps anyway, the times of originals and of copies, is not kept a second time before the comparison.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from isthmus.connectors.servicebus.message.sequence import broker_times_of
-from isthmus.replication.verification.audited import Audited
+from isthmus.replication.verification.audit.audited import Audited
 from isthmus.replication.verification.hour.hour import HourOf, Times, hours_of
 from isthmus.replication.verification.identity import Identity
 

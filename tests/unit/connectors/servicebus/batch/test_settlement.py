@@ -22,7 +22,8 @@ from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
 from isthmus.connectors.servicebus.batch.store import BatchStore, Writer
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing import peer as peer_module
-from isthmus.testing.peer import FakeQueue, Peer
+from isthmus.testing.fake_queue import FakeQueue
+from isthmus.testing.peer import Peer
 
 BASE = {"connection": "env:PLACE", "entity": "q", "batch_seconds": "0.02"}
 

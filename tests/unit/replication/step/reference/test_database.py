@@ -9,8 +9,8 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.errors import InvalidArgumentError
+from isthmus.replication.step.chain.opener import open_message_step
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.replication.step.opener import open_message_step
 from isthmus.replication.step.reference.database import DatabaseQuery
 from isthmus.topology.step import StepDeclaration
 

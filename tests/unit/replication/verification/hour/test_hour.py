@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS
-from isthmus.replication.verification.count import COUNTS
 from isthmus.replication.verification.hour.hour import HOUR_MS, UNKNOWN, HourCounts, Times, counted, hours_of, summed
-from isthmus.replication.verification.reconcile import Comparison, Holding, Undelivered, reconcile
+from isthmus.replication.verification.reconciliation.count import COUNTS
+from isthmus.replication.verification.reconciliation.reconcile import Comparison, Holding, Undelivered, reconcile
 
 LAST_MS = 253_402_300_799_999  # of the year 9999
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from audit_entities import AUDIT, ROUTES, Entities, copied
 from isthmus.amqp import section
 from isthmus.message.name import HOP_PROPERTIES
-from isthmus.replication.verification import passage
-from isthmus.replication.verification.audit import audit
-from isthmus.replication.verification.count import COUNTS, Verdict
+from isthmus.replication.verification.audit import passage
+from isthmus.replication.verification.audit.audit import audit
 from isthmus.replication.verification.hour.hour import HOUR_MS, HourCounts
-from isthmus.replication.verification.reconcile import Reconciliation
+from isthmus.replication.verification.reconciliation.count import COUNTS, Verdict
+from isthmus.replication.verification.reconciliation.reconcile import Reconciliation
 from isthmus.topology.model import TABLE, Endpoint
 
 EWR, JFK = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))

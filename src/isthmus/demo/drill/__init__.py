@@ -1,0 +1,1 @@
+"""A drill: the loss of a member under load, rehearsed and measured."""

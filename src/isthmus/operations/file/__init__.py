@@ -1,0 +1,1 @@
+"""Messages in a file: written from an entity, and sent into one."""

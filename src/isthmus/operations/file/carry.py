@@ -1,0 +1,163 @@
+"""Messages to a file, and from a file into an entity.
+
+What it is: export (a look; with removal after the file is on disk) and import (sends in order, resumable). What it is
+not: a copy of an entity's settings; those are in its configuration.
+
+Invariants:
+    I1. A message is removed only after a file that holds it is synced under its name.
+    I2. What import has noted as done was acknowledged. Killed at any instant and run again, it sends every message of the
+        file at least once, and at most those of one group again. A refusal sends none again, a lost connection only those whose answer
+        did not come.
+    I3. An imported message keeps its body, properties, application properties and annotations; the namespace gives it a
+        new sequence number and time of enqueueing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.entities.queue.run import RunSet
+from isthmus.entities.record.amend import with_message_id
+from isthmus.entities.record.parse import HeadCache, split
+from isthmus.errors import IsthmusError
+from isthmus.operations.deliver import UnconfirmedError, deliver
+from isthmus.operations.file.message_file import DamagedFileError, MessageReader, MessageWriter
+from isthmus.operations.file.progress_note import ProgressNote
+from isthmus.operations.look import Census, Progress, messages
+from isthmus.operations.message import STATES, sent_again, sequence_of, state_of
+from isthmus.operations.removal.purge import Removal, remove
+from isthmus.transport import Client, Sender
+
+__all__ = ["Imported", "export", "import_file"]
+
+_DEFERRED = STATES.index("deferred")
+_GROUP = 500
+_GROUP_BYTES = 8 << 20
+
+
+def export(
+    client: Client,
+    path: str,
+    file: Path,
+    chosen: Callable[[bytes], bool],
+    *,
+    namespace: str,
+    limit: int = 0,
+    remove_after: bool = False,
+    progress: Progress = lambda _: None,
+) -> tuple[int, Removal | None]:
+    """Write messages to a file; how many, and what was removed if that was asked for.
+
+    Raises:
+        InvalidArgumentError: the file is there already.
+        FileNotWrittenError: the disk refused; no message was removed.
+        IsthmusError: the peer refused or is gone; no file is left then, or a whole one and some messages not removed.
+    """
+    meant = Census(RunSet(), RunSet(), RunSet())
+    with MessageWriter(file, {"namespace": namespace, "entity": path}) as writer:
+        for payload in islice(filter(chosen, messages(client, path)), limit or None):
+            sequence, state = sequence_of(payload), state_of(payload)
+            writer.write(payload, state)
+            meant[state].add(sequence, sequence)
+            progress(1)
+        writer.finish()
+    return writer.count, remove(client, path, meant) if remove_after else None
+
+
+class Imported(NamedTuple):
+    """What was done.
+
+    Attributes:
+        accepted: acknowledged in this run.
+        passed_over: acknowledged in an earlier run that was interrupted.
+        deferred: part of `accepted`: were deferred, and are active now.
+    """
+
+    accepted: int
+    passed_over: int
+    deferred: int
+
+
+def import_file(
+    client: Client,
+    path: str,
+    file: Path,
+    *,
+    namespace: str,
+    created_at: str = "",
+    new_message_ids: bool = False,
+    progress: Progress = lambda _: None,
+) -> Imported:
+    """Send the messages of a file, in order.
+
+    A note beside the file (`FILE.progress`) tells an interrupted import where to continue; it goes when all is sent.
+
+    Args:
+        client: connected, authorised for `path`.
+        path: queue or topic. The caller has asked `operations.detection` whether messages may keep their MessageIds.
+        file: that `export` wrote.
+        namespace: the target's name, for the note.
+        created_at: when the entity was made; empty if that cannot be told. The note of an import into an entity that
+            was removed since does not count.
+        new_message_ids: give each message a MessageId of its own. What an interrupted import sends again has the same
+            ids again, so that an entity that detects duplicates takes each message once.
+        progress: told how many messages were accepted since the last time.
+
+    Raises:
+        DamagedFileError: what is before the damage was sent.
+        InvalidArgumentError: the note cannot be read; nothing was sent.
+        FileInUseError: another process imports the file; nothing was sent.
+        FileNotWrittenError: the note cannot be written; what was sent since it was written last is sent again by the next run.
+        IsthmusError: a message was refused, or the peer is gone; run it again to continue.
+    """
+    with MessageReader(file) as reader:
+        reader.lock()  # two processes that keep one note would each send what the other has sent
+        note = ProgressNote(file, str(reader.header.get("export_id")), f"{namespace}/{path}".lower(), created_at)
+        passed_over = note.count
+        sender = Sender(client, path).wait_ready()
+        note.write()
+        accepted = deferred = 0
+        group: list[tuple[int, int, bytes]] = []
+        size = 0
+
+        def send() -> None:
+            nonlocal accepted, deferred, size
+            try:
+                results: Sequence[IsthmusError | None] = deliver(client, sender, [payload for _, _, payload in group])
+            except UnconfirmedError as lost:
+                results = lost.results  # what was accepted is noted, and not sent again
+            taken = [(place, state) for (place, state, _), error in zip(group, results, strict=True) if error is None]
+            note.add([place for place, _ in taken], before=group[-1][0] + 1)
+            accepted += len(taken)
+            deferred += sum(state == _DEFERRED for _, state in taken)
+            progress(len(taken))
+            for (place, _, _), error in zip(group, results, strict=True):
+                if error is not None:
+                    error.add_note(f"message {place + 1} of '{file}'")
+                    raise error
+            group.clear()
+            size = 0
+
+        try:
+            for place, (state, payload) in enumerate(reader):
+                if place in note:
+                    continue
+                parts = split(payload, HeadCache(0))
+                if new_message_ids:
+                    parts = with_message_id(parts, note.message_id(place))
+                group.append((place, state, sent_again(parts)))
+                size += len(payload)
+                if len(group) == _GROUP or size > _GROUP_BYTES:
+                    send()
+        except DamagedFileError:
+            if group:
+                send()
+            raise
+        if group:
+            send()
+        note.remove()
+        sender.close()
+    return Imported(accepted, passed_over, deferred)

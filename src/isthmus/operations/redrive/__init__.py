@@ -1,0 +1,1 @@
+"""Messages that were set aside or diverted: shown, and sent on to the targets of their routes."""

@@ -1,0 +1,311 @@
+"""Messages that were set aside, sent on.
+
+What it is: the sending of what `isthmus.operations.redrive.set_aside` has chosen in a queue of `isthmus.topology.redrive`: through the
+route's steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is not: a
+route; what the target refuses stays where it is. What a diverted message was is told by `isthmus.operations.redrive.diverted`.
+
+Invariants:
+    I1. A message leaves its queue only after its copy is acknowledged, or a step of its route has dropped it. Killed in between, it is sent
+        again by the next call, with the same duplicate key.
+    I2. From the parking queue each message is sent with a time to live of its own.
+    I3. A message that goes to several targets leaves its queue when all have acknowledged their copies, but for those where it has been.
+    I4. Each copy says of which message it is (`isthmus.message.name.RESENT`), so that `verify` knows that it comes late. From the parking
+        queue, where each message begins again, it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from isthmus.amqp import section
+from isthmus.entities.queue.run import RunSet
+from isthmus.entities.record.amend import with_properties
+from isthmus.entities.record.parse import HeadCache, split
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.message import name as names
+from isthmus.operations.copy_target import Kept, Sent, TargetGoneError, Verdict
+from isthmus.operations.look import Progress
+from isthmus.operations.message import entered_as
+from isthmus.operations.redrive.diverted import restored
+from isthmus.operations.redrive.leg import Leg, Legs
+from isthmus.operations.redrive.set_aside import Choice, SetAside, whose
+from isthmus.operations.removal.session_sweep import sweep_entity
+from isthmus.operations.removal.sweep import Taken
+from isthmus.replication.reach import Reach
+from isthmus.replication.route_spec import route_spec
+from isthmus.replication.step.base import NamedStep, guarded
+from isthmus.replication.step.chain.opener import open_message_steps
+from isthmus.replication.step.message.message import StepMessage
+from isthmus.topology.model import Federation
+from isthmus.topology.redrive import Redrive
+from isthmus.transport import Client
+
+__all__ = ["Redriven", "redrive"]
+
+_AT_ONCE = 100
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What was done.
+
+    Attributes:
+        sent: acknowledged by the target, and removed from the queue.
+        dropped: a step of the route drops them; removed from the queue.
+        refused: by the target, by a step, or because they would return; they stay where they are.
+        left: locked elsewhere or gone meanwhile, or the target was gone before they were sent.
+        first_refusal: why, of the first one; empty if none was.
+        gone: why nothing more was sent; empty where all was tried.
+        locked_sessions: in a queue with sessions, those that another receiver has, or has got meanwhile; what is in them counts as left.
+    """
+
+    sent: int = 0
+    dropped: int = 0
+    refused: int = 0
+    left: int = 0
+    first_refusal: str = ""
+    gone: str = ""
+    locked_sessions: list[str] = field(default_factory=list)
+
+
+def redrive(
+    reach: Reach,
+    federation: Federation,
+    each: Redrive,
+    found: SetAside,
+    choice: Choice,
+    *,
+    progress: Progress = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Redriven:
+    """Send what was chosen.
+
+    Args:
+        reach: opens connections.
+        federation: with absolute paths.
+        each: the queue.
+        found: by `look`; what is chosen there is used up.
+        choice: what was meant.
+        progress: told how many messages were dealt with since the last time.
+        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent leaves the queue.
+
+    Raises:
+        IsthmusError: a namespace cannot be reached, or refuses, and nothing was sent.
+    """
+    made = [(route_spec(route, federation), open_message_steps(route.options.steps)) for route in each.routes]
+    client = reach.open(each.source)
+    try:
+        with Legs(made, found.origins if each.is_diverted else {client.namespace_id}) as legs:
+            legs.of(None)  # a target that is away is told before anything is locked
+            # Of a peer that tells no identity a client has the name of its host.
+            is_apart = each.may_be_apart and not client.peer_properties.get(names.NAMESPACE_ID)
+            pass_ = _Pass(legs, _cleaned(each, choice, is_apart=is_apart), found.chosen, progress, is_stopped)
+            return pass_.carry(client, each.source.entity)
+    finally:
+        client.close(1.0)
+
+
+class _Cleaned(NamedTuple):
+    """A message as a route gets it.
+
+    Attributes:
+        payload: encoded.
+        origin: identity of the namespace that it is from, empty where that tells none; None where all are from one.
+        route: the only one to whose target it goes; empty: to those of all.
+    """
+
+    payload: bytes
+    origin: str | None = None
+    route: str = ""
+
+
+class _Pass:
+    """One pass over a queue.
+
+    Args:
+        legs: where messages go.
+        clean: what is taken off a message first.
+        chosen: sequence numbers; used up.
+        progress: as for `redrive`.
+        is_stopped: as for `redrive`.
+    """
+
+    def __init__(
+        self,
+        legs: Legs,
+        clean: Callable[[bytes], _Cleaned],
+        chosen: RunSet,
+        progress: Progress,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._legs = legs
+        self._clean = clean
+        self._chosen = chosen
+        self._progress = progress
+        self._is_stopped = is_stopped
+        self._done = Redriven()
+        self._acknowledged = 0
+        self._gone = ""
+
+    def carry(self, client: Client, path: str) -> Redriven:
+        """Send what was chosen, and complete what was sent."""
+        count, done = self._chosen.count(), self._done
+        try:
+            completed = sweep_entity(
+                client,
+                path,
+                self._chosen,
+                self._take,
+                on_locked=done.locked_sessions.append,
+                is_stopped=self._is_stopped,
+            )
+        except IsthmusError as error:
+            completed = int(error.attributes.get("completed", 0))
+            told = f"; the target had acknowledged {self._acknowledged:,} copies by then" if self._acknowledged else ""
+            done.gone = f"{error}{told}"
+        # What was acknowledged without its lock is in the queue still; sent again, it has the same duplicate key.
+        done.dropped = min(done.dropped, completed)
+        done.sent = completed - done.dropped
+        done.left = count - completed - done.refused
+        done.gone = done.gone or self._gone
+        return done
+
+    def _take(self, taken: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
+        finished: list[Taken] = []
+        for start in range(0, len(taken), _AT_ONCE):
+            if self._gone or self._is_stopped():
+                self._chosen.clear()  # the pass ends
+                break
+            part = taken[start : start + _AT_ONCE]
+            finished += self._send(part, renew)
+            self._progress(len(part))
+            renew()
+        return finished
+
+    def _send(self, part: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
+        """Those of these messages with which all targets of each are done."""
+        parties: dict[tuple[str | None, str], list[tuple[int, bytes]]] = {}
+        refused: dict[int, str] = {}
+        for place, each in enumerate(part):
+            try:
+                cleaned = self._clean(each.payload)
+            except (IsthmusError, ValueError) as error:
+                refused[place] = f"the message cannot be read: {error}"
+                continue
+            if cleaned.origin is not None and cleaned.origin not in self._legs:
+                refused[place] = "its provenance has changed since it was looked at"
+                continue
+            parties.setdefault((cleaned.origin, cleaned.route), []).append((place, cleaned.payload))
+        unsent: set[int] = set()
+        sent: set[int] = set()
+        there: dict[int, str] = {}
+        for (origin, route), party in parties.items():
+            legs = [] if self._gone else self._opened(origin, renew)
+            if not legs:
+                unsent.update(place for place, _ in party)
+            for leg in legs:
+                if route not in ("", leg.route):
+                    continue
+                for place, outcome in self._through(leg, party, renew):
+                    if isinstance(outcome, Sent):
+                        sent.add(place)
+                    elif outcome is not None and leg.target.gone:
+                        unsent.add(place)
+                    elif outcome is not None:
+                        (there if outcome.is_there else refused).setdefault(place, outcome.text)
+        # It has been at one target and has gone to another: nobody waits for it any more.
+        refused |= {place: text for place, text in there.items() if place not in sent}
+        for text in refused.values():
+            self._refuse(text)
+        finished = [place for party in parties.values() for place, _ in party if place not in refused.keys() | unsent]
+        self._done.dropped += sum(place not in sent for place in finished)
+        return [part[place] for place in sorted(finished)]
+
+    def _opened(self, origin: str | None, renew: Callable[[], None]) -> list[Leg]:
+        """Where messages of a namespace go; empty where a target is gone."""
+        try:
+            return self._legs.of(origin, renew)
+        except TargetGoneError as error:
+            self._gone = str(error)
+            return []
+
+    def _through(
+        self, leg: Leg, party: Iterable[tuple[int, bytes]], renew: Callable[[], None]
+    ) -> list[tuple[int, Verdict | None]]:
+        """What becomes of each message at one target; None: a step drops it."""
+        found: list[tuple[int, Verdict | None]] = []
+        ready: list[int] = []
+        copies: list[bytes] = []
+        for place, payload in party:
+            made = _prepared(leg.steps, payload)
+            if isinstance(made, bytes):
+                ready.append(place)
+                copies.append(made)
+            else:
+                found.append((place, made))
+        verdicts = leg.target.send(copies, renew)
+        self._gone = self._gone or leg.target.gone
+        self._acknowledged += sum(isinstance(each, Sent) for each in verdicts)
+        return [*found, *zip(ready, verdicts, strict=True)]
+
+    def _refuse(self, text: str) -> None:
+        self._done.refused += 1
+        self._done.first_refusal = self._done.first_refusal or text
+
+
+def _prepared(steps: Sequence[NamedStep], payload: bytes) -> bytes | Kept | None:
+    """What the steps make of a message, or why they do not pass it on; None: they drop it."""
+    if not steps:
+        return payload
+    try:
+        message = StepMessage(payload)
+    except (IsthmusError, ValueError) as error:
+        return Kept(f"the message cannot be read: {error}")
+    for step in steps:
+        disposition = guarded(step, message)
+        if disposition is not None:
+            is_dropped = disposition.kind == "complete"
+            return None if is_dropped else Kept(f"{disposition.reason}: {disposition.description}")
+    return message.encoded()
+
+
+def _cleaned(each: Redrive, choice: Choice, *, is_apart: bool = False) -> Callable[[bytes], _Cleaned]:
+    """What a message is before the route's steps and its target see it; `is_apart`: each is that of one route."""
+    if each.is_parking:
+        # Its provenance starts again: where it has been, and when, counts no longer.
+        return lambda payload: _Cleaned(_without_provenance(_without_ttl(payload)))
+    entered = f"{each.route.source.alias}/{each.route.entered}"
+
+    def cleaned(payload: bytes) -> _Cleaned:
+        origin, route = None, ""
+        if each.is_diverted:
+            owner = whose(payload, each)
+            if not owner.is_own:
+                raise InvalidArgumentError("its provenance has changed since it was looked at")
+            origin, route = owner.namespace, owner.route if is_apart else ""
+            payload = restored(payload)
+        number = entered_as(payload)
+        if number > 0:
+            payload = _with(payload, {names.RESENT: f"{entered}/{number}"})
+        return _Cleaned(_without_ttl(payload) if choice.expired else payload, origin, route)
+
+    return cleaned
+
+
+def _without_provenance(payload: bytes) -> bytes:
+    return _with(payload, {}, names.OWN_PROPERTIES)
+
+
+def _with(payload: bytes, properties: Mapping[str, str], removed: Iterable[str] = ()) -> bytes:
+    parts = split(payload, HeadCache(0))
+    return payload[: len(payload) - len(parts.rest)] + with_properties(parts.rest, properties, removed)
+
+
+def _without_ttl(payload: bytes) -> bytes:
+    start, end = section.locate(payload).header
+    if not end:
+        return payload
+    header = section.decode_header(payload, (start, end))
+    return payload if header.ttl_ms is None else section.encode_header(header._replace(ttl_ms=None)) + payload[end:]

@@ -1,0 +1,189 @@
+"""What is in a queue of messages that were set aside, and which of it an operator means.
+
+What it is: a look at a queue of `isthmus.topology.redrive` by peeking, which counts by reason. What it is not: the sending
+(`isthmus.operations.redrive.redrive`).
+
+Invariants:
+    I1. What a message was set aside for decides whether it is meant (`is_retried`), unless the operator names reasons: one that killed
+        workers, and one that would return to where it has been, is not sent unasked.
+    I2. Only active messages are meant: a deferred or scheduled one is not delivered, and would use up a count for nothing.
+    I3. A message whose time to live is over is not meant unasked; in the parking queue each is, with a new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import EntityNotFoundError
+from isthmus.message import name as names
+from isthmus.operations.look import Progress, messages
+from isthmus.operations.message import STATES, sequence_of, state_of
+from isthmus.operations.redrive.diverted import place_of
+from isthmus.topology.redrive import DEAD_LETTER_SUFFIX, Redrive
+from isthmus.transport import Client
+
+__all__ = ["Choice", "SetAside", "Whose", "is_retried", "look", "whose"]
+
+_NO_TTL = 0xFFFFFFFF
+_EXPIRED = "TTLExpiredException"
+_RETRIED = frozenset(
+    {
+        "RefusedByTarget",
+        "MessageTooLarge",
+        "MaxDeliveryCountExceeded",
+        "StepFailed",
+        "ValidationFailed",
+        "DecryptionFailed",
+        "QuotaExceeded",
+        "MessagingEntityDisabled",
+    }
+)
+
+
+def is_retried(reason: str) -> bool:
+    """Whether a dead letter with this reason is sent unasked: a cause that an operator can remove."""
+    return reason in _RETRIED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which messages an operator means.
+
+    Attributes:
+        reasons: values of DeadLetterReason, in any case; empty: those that `is_retried` says, and all that is parked or diverted.
+        count: so many at most; 0: all.
+        expired: also those whose time to live is over; their copies have none.
+    """
+
+    reasons: frozenset[str] = frozenset()
+    count: int = 0
+    expired: bool = False
+
+    def takes(self, reason: str, *, takes_all: bool) -> bool:
+        """Whether messages with this reason are meant; `takes_all`: of a queue from which all are, where no reason is named."""
+        if self.reasons:
+            return reason.lower() in {each.lower() for each in self.reasons}
+        return takes_all or is_retried(reason) or (self.expired and reason == _EXPIRED)
+
+
+@dataclass(slots=True)
+class SetAside:
+    """What is in a queue.
+
+    Attributes:
+        reasons: how many messages there are by DeadLetterReason; "" for those without.
+        chosen: sequence numbers of those that are meant.
+        expired: how many were not chosen only because their time to live is over.
+        deferred: how many were not chosen only because they are deferred: nobody is delivered them.
+        scheduled: likewise, because they are scheduled.
+        foreign: of a queue of diverted messages, how many no route of the file has diverted there, or have lost their provenance.
+        dead_lettered: of a queue of diverted messages, how many are in its own dead-letter queue, e.g. since whoever was to mend them has
+            received them too often. None is meant: somebody may have put it there on purpose.
+        origins: of chosen diverted messages, the identities of the namespaces that their routes had them from.
+    """
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    chosen: RunSet = field(default_factory=RunSet)
+    expired: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    foreign: int = 0
+    dead_lettered: int = 0
+    origins: set[str] = field(default_factory=set)
+
+
+def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
+    """Count what is in a queue, by peeking.
+
+    Args:
+        client: connected, authorised for the queue.
+        each: the queue.
+        choice: what is meant.
+        progress: told how many messages were looked at since the last time.
+
+    Raises:
+        IsthmusError: the peer refused or is gone.
+    """
+    found = SetAside()
+    now_ms = time.time_ns() // 1_000_000
+    count = 0
+    takes_all = each.is_parking or each.is_diverted
+    for payload in messages(client, each.source.entity):
+        progress(1)
+        origin = None
+        if each.is_diverted:
+            owner = whose(payload, each)
+            if not owner.is_known:
+                found.foreign += 1
+            if not owner.is_own:
+                continue
+            origin = owner.namespace
+        reason = _reason_of(payload, names.WHY_REASON if each.is_diverted else names.DEAD_LETTER_REASON)
+        found.reasons[reason] += 1
+        if (choice.count and count >= choice.count) or not choice.takes(reason, takes_all=takes_all):
+            continue
+        state = STATES[state_of(payload)]
+        if state != "active":
+            found.deferred += state == "deferred"
+            found.scheduled += state == "scheduled"
+            continue
+        if not (choice.expired or each.is_parking) and _is_over(payload, now_ms):
+            found.expired += 1
+            continue
+        sequence = sequence_of(payload)
+        found.chosen.add(sequence, sequence)
+        found.origins |= set() if origin is None else {origin}
+        count += 1
+    if each.is_diverted:
+        with suppress(EntityNotFoundError):
+            dead = messages(client, each.source.entity + DEAD_LETTER_SUFFIX)
+            found.dead_lettered = sum(whose(payload, each).is_own for payload in dead)
+    return found
+
+
+class Whose(NamedTuple):
+    """Of a diverted message, whether a route of the file has diverted it, whether one of this queue's, that, and the namespace it is from."""
+
+    is_known: bool
+    is_own: bool
+    route: str = ""
+    namespace: str = ""
+
+
+def whose(payload: bytes, each: Redrive) -> Whose:
+    """Whose a message in a queue of diverted messages is."""
+    try:
+        place = place_of(payload)
+    except CodecError:
+        place = None
+    if place is None or place.route not in each.known:
+        return Whose(is_known=False, is_own=False)
+    entered = each.route.source.alias, each.route.entered.lower()
+    is_own = place.route in {route.name for route in each.routes}
+    # A route of this name read another entity once: no route of today makes the copy of such a message.
+    fits = (place.hop.alias, place.hop.entity.lower()) == entered
+    return Whose(fits or not is_own, is_own and fits, place.route, place.hop.namespace)
+
+
+def _reason_of(payload: bytes, name: str) -> str:
+    try:
+        found = section.map_value(payload, section.locate(payload).application_properties, name)
+    except CodecError:  # a message whose properties cannot be read is dead-lettered without a reason
+        return ""
+    return "" if found is None else str(found)
+
+
+def _is_over(payload: bytes, now_ms: int) -> bool:
+    sections = section.locate(payload)
+    ttl_ms = section.decode_header(payload, sections.header).ttl_ms or 0
+    if not 0 < ttl_ms < _NO_TTL:
+        return False
+    enqueued_ms = section.map_value(payload, sections.message_annotations, names.ENQUEUED_TIME)
+    return isinstance(enqueued_ms, int) and enqueued_ms + ttl_ms <= now_ms

@@ -1,0 +1,1 @@
+"""Messages taken out of an entity: chosen ones, all, or those of sessions."""

@@ -1,0 +1,159 @@
+"""Removes messages.
+
+What it is: every message that is meant, whatever its state: active ones are received and completed, deferred ones received
+and deleted, scheduled ones cancelled; in an entity with sessions, session by session. What it is not: undoable;
+`carry.export` writes them to a file first.
+
+Invariants:
+    I1. Only messages that were there when the removal began are removed, and only those that are meant.
+    I2. Killed at any instant, every message is whole: there, or gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from isthmus.amqp.types import Array, Long, UInt
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError
+from isthmus.operations.look import Census, Progress
+from isthmus.operations.removal.session_sweep import by_session, requires_sessions
+from isthmus.operations.removal.sweep import RENEWAL_SECONDS, sweep
+from isthmus.transport import Client, Management, Receiver
+
+__all__ = ["Removal", "remove"]
+
+_AT_ONCE = 200
+_LONG = 0x81
+
+
+class Removal(NamedTuple):
+    """What was done: messages removed, and those that were meant and could not be (locked elsewhere, or gone)."""
+
+    removed: int
+    left: int
+
+
+def remove(client: Client, path: str, meant: Census, *, progress: Progress = lambda _: None) -> Removal:
+    """Remove what a census found.
+
+    Args:
+        client: connected.
+        path: the entity.
+        meant: what to remove; used up.
+        progress: told how many messages went since the last time.
+
+    Raises:
+        IsthmusError: the peer refused or is gone; what went until then is gone.
+    """
+    count = meant.total
+
+    def take(messages: Any, _: Any) -> Any:
+        progress(len(messages))
+        return messages
+
+    management = Management(client, path)
+    removed = 0
+    try:
+        if (meant.active or meant.deferred) and requires_sessions(client, path):
+            removed += _remove_in_sessions(client, path, management, meant, take, progress)
+        else:
+            removed += sweep(client, path, meant.active, take)
+            removed += _each(meant.deferred, lambda numbers: _delete_deferred(management, numbers), progress)
+        removed += _each(meant.scheduled, lambda numbers: _cancel(management, numbers), progress)
+    finally:
+        management.close()
+    return Removal(removed, count - removed)
+
+
+def _remove_in_sessions(
+    client: Client, path: str, management: Management, meant: Census, take: Any, progress: Progress
+) -> int:
+    """Remove active and deferred messages, one session held at a time; sessions that somebody has are left."""
+    removed = 0
+    for session_id, (active, deferred, _) in by_session(client, path, meant).items():
+        try:
+            removed += sweep(client, path, active, take, session_id=session_id)
+            if deferred:
+                removed += _delete_deferred_in(client, path, management, session_id, deferred, progress)
+        except LockLostError as error:
+            removed += int(error.attributes.get("completed", 0))
+    return removed
+
+
+def _delete_deferred_in(
+    client: Client, path: str, management: Management, session_id: str, deferred: RunSet, progress: Progress
+) -> int:
+    holder = Receiver(client, path, in_session=True, session_id=session_id).wait_attached()
+    renewed_at = time.monotonic()
+
+    def delete(numbers: list[int]) -> None:
+        nonlocal renewed_at
+        if time.monotonic() - renewed_at >= RENEWAL_SECONDS:
+            renewed_at = time.monotonic()
+            management.renew_session(session_id)
+        _delete_deferred(management, numbers, session_id)
+
+    try:
+        return _each(deferred, delete, progress)
+    finally:
+        holder.close()
+
+
+def _each(numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress) -> int:
+    """Remove in groups; a group with one that is not there any more, one by one. An error's attribute `completed` says how many went."""
+    removed = 0
+    try:
+        while numbers:
+            first, last = numbers.take(_AT_ONCE)
+            wanted = list(range(first, last + 1))
+            try:
+                remove_some(wanted)
+            except MessageNotFoundError:
+                for number in wanted:
+                    gone = _try(remove_some, number)
+                    removed += gone
+                    progress(gone)
+            else:
+                removed += len(wanted)
+                progress(len(wanted))
+    except IsthmusError as error:
+        error.attributes["completed"] = removed
+        raise
+    return removed
+
+
+def _try(remove_some: Callable[[list[int]], None], number: int) -> bool:
+    try:
+        remove_some([number])
+    except MessageNotFoundError:
+        return False
+    return True
+
+
+def _cancel(management: Management, numbers: list[int]) -> None:
+    _ask(management, "cancel-scheduled-message", {"sequence-numbers": _longs(numbers)})
+
+
+def _delete_deferred(management: Management, numbers: list[int], session_id: str | None = None) -> None:
+    body: dict[str, Any] = {"sequence-numbers": _longs(numbers), "receiver-settle-mode": UInt(0)}
+    if session_id is not None:
+        body["session-id"] = session_id
+    _ask(management, "receive-by-sequence-number", body)
+
+
+def _ask(management: Management, operation: str, body: dict[str, Any]) -> None:
+    reply = management.start(operation, body)
+    try:
+        management.finish(reply)
+    except IsthmusError as error:
+        # The service says of both that a message is not found; as a status only where it gives no condition.
+        if reply.status == 404:
+            raise MessageNotFoundError(str(error)) from None
+        raise
+
+
+def _longs(numbers: list[int]) -> Array:
+    return Array(_LONG, [Long(number) for number in numbers])

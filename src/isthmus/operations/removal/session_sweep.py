@@ -1,0 +1,103 @@
+"""Completes chosen messages of an entity that may require sessions.
+
+What it is: one `isthmus.operations.removal.sweep` over an entity without sessions, and one for each session in an entity with them. What it
+is not: a choice of messages.
+
+Invariants:
+    I1. One session is held at a time, and no longer than its messages take. A session that somebody else has is left, and the others follow.
+    I2. Whoever takes the messages ends all passes by clearing `wanted`, as in `sweep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
+from isthmus.operations.look import Census, messages
+from isthmus.operations.message import sequence_of, session_of, state_of
+from isthmus.operations.removal.sweep import Take, Taken, sweep
+from isthmus.transport import Client, Receiver
+
+__all__ = ["by_session", "requires_sessions", "sweep_entity"]
+
+
+def requires_sessions(client: Client, path: str) -> bool:
+    """Whether the entity refuses receivers without a session; an entity that refuses all of them is found out later."""
+    try:
+        Receiver(client, path).wait_attached().close()
+    except NotAllowedError:
+        return True
+    return False
+
+
+def by_session(client: Client, path: str, meant: Census) -> dict[str, Census]:
+    """What is meant and still there, by session; memory grows with the runs of messages of one session."""
+    found: dict[str, Census] = {}
+    for payload in messages(client, path):
+        sequence, state = sequence_of(payload), state_of(payload)
+        if sequence in meant.active or sequence in meant.deferred:
+            part = found.setdefault(session_of(payload), Census(RunSet(), RunSet(), RunSet()))
+            part[state].add(sequence, sequence)
+    return found
+
+
+def sweep_entity(
+    client: Client,
+    path: str,
+    wanted: RunSet,
+    take: Take,
+    *,
+    on_locked: Callable[[str], None] = lambda session_id: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> int:
+    """Hand the wanted messages on and complete those that were taken, session by session where the entity requires sessions.
+
+    Args:
+        client: connected.
+        path: queue, subscription or dead-letter queue.
+        wanted: sequence numbers; those that were handed on are taken out of it.
+        take: as for `sweep`.
+        on_locked: told each session that somebody else has, or has got meanwhile.
+        is_stopped: as for `sweep`.
+
+    Returns:
+        How many messages were completed.
+
+    Raises:
+        IsthmusError: the peer refused or is gone; its attribute `completed` says how many were completed, as for `sweep`.
+    """
+    if not wanted:
+        return 0
+    if not requires_sessions(client, path):
+        return sweep(client, path, wanted, take, is_stopped=is_stopped)
+    completed = 0
+    for session_id, (part, _, _) in by_session(client, path, Census(wanted, RunSet(), RunSet())).items():
+        if not wanted or is_stopped():
+            break
+        try:
+            completed += sweep(
+                client, path, part, _noting(take, wanted, part), session_id=session_id, is_stopped=is_stopped
+            )
+        except LockLostError as error:
+            completed += int(error.attributes.get("completed", 0))
+            on_locked(session_id)
+        except IsthmusError as error:
+            error.attributes["completed"] = completed + int(error.attributes.get("completed", 0))
+            raise
+    return completed
+
+
+def _noting(take: Take, wanted: RunSet, part: RunSet) -> Take:
+    """`take` for one session; what it is handed is taken out of all that is wanted."""
+
+    def noting(taken: Sequence[Taken], renew: Callable[[], None]) -> Sequence[Taken]:
+        for each in taken:
+            sequence = sequence_of(each.payload)
+            wanted.discard(sequence, sequence)
+        done = take(taken, renew)
+        if not wanted:
+            part.clear()
+        return done
+
+    return noting

@@ -1,0 +1,69 @@
+"""A forced fail-over, on disk before the federation file is read as a whole.
+
+What it is: the switch alone, for a verb whose time an application waits for: reading and checking a federation file takes longer than the
+rest of its start. The file is asked only which two namespaces the pair has. What it is not: the rest of the fail-over
+(`isthmus.pairing.pair_session`), which reads the whole file.
+
+Invariants:
+    I1. Nothing is switched unless the file declares the pair with the members that the state has.
+    I2. A fault anywhere else in the file holds up no forced fail-over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isthmus.errors import IsthmusError
+from isthmus.pairing.state.state import PairState
+from isthmus.pairing.state.state_file import StateFile
+
+__all__ = ["switch_at_once"]
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def switch_at_once(file: str | Path, pair: str, folder: Path) -> PairState | None:
+    """Make the standby member the active one.
+
+    Args:
+        file: the federation file.
+        pair: the pair's name.
+        folder: state folder of the file.
+
+    Returns:
+        The state then, which may still want the rest of the work; None if nothing was switched: the file has to be read whole, which
+        tells why.
+
+    Raises:
+        StateFileError: the disk refuses the new state; the old one is kept.
+    """
+    members = _members(file, pair)
+    if members is None:
+        return None
+    kept = StateFile(folder, pair)
+    try:
+        state = kept.load()
+    except IsthmusError:
+        return None
+    if state.pair != pair or {state.active, state.standby} != members:
+        return None
+    return kept.change(lambda state: state.begin_forced(time.time()))
+
+
+def _members(file: str | Path, pair: str) -> set[str] | None:
+    """The namespaces that the file declares for a pair; None if it does not say so plainly."""
+    try:
+        with Path(file).open("rb") as stream:
+            root = yaml.load(stream, _LOADER)  # noqa: S506 - both are safe loaders
+        declared = root["pairs"][pair]
+        primary, secondary = declared["primary"], declared["secondary"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError):
+        return None
+    if not isinstance(declared, Mapping) or not isinstance(primary, str) or not isinstance(secondary, str):
+        return None
+    return {primary, secondary}

@@ -1,0 +1,1 @@
+"""The metadata of a pair, kept in step round by round."""

@@ -1,0 +1,359 @@
+"""Keeps the standby member of a pair in step with the active one.
+
+What it is: one round: follow what another process has decided, make what is pending, compare, change, count. What it is not:
+a fail-over (`isthmus.pairing.failover.failover`), or the waiting between rounds (`isthmus.pairing.pair_run`).
+
+Invariants:
+    I1. A round changes nothing at the active member but the marker, and the status of what it has itself stopped there (`stopped`).
+    I2. What pairing is about to make is on disk before it is made, so that after a kill it is known as made by pairing.
+    I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
+    I4. What a fail-over of another process changes on its way is not brought to the standby member, and what it says at the members is not
+        replaced.
+    I5. Nothing is deleted unless the active member, asked for it by its name just before, says that it is not there: a list that it gives
+        may not tell all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
+from isthmus.connectors.servicebus.administration.pair_member import PairMember
+from isthmus.errors import IsthmusError
+from isthmus.pairing.failover.fence import close
+from isthmus.pairing.keeper.round import Comparison, Consent, Round
+from isthmus.pairing.keeper.stopped import give_back, to_be_stopped, with_former_status
+from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, StillHeldError
+from isthmus.pairing.state.marker import follow, insist, is_behind, is_overtaken
+from isthmus.pairing.state.state import Fence, PairState, key_of
+from isthmus.pairing.state.state_file import SupersededError
+from isthmus.pairing.status import statuses_of
+from isthmus.topology.pair.description import Key, closed, kept
+from isthmus.topology.pair.difference import Step, difference
+
+__all__ = ["Keeper"]
+
+
+class Keeper:
+    """Keeps one pair in step. Its caller holds the pair's lock.
+
+    Args:
+        members: by alias.
+        save: brings a state to the disk.
+        exclude: patterns of names that are left alone.
+    """
+
+    def __init__(
+        self, members: Mapping[str, PairMember], save: Callable[[PairState], None], exclude: tuple[str, ...] = ()
+    ) -> None:
+        self._members = members
+        self._save = save
+        self._exclude = exclude
+
+    def check_distinct(self, pair: str) -> None:
+        """See that the members are two namespaces.
+
+        Raises:
+            SameNamespaceError: they are one.
+            AdministrationError: one of them gives no answer.
+        """
+        first, second = self._members.values()
+        if first.endpoint.lower() == second.endpoint.lower() or first.identity() == second.identity():
+            raise SameNamespaceError(pair, first.alias, second.alias)
+
+    def follow(self, state: PairState) -> PairState:
+        """The state after what other processes have decided; a member that gives no answer tells nothing.
+        While a fail-over is under way nobody is asked: it follows nobody, and may be on its way from a member that hangs.
+
+        Raises:
+            SupersededError: another process makes a fail-over, which this one must not disturb.
+            PairBrokenError: another process has broken the pair.
+        """
+        if state.is_insisting:
+            state = self._insist(state)
+        if state.is_insisting or state.is_under_way:
+            return state
+        markers = list[Mapping[str, Any]]()
+        for member in self._members.values():
+            try:
+                markers.append(member.read_marker(state.pair))
+            except IsthmusError:
+                continue
+        if state.is_told and len(markers) == len(self._members) and not any(markers):
+            raise PairBrokenError(state.pair)
+        followed = state
+        for marker in markers:
+            if not marker.get("under_way"):
+                followed = follow(followed, marker, time.time())
+        for marker in markers:
+            if is_overtaken(followed, marker):
+                raise SupersededError(state.pair, marker["epoch"])
+        if followed is not state:
+            self._save(followed)
+        return followed
+
+    def outdated(self, state: PairState) -> str:
+        """What the members say of the pair that a state does not know, for people; empty where they say nothing new, or give no answer."""
+        markers = list[Mapping[str, Any]]()
+        for member in self._members.values():
+            with contextlib.suppress(IsthmusError):
+                markers.append(member.read_marker(state.pair))
+        if state.is_under_way or state.is_insisting:
+            return ""
+        if state.is_told and len(markers) == len(self._members) and not any(markers):
+            return str(PairBrokenError(state.pair))
+        later = [marker for marker in markers if is_behind(state, marker, time.time())]
+        if not later:
+            return ""
+        last = max(later, key=lambda marker: int(marker["epoch"]))
+        what = (
+            "makes a fail-over from" if last.get("under_way") else "made a fail-over, after which the active member is"
+        )
+        return f"another machine {what} {last['active']} (epoch {last['epoch']}); isthmus pair run and sync follow it"
+
+    def _insist(self, state: PairState) -> PairState:
+        """The state of a forced fail-over, made later than what the new member tells; nobody else is asked, as the other may hang."""
+        try:
+            marker = self._members[state.target].read_marker(state.pair)
+        except IsthmusError:
+            return state
+        insisting = insist(state, marker, time.time())
+        if insisting is not state:
+            self._save(insisting)
+        return insisting
+
+    def check_not_made(self, state: PairState) -> None:
+        """See that no other machine has made the fail-over that is forced here and not done.
+
+        Raises:
+            SupersededError: one has; what was active is fenced.
+        """
+        for member in self._members.values() if state.is_insisting and state.is_under_way else ():
+            marker: Mapping[str, Any] = {}
+            with contextlib.suppress(IsthmusError):
+                marker = member.read_marker(state.pair)
+            if marker.get("active") == state.target and not marker.get("under_way"):
+                raise SupersededError(state.pair, int(marker["epoch"]))
+
+    def settle(self, state: PairState) -> PairState:
+        """Tell the active member that it is, make the fence that is pending, and tell the other member.
+
+        Raises:
+            SupersededError: a member says of a later fail-over, which is left as it is: others have to see it.
+            AdministrationError: a member gives no answer, or refuses.
+        """
+        unanswered: IsthmusError | None = None
+        try:
+            self._tell(state, state.active)  # before the other one is asked, which may be lost: others have to follow
+        except IsthmusError as error:
+            # One that has been told may be away for a time: the other one, which applications may reach, is fenced all the same.
+            if isinstance(error, SupersededError) or not state.is_told:
+                raise
+            unanswered = error
+        if not state.is_told:
+            state = replace(state, is_told=True)
+            self._save(state)
+        if state.fence_of(state.standby) is Fence.PENDING:
+            member, later = self._members[state.standby], list[int]()
+
+            def has_overtaken() -> bool:
+                marker = member.read_marker(state.pair)
+                later.extend([marker["epoch"]] if is_behind(state, marker, time.time()) else [])
+                return bool(later)
+
+            if not close(member, self._exclude, state.statuses, has_overtaken):
+                raise SupersededError(state.pair, later[0])
+            state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
+            self._save(state)
+        if unanswered is not None:
+            raise unanswered
+        self._tell(state, state.standby)
+        return state
+
+    def _tell(self, state: PairState, alias: str) -> None:
+        later: list[int] = []
+
+        def is_later(marker: Mapping[str, Any]) -> bool:
+            if is_behind(state, marker, time.time()):
+                later.append(marker["epoch"])
+            return bool(later)
+
+        if not self._members[alias].write_marker(state.pair, state.marker, unless=is_later):
+            raise SupersededError(state.pair, later[0])
+
+    def compare(self, state: PairState, consent: Consent | None = None) -> Comparison:
+        """How far the members are apart. Needs no lock.
+
+        Raises:
+            AdministrationError: a member gives no answer.
+        """
+        found = self._members[state.standby].begin_descriptions()  # both answer at the same time
+        try:
+            active = kept(self._members[state.active].descriptions(), self._exclude)
+        except BaseException:
+            found.cancel()  # else readings pile up at a slow standby member, one for each try
+            raise
+        standby = kept(found.result(), self._exclude)
+        wanted = closed(active) if state.fence_of(state.standby) is not Fence.OPEN else active
+        may = consent is not None and consent.foreign
+        drift = difference(wanted, standby, made=state.made_keys, may_delete_foreign=may)
+        return Comparison(drift, statuses_of(active.values()), frozenset(standby))
+
+    def observe(self, state: PairState, consent: Consent | None = None) -> Comparison:
+        """A comparison for `make`, of members that no fail-over has changed on its way (I4).
+
+        Raises:
+            SupersededError: a fail-over has begun elsewhere, or was made.
+            AdministrationError: a member gives no answer.
+        """
+        compared = self.compare(state, consent)
+        if compared.drift.steps or compared.statuses != state.statuses:
+            followed = self.follow(state)  # a fail-over says that it is under way before it changes a status
+            if followed is not state:
+                raise SupersededError(state.pair, followed.epoch)
+        return compared
+
+    def make(
+        self,
+        state: PairState,
+        compared: Comparison,
+        consent: Consent | None = None,
+        on_step: Callable[[Step], None] = lambda step: None,
+    ) -> tuple[PairState, Round]:
+        """Bring the standby member in step; call it while the pair is steady.
+
+        Args:
+            state: that of the comparison.
+            compared: just now.
+            consent: what the operator allows.
+            on_step: is told each step that was made.
+
+        Raises:
+            SupersededError: a fail-over has begun.
+            AdministrationError: a member gives no answer.
+            StateFileError: the disk refuses; nothing more is made.
+        """
+        began, drift = time.monotonic(), compared.drift
+        found = Round(drift)
+        if compared.statuses != state.statuses:
+            state = replace(state, statuses=compared.statuses)
+            self._save(state)
+        to_create = [step.entity for step in drift.steps if step.action == "create"]
+        if creations := [entity.path for entity in to_create if entity.kind != "rule"]:
+            state = state.intending(creations)
+            self._save(state)
+        member = self._members[state.standby]
+        stopped = to_be_stopped(state, drift)
+        state = self.give_back(state, stopped)
+        stopped = {**state.stopped_at(state.standby), **stopped}  # with what could not be given back
+        if stopped != state.stopped_at(state.standby):
+            state = state.with_stopped(state.standby, stopped)
+            self._save(state)
+        replaced = {entity.key for entity in to_create}
+        for group in drift.groups:
+            self._save(state)  # ends the work if a fail-over has begun meanwhile
+            if (followed := self.follow(state)) is not state:  # or elsewhere
+                raise SupersededError(state.pair, followed.epoch)
+            # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
+            stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
+            possible = tuple(
+                with_former_status(step, stopped)
+                for step in group
+                if not any(step.entity.key[: len(key)] == key for key in stays)
+            )
+            goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
+            held = self._still_held(state, goes, found)
+            possible = tuple(each for each in possible if each.entity.key not in held)
+            self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
+        created = {step.entity.path for step in found.done if step.action == "create"}
+        # Of what an earlier process intended, that which exists was made by it.
+        stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
+        gone = {step.entity.path for step in found.done if step.action == "delete"}
+        settled = gone | {step.entity.path for step, error in found.failed if isinstance(error, HoldsMessagesError)}
+        after = state.having_made((stands - gone) | created)
+        after = after.with_stopped(
+            state.standby, {path: status for path, status in stopped.items() if path not in settled}
+        )
+        if after != state:
+            state = after
+            self._save(state)
+        found.seconds = time.monotonic() - began
+        return state, found
+
+    def _still_held(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
+        """Keys of what the active member holds after all (I5); their deletions have failed."""
+        active = self._members[state.active]
+        held = active.map(lambda step: active.holds(step.entity), deletions)
+        kept_back = [step for step, is_held in zip(deletions, held, strict=True) if is_held]
+        found.failed += [(step, StillHeldError(f"{active.alias}/{step.entity.path}")) for step in kept_back]
+        return {step.entity.key for step in kept_back}
+
+    def give_back(self, state: PairState, but: Collection[str] = ()) -> PairState:
+        """Give what earlier rounds stopped to delete it, and what is not deleted any more, its former status (`stopped.give_back`).
+
+        Args:
+            state: that of the pair.
+            but: paths at the standby member that are deleted now.
+
+        Raises:
+            AdministrationError: a member gives no answer.
+            StateFileError: the disk refuses.
+        """
+        for alias in tuple(state.stopped):
+            after = give_back(self._members[alias], state, but if alias == state.standby else ())
+            if after != state:
+                state = after
+                self._save(state)
+        return state
+
+    @staticmethod
+    def _make(
+        member: PairMember,
+        group: tuple[Step, ...],
+        found: Round,
+        on_step: Callable[[Step], None],
+        *,
+        with_messages: bool,
+    ) -> None:
+        def make(step: Step) -> IsthmusError | None:
+            try:
+                member.make(step, with_messages=with_messages)
+            except IsthmusError as error:
+                return error
+            return None
+
+        for step, error in zip(group, member.map(make, group), strict=True):
+            if error is None:
+                found.done.append(step)
+                on_step(step)
+            elif error.retryable and not isinstance(error, HoldsMessagesError):
+                raise error  # the member is gone: the next round goes on
+            else:
+                found.failed.append((step, error))
+
+    def count(self, state: PairState) -> dict[str, dict[str, int]]:
+        """What waits at the active member: a forced fail-over tells it as what may be lost.
+
+        Raises:
+            AdministrationError: the member gives no answer.
+        """
+        return self._counted(state.active)
+
+    def left_behind(self, state: PairState) -> dict[str, dict[str, int]]:
+        """What is at a standby member that is fenced: nobody gets it before a fail back. An open one holds copies, which are in use.
+
+        Raises:
+            AdministrationError: the member gives no answer.
+        """
+        if state.fence_of(state.standby) is not Fence.CLOSED:
+            return {}
+        return {path: counts for path, counts in self._counted(state.standby).items() if any(counts.values())}
+
+    def _counted(self, alias: str) -> dict[str, dict[str, int]]:
+        member = self._members[alias]
+        counts = member.counts(kept(member.descriptions(), self._exclude).values())
+        return {path: each._asdict() for path, each in counts.items()}

@@ -1,0 +1,103 @@
+"""What is at a member, each copy judged by the original that it names.
+
+What it is: of the numbers and digests that were read, which copies arrived, which are of no message that entered, and which cannot be
+known. Pure. What it is not: the reading (`isthmus.replication.verification.audit.audit`, whose I2 and I5 are decided here), or what is missing
+(`isthmus.replication.verification.audit.missing_copy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS
+from isthmus.replication.verification.audit.audited import Audited
+from isthmus.replication.verification.audit.passage import DRIFT_MS
+from isthmus.replication.verification.reconciliation.reading import Reading
+from isthmus.replication.verification.reconciliation.reconcile import Holding, Undelivered
+
+__all__ = ["holding_of", "met_of"]
+
+
+def holding_of(
+    at: Audited,
+    audited: Mapping[str, Audited],
+    readings: Mapping[str, Reading],
+    ended_ms: int,
+    unkept: Mapping[str, Sequence[int]],
+    changed: Collection[tuple[str, str]],
+) -> Holding:
+    """What is at a member, each copy judged by the original that it names.
+
+    Args:
+        at: what was read there.
+        audited: what was read, by alias.
+        readings: the same, as the comparison sees it.
+        ended_ms: when the reading ended.
+        unkept: by origin that nobody keeps, what entered it (`entered_unkept`).
+        changed: pairs (origin, member) between which contents change.
+    """
+    held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
+    for alias, arrivals in at.arrivals.items():
+        if alias in unkept:
+            entered = set(unkept[alias])
+            stands = [
+                (number, lane)
+                for number, lane in zip(arrivals.numbers, arrivals.lanes, strict=True)
+                if number in entered
+            ]
+            held.arrived[alias] = [number for number, _ in stands]
+            held.late[alias] = arrivals.late
+            held.lanes[alias] = [lane for _, lane in stands]
+            continue
+        origin = audited.get(alias)
+        if origin is None:
+            continue
+        kept = {number for numbers in origin.kept.values() for number in numbers}
+        held.late[alias] = arrivals.late
+        horizons: dict[int, int] = {}
+        for number in origin.own:
+            horizons[number >> FRAGMENT_BITS] = max(number, horizons.get(number >> FRAGMENT_BITS, number))
+        gone = bool(readings[alias].doubt) or not origin.messages
+        for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
+            fragment = number >> FRAGMENT_BITS
+            horizon = horizons.get(fragment, -1)
+            if (
+                number in origin.originals
+                and 0 < arrivals.entered_ms[index] < origin.originals.enqueued_ms(number) - DRIFT_MS
+            ):
+                fate = held.forged
+            elif number in origin.originals:
+                # Whoever mends a message before it is sent again changes it.
+                is_free = (alias, at.alias) in changed or number in arrivals.late
+                equal = is_free or origin.originals.digest(number) == digest
+                fate = held.arrived if equal else held.unequal
+            elif number in kept:
+                continue  # a route took it before the rule was changed
+            elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
+                continue  # it entered after the first reading of its origin
+            elif origin.has_emptied(number) and (origin.is_log or readings[alias].has_aged):
+                continue  # the retention, or the time to live, has removed all of its partition
+            elif gone or origin.has_emptied(number):
+                fate = held.unknown
+            elif 0 <= number < origin.first_numbers.get(fragment, 0):
+                continue  # its original has lived out the subscription's time to live, or entered before it was made
+            elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
+                continue  # its original's life has ended, behind all that is there
+            else:
+                fate = held.forged
+            fate.setdefault(alias, []).append(number)
+            if fate is held.arrived:
+                held.lanes.setdefault(alias, []).append(arrivals.lanes[index])
+    return held
+
+
+def met_of(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:
+    """What the task is known to have met of an origin's messages: what is before its routes or was set aside there, and what arrived."""
+    found: set[int] = set()
+    for pair, each in rest.items():
+        if pair[0] == origin:
+            found |= each.waiting | each.expired | each.dead_lettered | each.diverted
+    for at in audited.values():
+        if origin in at.arrivals:
+            found.update(at.arrivals[origin].numbers)
+    return found

@@ -1,0 +1,92 @@
+"""Copies that are missing, and what of them cannot be called lost.
+
+What it is: what entered and is neither at the target nor before, in or beside the route, less what may have ended its life, or may have been
+consumed. Pure. What it is not: the reading (`isthmus.replication.verification.audit.audit`, whose I3 is decided here), what duplicate
+detection dropped (`isthmus.replication.verification.audit.detection`), or origins that nobody keeps
+(`isthmus.replication.verification.audit.unkept`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isthmus.replication.verification.audit.audited import Audited
+from isthmus.replication.verification.audit.passage import DRIFT_MS, Passage
+from isthmus.replication.verification.reconciliation.reading import Reading
+from isthmus.replication.verification.reconciliation.reconcile import Holding, Undelivered
+
+__all__ = ["doubt", "leave_out", "missing_copies"]
+
+
+def missing_copies(
+    holdings: Mapping[str, Holding], rest: Mapping[tuple[str, str], Undelivered]
+) -> dict[tuple[str, str], set[int]]:
+    """What is missing for no reason that the routes' sources show, by (origin, member)."""
+    return {
+        pair: set(holdings[pair[0]].entered)
+        - set(holdings[pair[1]].arrived.get(pair[0], ()))
+        - undelivered.waiting
+        - undelivered.expired
+        - undelivered.dead_lettered
+        - undelivered.diverted
+        - undelivered.dropped
+        - undelivered.elsewhere
+        for pair, undelivered in rest.items()
+    }
+
+
+def leave_out(
+    alias: str,
+    holding: Holding,
+    origin: Audited,
+    missing: Mapping[tuple[str, str], set[int]],
+    during_ms: tuple[int, int],
+) -> None:
+    """Takes what is missing and ended its life during the reading out of the comparison.
+
+    Args:
+        alias: of the origin.
+        holding: what is there; loses it.
+        origin: what was read there.
+        missing: by (origin, member); loses it.
+        during_ms: when the reading began and ended.
+    """
+    numbers = set().union(*(each for pair, each in missing.items() if pair[0] == alias))
+    ended = {number for number in numbers if during_ms[0] <= origin.originals.ends_ms(number) <= during_ms[1]}
+    if not ended:
+        return
+    holding.entered = [number for number in holding.entered if number not in ended]
+    for pair, each in missing.items():
+        if pair[0] == alias:
+            each.difference_update(ended)
+
+
+def doubt(
+    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
+) -> None:
+    """Tells of what is missing what cannot be called lost.
+
+    Args:
+        undelivered: gets it.
+        missing: sequence numbers at the origin.
+        origin: what was read there.
+        reading: of the member where the copies have to be.
+        began_ms: when the reading began.
+        passage: the way that they go.
+    """
+    over: set[int] = set()
+    taken: list[int] = []
+    for number in sorted(missing):
+        enqueued_ms = origin.originals.enqueued_ms(number)
+        if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
+            over.add(number)
+        elif 0 < origin.originals.ends_ms(number) < began_ms:
+            undelivered.ended.add(number)
+        elif passage.drops:
+            undelivered.consumed.add(number)
+        elif reading.may_have_held(enqueued_ms, DRIFT_MS):
+            taken.append(number)
+    undelivered.consumed.update(taken[: reading.most_taken])
+    # Where fewer numbers are absent at the target, some copies never stood there, or were the last ones, which leave no trace.
+    is_shown = len(over) <= reading.absent_before + reading.absent_between
+    (undelivered.copy_expired if is_shown else undelivered.consumed).update(over)

@@ -1,0 +1,74 @@
+"""Messages of one origin that the filters of several targets select.
+
+What it is: of an origin that nobody keeps, what a message that is known on its way to one target, or there, tells of the others: whether
+their filters select it, too, so that it has to be there as well. What it is not: any reading.
+
+Invariants:
+    I1. A message that is known at one target and that another target's filter selects is missing at the other one until it is known there.
+    I2. Where a way changes messages, its copies tell nothing of the filters; unless these exclude each other, that is told.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import permutations
+
+from isthmus.amqp.codec import CodecError
+from isthmus.connectors.servicebus.head import standing
+from isthmus.entities.record.parse import HeadCache, split
+from isthmus.entities.record.view import MessageView
+from isthmus.replication.verification.audit.passage import Passage
+from isthmus.replication.verification.identity import Identity
+from isthmus.rules import Filter, FilterError, parse_filter
+from isthmus.rules.analysis.analysis import never_matches
+from isthmus.rules.syntax.tree import And
+
+__all__ = ["Siblings", "matches"]
+
+Pair = tuple[str, str]
+
+
+class Siblings:
+    """The ways from origins that nobody keeps to targets with filters.
+
+    Args:
+        passages: all that are audited together.
+
+    Attributes:
+        wanted: by (origin, member), sequence numbers of messages that are known elsewhere and have to be there, too.
+        untold: what cannot be told, and why.
+    """
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.wanted: dict[Pair, set[int]] = defaultdict(set)
+        self.untold: list[str] = []
+        self._others: dict[Pair, list[tuple[Pair, Filter]]] = defaultdict(list)
+        ways = [(each, parse_filter(each.filter)) for each in passages if each.filter and not each.is_witnessed]
+        for (one, first), (other, second) in permutations(ways, 2):
+            if one.origin != other.origin or one.member == other.member:
+                continue
+            if never_matches(And((first.tree, second.tree))):
+                continue
+            if one.changes:
+                self.untold.append(
+                    f"messages of {one.origin} that are at {one.member} are not sought at {other.member}: steps or an action change them, and "
+                    "whether its filter selected them is not known"
+                )
+            else:
+                self._others[one.pair].append((other.pair, second))
+
+    def see(self, pair: Pair, message: bytes, identity: Identity) -> None:
+        """A message of this origin is known at this member, or before it."""
+        for other, rule in self._others.get(pair, ()):
+            enqueued_ms = identity.entered_ms or standing(message).enqueued_ms
+            if matches(rule, MessageView(split(message, HeadCache(0)), identity.number, enqueued_ms)):
+                self.wanted[other].add(identity.number)
+
+
+def matches(rule: Filter, view: MessageView) -> bool | None:
+    """Whether a rule selects a message; None where it cannot tell."""
+    try:
+        return rule.matches(view)
+    except (FilterError, CodecError):
+        return None

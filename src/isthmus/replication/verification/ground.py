@@ -1,0 +1,108 @@
+"""Flows that are audited together, in the audit's terms.
+
+What it is: which entities are read and what they are called, and the ways between them. Pure. What it is not: the choice of flows
+(`isthmus.replication.verification.verify`), or the reading (`isthmus.replication.verification.audit.audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from isthmus.replication.verification.audit.passage import Passage
+from isthmus.topology.model import Endpoint, Flow, Route
+
+__all__ = ["SUBSCRIPTIONS", "Ground", "ground_of"]
+
+SUBSCRIPTIONS = "/Subscriptions/"
+
+
+class Ground(NamedTuple):
+    """Flows that are audited together, in the audit's terms.
+
+    Attributes:
+        places: by label, the entities that are read to their end.
+        passages: the flows.
+        origins: by entity that messages enter, or are copied from first, the origin's label.
+        detection_ms: by label, the history window of duplicate detection.
+        shared: labels of the places that applications consume.
+        ttl_ms: by label, the time to live that a place gives its messages.
+    """
+
+    places: Mapping[str, Endpoint]
+    passages: Sequence[Passage]
+    origins: Mapping[Endpoint, str]
+    detection_ms: Mapping[str, int]
+    shared: frozenset[str]
+    ttl_ms: Mapping[str, int]
+
+
+def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
+    """Flows in the audit's terms.
+
+    Args:
+        flows: that are audited together.
+        chosen: the task's routes by name.
+    """
+    label = _labels(
+        [end for flow in flows for end in (flow.witness if flow.witness.entity else flow.origin, flow.target)]
+    )
+    places: dict[str, Endpoint] = {}
+    passages = []
+    origins: dict[Endpoint, str] = {}
+    detection_ms: dict[str, int] = {}
+    ttl_ms: dict[str, int] = {}
+    shared = set()
+    for flow in flows:
+        origin = label(flow.witness if flow.witness.entity else flow.origin)
+        member = label(flow.target)
+        if flow.witness.entity:
+            places[origin] = flow.witness
+            ttl_ms[origin] = flow.audit_ms
+            shared |= {origin} if flow.origin_is_consumed else set()
+        shared |= {member} if flow.target_is_consumed else set()
+        passed = tuple(chosen[name] for name in flow.routes if name in chosen)
+        passages.append(
+            Passage(
+                origin=origin,
+                member=member,
+                routes=passed,
+                is_witnessed=bool(flow.witness.entity),
+                is_consumed=flow.origin_is_consumed or flow.target_is_consumed,
+                is_filtered=bool(flow.filter),
+                filter="" if flow.goes_alone else flow.filter,
+                expires_ms=flow.expires_ms,
+                changes=flow.changes,
+                drops=flow.drops,
+                by_content=flow.origin_is_recorded,
+                keeps_numbers=flow.target.is_table,
+                forwards=flow.origin if passed and flow.origin.entity != passed[0].entered else None,
+                diverts=flow.diverts,
+                divert_detection_ms=flow.divert_detection_ms,
+            )
+        )
+        for source in (flow.origin, *(route.source for route in passed[:1])):
+            origins.setdefault(Endpoint(source.alias, source.entity.partition(SUBSCRIPTIONS)[0]), origin)
+    for flow in flows:
+        member = label(flow.target)
+        places.setdefault(member, flow.target)
+        detection_ms[member] = flow.detection_ms
+        lives = [each for each in (flow.audit_ms, flow.expires_ms) if each]
+        ttl_ms.setdefault(member, min(lives, default=0))
+    return Ground(places, passages, origins, detection_ms, frozenset(shared), ttl_ms)
+
+
+def _labels(ends: Iterable[Endpoint]) -> Callable[[Endpoint], str]:
+    """Names for entities: the alias where only one is meant there, else with queue or topic, else the whole path."""
+    by_alias: dict[str, dict[str, set[str]]] = {}
+    for end in ends:
+        by_alias.setdefault(end.alias, {}).setdefault(end.entity.partition(SUBSCRIPTIONS)[0], set()).add(end.entity)
+
+    def label(end: Endpoint) -> str:
+        entities = by_alias[end.alias]
+        base = end.entity.partition(SUBSCRIPTIONS)[0]
+        if len(entities[base]) > 1:
+            return str(end)
+        return f"{end.alias}/{base}" if len(entities) > 1 else end.alias
+
+    return label

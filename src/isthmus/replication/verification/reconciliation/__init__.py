@@ -1,0 +1,1 @@
+"""What entered a source against what is at the targets, and the counts of it."""

@@ -1,0 +1,139 @@
+"""What the verbs about messages tell of work that is half done, without a namespace; with one: tests/interop/test_operations.py."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isthmus.cli.app import main
+from isthmus.cli.message import export, receive, resubmit, send
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
+from isthmus.operations.deliver import UnconfirmedError
+from isthmus.operations.look import Census
+from isthmus.operations.removal.purge import Removal
+from isthmus.operations.resubmit import Resubmission
+
+TARGET = SimpleNamespace(name="host", open=lambda path: nullcontext(None))
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 1
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_send_that_fails_half_way_tells_how_many_were_accepted(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = [1]
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        if groups:
+            groups.pop()
+            return [None] * len(payloads)
+        if is_lost:
+            lost = UnconfirmedError("lost")
+            lost.results = [lost, None, *[lost] * (len(payloads) - 2)]
+            raise lost
+        return [None, QuotaExceededError("full"), None, *[QuotaExceededError("full")] * (len(payloads) - 3)]
+
+    monkeypatch.setattr(send, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.deliver.deliver", deliver)
+    monkeypatch.setattr("isthmus.transport.Sender", lambda *_: SimpleNamespace(wait_ready=lambda: None))
+    _, told = failed(capsys, "send", "orders", "body", "--count", "700")
+    assert f"{501 if is_lost else 502} of 700 messages were accepted" in told
+
+
+def test_an_export_tells_what_could_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(export, "target_of", lambda *_: TARGET)
+    monkeypatch.setattr("isthmus.operations.file.carry.export", lambda *_, **__: (3, Removal(removed=2, left=1)))
+    told, _ = failed(capsys, "export", "orders", str(tmp_path / "file"), "--remove")
+    assert "wrote 3 messages" in told
+    assert "removed 2, 1 are locked or gone" in told
+
+
+def test_receive_names_the_options_that_an_entity_with_sessions_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise NotAllowedError("It is not possible for an entity that requires sessions to create this receiver.")
+
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.receive.receive", refused)
+    assert "--next-session" in failed(capsys, "receive", "orders")[1]
+    assert "--next-session" not in failed(capsys, "receive", "orders", "--session-id", "a")[1]
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_tells_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    census = Census(RunSet(), RunSet(), RunSet())
+    census.active.add(1, 3)
+
+    def resubmitted(*_: object, is_stopped: Callable[[], bool], **__: object) -> Resubmission:
+        signal.raise_signal(signal.SIGINT)
+        assert is_stopped()
+        return Resubmission(moved=1, refused=0, left=2, first_refusal="")
+
+    client = SimpleNamespace(authorize=lambda path: None)
+    target = SimpleNamespace(read_entity=None, open=lambda path: nullcontext(client))
+    monkeypatch.setattr(resubmit, "target_of", lambda *_: target)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: None)
+    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    monkeypatch.setattr("isthmus.operations.resubmit.resubmit", resubmitted)
+    with pytest.raises(SystemExit) as ended:
+        main(["resubmit", "orders", "--yes"])
+    out, told = capsys.readouterr()
+    assert ended.value.code == 130
+    assert "sent 1 messages to orders, 0 refused, 2 left: interrupted" in out
+    assert told.startswith("interrupted: what was sent is taken out of its queue")
+
+
+def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not sent: a receiver gets it only by its sequence number."""
+    census = Census(RunSet(), RunSet(), RunSet())
+    census.active.add(1, 3)
+    census.deferred.add(4, 5)
+    client = SimpleNamespace(authorize=lambda path: None)
+    target = SimpleNamespace(read_entity=None, open=lambda path: nullcontext(client))
+    monkeypatch.setattr(resubmit, "target_of", lambda *_: target)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: None)
+    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    for more in ((), ("--json",)):
+        with pytest.raises(SystemExit) as ended:
+            main(["resubmit", "orders", *more])
+        assert not ended.value.code
+        out, told = capsys.readouterr()
+        if more:
+            assert json.loads(out) | {"meant": 3, "deferred": 2} == json.loads(out)
+        else:
+            assert "3 messages would be sent" in out
+            assert "2 deferred ones stay" in told
+
+
+@pytest.mark.parametrize("number", ["9223372036854775808", "-9223372036854775809", "1" * 5000])
+def test_a_number_that_no_property_can_hold_is_bad_input(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "body", "--property", f"count={number}"])
+    assert (ended.value.code, "64 bits" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_body_that_is_no_text_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "a\udcff"])
+    assert (ended.value.code, "'a\\udcff' is no UTF-8" in capsys.readouterr().err) == (2, True)

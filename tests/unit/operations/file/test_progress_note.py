@@ -1,0 +1,77 @@
+"""How far an import has come, over kills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.cli.app import exit_code
+from isthmus.errors import InvalidArgumentError
+from isthmus.operations.file.message_file import FileNotWrittenError
+from isthmus.operations.file.progress_note import ProgressNote
+
+
+def note(folder: Path, created_at: str = "then", target: str = "ns/q") -> ProgressNote:
+    return ProgressNote(folder / "file", "export", target, created_at)
+
+
+def test_i1_what_was_refused_is_not_done(tmp_path: Path) -> None:
+    first = note(tmp_path)
+    first.write()
+    first.add([0, 1, 3], before=4)
+    again = note(tmp_path)
+    assert [place in again for place in range(6)] == [True, True, False, True, False, False]
+    assert again.count == 3
+    again.add([2, 4], before=5)
+    assert note(tmp_path).count == 5
+
+
+def test_ids_are_the_same_for_one_import_and_others_for_the_next(tmp_path: Path) -> None:
+    first = note(tmp_path)
+    first.write()
+    assert note(tmp_path).message_id(7) == first.message_id(7) != first.message_id(8)
+    first.remove()
+    assert note(tmp_path).message_id(7) != first.message_id(7)
+
+
+def test_an_entity_made_anew_has_none_of_the_messages(tmp_path: Path) -> None:
+    note(tmp_path).add([0, 1], before=2)
+    assert note(tmp_path, "later").count == 0
+    assert note(tmp_path, "then").count == 2
+    assert note(tmp_path, "").count == 2
+    assert note(tmp_path, target="ns/other").count == 0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"others": [7]}', '{"export_id": "export", "target": "ns/q", "done": "x"}']
+)
+def test_i3_a_note_that_cannot_be_read_ends_the_import(tmp_path: Path, content: str) -> None:
+    (tmp_path / "file.progress").write_text(content)
+    with pytest.raises(InvalidArgumentError, match="remove it to send all messages again"):
+        note(tmp_path)
+
+
+def test_i2_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    fresh = note(tmp_path)
+    (tmp_path / "file.progress").mkdir()
+    with pytest.raises(FileNotWrittenError, match=r"file\.progress") as refused:
+        fresh.write()
+    with pytest.raises(FileNotWrittenError, match=r"file\.progress"):
+        fresh.remove()
+    assert exit_code(refused.value) == 1  # messages may have been sent
+
+
+def test_i4_imports_of_one_file_into_several_entities_keep_a_note_each(tmp_path: Path) -> None:
+    first = note(tmp_path)
+    first.add(range(500), before=500)
+    other = note(tmp_path, target="ns/other")
+    assert other.count == 0
+    other.add(range(3), before=4)
+    assert (note(tmp_path).count, note(tmp_path, target="ns/other").count) == (500, 3)
+    assert note(tmp_path).message_id(7) == first.message_id(7) != other.message_id(7)
+    note(tmp_path, target="ns/other").remove()
+    assert (note(tmp_path).count, note(tmp_path, target="ns/other").count) == (500, 0)
+    assert ProgressNote(tmp_path / "file", "another export", "ns/q").count == 0
+    note(tmp_path).remove()
+    assert not list(tmp_path.iterdir())

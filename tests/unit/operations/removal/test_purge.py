@@ -1,0 +1,99 @@
+"""What is told of a removal that others disturb."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import SessionLockLostError
+from isthmus.operations.look import Census
+from isthmus.operations.removal import purge as module
+from isthmus.operations.removal.purge import Removal, remove
+
+
+def test_what_was_removed_of_a_session_that_is_lost_meanwhile_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = RunSet(), RunSet()
+    first.add(1, 5)
+    second.add(6, 8)
+    meant = Census(RunSet(), RunSet(), RunSet())
+    meant.active.add(1, 8)
+    sessions = {"a": Census(first, RunSet(), RunSet()), "b": Census(second, RunSet(), RunSet())}
+    lost = SessionLockLostError("q", "a")
+    lost.attributes["completed"] = 2
+
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, *, session_id: str) -> int:
+        if session_id == "a":
+            raise lost
+        return wanted.count()
+
+    monkeypatch.setattr(module, "sweep", sweep)
+    monkeypatch.setattr(module, "Management", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: True)
+    monkeypatch.setattr(module, "by_session", lambda *_: sessions)
+    client: Any = None
+    assert remove(client, "q", meant) == Removal(removed=5, left=3)
+
+
+class Deferring:
+    """A namespace whose deferred messages of a session go one request at a time; the session's lock is lost at `lost_at`."""
+
+    def __init__(self, lost_at: int = -1) -> None:
+        self.lost_at, self.gone, self.renewals = lost_at, list[int](), 0
+
+    def delete(self, management: Any, numbers: list[int], session_id: str) -> None:
+        if self.lost_at in numbers:
+            raise SessionLockLostError("q", session_id)
+        self.gone += numbers
+
+    def renew_session(self, session_id: str) -> None:
+        self.renewals += 1
+
+    def close(self) -> None:
+        pass
+
+
+def held(monkeypatch: pytest.MonkeyPatch, namespace: Deferring, deferred: RunSet) -> Census:
+    meant = Census(RunSet(), RunSet(), RunSet())
+    for first, last in deferred:
+        meant.deferred.add(first, last)
+    session = {"a": Census(RunSet(), deferred, RunSet())}
+    receiver = SimpleNamespace(wait_attached=lambda: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(module, "sweep", lambda *_, **__: 0)
+    monkeypatch.setattr(module, "Management", lambda *_: namespace)
+    monkeypatch.setattr(module, "Receiver", lambda *_, **__: receiver)
+    monkeypatch.setattr(module, "_delete_deferred", namespace.delete)
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: True)
+    monkeypatch.setattr(module, "by_session", lambda *_: session)
+    return meant
+
+
+def some() -> RunSet:
+    found = RunSet()
+    for number in (1, 3, 5, 7):
+        found.add(number, number)
+    return found
+
+
+def test_deferred_messages_that_went_before_the_session_was_lost_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = Deferring(lost_at=5)
+    meant = held(monkeypatch, namespace, some())
+    client: Any = None
+    assert remove(client, "q", meant) == Removal(removed=2, left=2)
+    assert namespace.gone == [1, 3]
+
+
+def test_the_session_is_held_while_its_deferred_messages_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace, now = Deferring(), [0.0]
+
+    def monotonic() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+    meant = held(monkeypatch, namespace, some())
+    client: Any = None
+    assert remove(client, "q", meant) == Removal(removed=4, left=0)
+    assert namespace.renewals

@@ -1,0 +1,160 @@
+"""The pass over an entity, against a scripted receiver."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import isthmus.operations.removal.sweep as module
+from isthmus.amqp import section
+from isthmus.amqp.performative import Accepted
+from isthmus.amqp.types import Long
+from isthmus.entities.queue.run import RunSet
+from isthmus.errors import SessionLockLostError
+from isthmus.operations.removal.sweep import sweep
+
+PARTITION = 1 << 48
+
+
+def message(sequence: int) -> bytes:
+    annotations = {"x-opt-sequence-number": Long(sequence)}
+    return section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations) + section.encode_message(b"x")
+
+
+class Peer:
+    """A client, its management and its receiver; each wait takes a second and brings what `coming` gives."""
+
+    def __init__(self, coming: Any) -> None:
+        self.now = 0.0
+        self._coming = iter(coming)
+        self._runs: list[SimpleNamespace] = []
+        self._next = 0
+        self.error = None
+        self.credit = 0
+        self.drained = False
+        self.outcomes: deque[tuple[int, int, object]] = deque()
+        self.settled: list[tuple[int, int, object]] = []
+
+    # client
+
+    def wait(self, seconds: float) -> None:
+        self.now += 1.0
+        sequences = next(self._coming, ())
+        if sequences:
+            payloads = [message(each) for each in sequences]
+            tags = [each.to_bytes(16) for each in sequences]
+            self._runs.append(SimpleNamespace(first_id=self._next, tags=tags, payloads=payloads))
+            self._next += len(payloads)
+
+    def wait_until(self, holds: Any, seconds: float, what: str) -> None:
+        assert holds(), what
+
+    # receiver
+
+    path = "spread"
+
+    def wait_attached(self) -> Peer:
+        return self
+
+    def grant(self, count: int) -> None:
+        self.credit = count
+
+    def take(self) -> list[SimpleNamespace]:
+        runs, self._runs = self._runs, []
+        return runs
+
+    def dispose(self, first: int, last: int, state: Any = None) -> None:
+        state = Accepted() if state is None else state
+        self.settled.append((first, last, state))
+        self.outcomes.append((first, last, state))
+
+    def drain(self) -> None:
+        self.drained = True
+
+    def close(self) -> None:
+        pass
+
+    # management
+
+    def renew_all(self, tokens: Any) -> set[bytes]:
+        return set()
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(coming: Any, wanted: RunSet, **settings: Any) -> tuple[int, Peer]:
+        peer = Peer(coming)
+        monkeypatch.setattr(module, "Receiver", lambda *_, **__: peer)
+        monkeypatch.setattr(module, "Management", lambda *_: peer)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: peer.now, time=lambda: peer.now))
+        return sweep(peer, peer.path, wanted, lambda taken, renew: taken, **settings), peer  # type: ignore[arg-type]
+
+    return run
+
+
+def runs(*sequences: int) -> RunSet:
+    found = RunSet()
+    for each in sequences:
+        found.add(each, each)
+    return found
+
+
+def test_i1_only_what_is_wanted_is_completed_and_the_others_are_released(swept: Any) -> None:
+    completed, peer = swept([(1, 2, 3)], runs(1, 3))
+    assert completed == 2
+    assert [(first, last, type(state).__name__) for first, last, state in peer.settled] == [
+        (0, 0, "Accepted"),
+        (2, 2, "Accepted"),
+        (1, 1, "Released"),
+    ]
+
+
+def test_i3_what_was_completed_before_the_link_was_lost_is_told(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = SessionLockLostError("spread", "s")
+
+    def coming() -> Any:
+        yield (1, 2)
+        peers[0].error = lost
+        yield (3,)
+
+    peers: list[Any] = []
+    begin = Peer.__init__
+
+    def init(self: Peer, coming: Any) -> None:
+        begin(self, coming)
+        peers.append(self)
+
+    monkeypatch.setattr(Peer, "__init__", init)
+    with pytest.raises(SessionLockLostError) as raised:
+        swept(coming(), runs(1, 2, 3, 4))
+    assert raised.value.attributes["completed"] == 3
+
+
+def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_another(swept: Any) -> None:
+    """What is wanted of partition 2 is gone; partition 1 gets messages without end, which are held from their consumers."""
+
+    def coming() -> Any:
+        for sequence in range(1, 1000):
+            yield (PARTITION + sequence,)
+        pytest.fail("the pass did not end")
+
+    completed, peer = swept(coming(), runs(PARTITION + 1, 2 * PARTITION + 1))
+    assert completed == 1
+    assert peer.now < 10
+
+
+def test_a_pass_that_is_told_to_stop_completes_what_was_taken_and_releases_the_rest(swept: Any) -> None:
+    def coming() -> Any:
+        yield (1, 2, 3)
+        yield (4,)
+        pytest.fail("the pass did not end")
+
+    wanted = runs(1, 3, 4, 5)
+    answers = iter((False, True))
+    completed, peer = swept(coming(), wanted, is_stopped=lambda: next(answers))
+    assert completed == 2
+    assert [type(state).__name__ for _, _, state in peer.settled] == ["Accepted", "Accepted", "Released"]
+    assert list(wanted) == [(4, 5)]
