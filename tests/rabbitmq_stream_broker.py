@@ -21,7 +21,7 @@ from isthmus.connectors.rabbitmq_streams.option import read_source
 from isthmus.connectors.rabbitmq_streams.source import StreamSource
 from isthmus.errors import ConnectionLostError
 
-__all__ = ["CLOCKS", "Clock", "Link", "Reader", "Stream", "Thread", "delivery", "record"]
+__all__ = ["CLOCKS", "OPTIONS", "Clock", "Link", "Reader", "Stream", "Thread", "delivery", "record"]
 
 CLOCKS = ("isthmus.connectors.rabbitmq.port.end.time", "isthmus.connectors.rabbitmq_streams.source.time")
 """What a `Clock` has to stand for."""

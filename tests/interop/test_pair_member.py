@@ -76,7 +76,7 @@ CHANGES: dict[str, Callable[[ServiceBusAdministrationClient], object]] = {
 }
 
 
-def test_i3_every_change_is_read_and_nothing_is_read_twice(
+def test_i1_every_change_is_read_and_nothing_is_read_twice(
     served: NamespaceProcess, member: PairMember, asked: list[int]
 ) -> None:
     before = member.descriptions()
@@ -96,7 +96,7 @@ def test_i3_every_change_is_read_and_nothing_is_read_twice(
     assert len(asked) == len(CHANGES) + 1
 
 
-def test_i3_what_changed_over_a_restart_is_read(served: NamespaceProcess, member: PairMember, asked: list[int]) -> None:
+def test_i1_what_changed_over_a_restart_is_read(served: NamespaceProcess, member: PairMember, asked: list[int]) -> None:
     """The version counts from each start; two starts never tell the same one."""
     before = member.descriptions()
     served.restart()

@@ -1,17 +1,14 @@
 """An event hub as a source on the port.
 
-What it is: the links to the hub's partitions over one connection, and what they give as events, within the credit. What it is not: the
-account of what was read (`reading`), where reading begins (`opening`), what was lost unread (`loss`), or checkpoints (`checkpoint.thread`). docs/how-to/use-eventhubs.md.
-A little over 400 lines: the port, the opening and what comes over the links change one state.
+What it is: the port, the opening, and what the links to the hub's partitions give as events. What it is not: the links and their credit
+(`link_set`), the account of what was read (`reading`), where reading begins (`opening`), what was lost unread (`loss`), what becomes of events
+(`settlement`), or checkpoints (`checkpoint.checkpointer`). docs/how-to/use-eventhubs.md.
 
 An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, the first checkpoint
 of those that have none, `SourceOpened`.
 
 A checkpoint, in order: the target has acknowledged; the owner settles; the account tells up to where nothing of a partition is outstanding;
 that event's checkpoint is written, at most every `checkpoint_seconds`, and at the end.
-
-A log has no locks and no dead-letter queue: an event that is given back is read again from its sequence number; one that is set aside goes
-to the hub that `dead_letter_topic` names. Without one the source is lost permanently, and says so: the route blocks, and loses nothing.
 
 Invariants:
     I1. Nothing is given beyond the credit; order is kept within a partition.
@@ -27,22 +24,23 @@ from collections.abc import Callable, Sequence
 
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import PARTITION_SHIFT, Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, GroupKey, open_store
-from isthmus.connectors.checkpoint.thread import CheckpointThread, Loaded
+from isthmus.connectors.checkpoint.checkpointer import Checkpointer
+from isthmus.connectors.checkpoint.thread import CheckpointThread
 from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
 from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import SourceOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.growth import PartitionGrowth
-from isthmus.connectors.eventhubs.partition.link import PartitionLink
+from isthmus.connectors.eventhubs.partition.link_set import PartitionLinks
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.loss import Losses
 from isthmus.connectors.eventhubs.partition.opening import Opening, added, opening
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.reader_choice import reader_of
-from isthmus.connectors.eventhubs.refused import RefusedEvents
+from isthmus.connectors.eventhubs.settlement import Settlement
 from isthmus.connectors.servicebus.port.end import End, Step
 from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
@@ -88,22 +86,16 @@ class EventHubsSource(End):
             seconds=options.checkpoint_seconds,
             holds_gaps=True,
         )
-        self._thread = thread(lambda: open_store(options), self._wake)
-        self._dead = (
-            DeadLetterHub(options.dead_letter_topic, self.path, self.mark) if options.dead_letter_topic else None
-        )
-        self._links: dict[int, PartitionLink] = {}
+        self._checkpoints = Checkpointer(thread(lambda: open_store(options), self._wake), self._reading)
+        dead = DeadLetterHub(options.dead_letter_topic, self.path, self.mark) if options.dead_letter_topic else None
+        self._settlement = Settlement(self.path, self._reading, dead, self.mark)
+        self._links = PartitionLinks(self.path, options, self._reading, self.mark)
         self._look: HubLook | None = None
-        self._checkpoints: dict[int, Checkpoint] | None = None
-        self._first: dict[int, Checkpoint] = {}  # of partitions that had none, until they are written
-        self._group: GroupKey | None = None
         self._identity = ""
-        self._loads = 0
         self._losses = Losses(self.path, self._reading, self.mark)
         self._growth = PartitionGrowth(self.mark, is_wanted=options.chosen is None and not only_present)
         self._made_again: set[int] = set()  # partitions of which that was seen while they were read
         self._is_draining = self._is_closed = False
-        self._refused = RefusedEvents()
 
     def _wake(self) -> None:
         """The thread has an answer; called by it."""
@@ -124,7 +116,8 @@ class EventHubsSource(End):
         events: list[SourceEvent] = []
         self.check_time(now)
         try:
-            self._take_answers(now)
+            if (error := self._checkpoints.take(now, is_opening=self.step is Step.ATTACHING)) is not None:
+                self.fail(error)
             self._advance(events, now)
             self._take_events()
         except CodecError as error:
@@ -133,10 +126,13 @@ class EventHubsSource(End):
             self.fail(error)
         events += [Arrived(batch.positions, batch.payloads) for batch in self._reading.take()]
         # Whoever hears it may close the source: what is to be set aside has to be stored before.
-        if (self._dead is None or not self._reading.outstanding) and self._reading.is_over():
+        if not self._settlement.awaits_copies and self._reading.is_over():
             events.append(Exhausted())
-        self._commit(now)
-        self._check_refused(now, events)
+        self._checkpoints.commit(now)
+        if text := self._settlement.take_refused(now):
+            self._end_links()
+            self.disconnect(now)
+            events.append(SourceLost(text, is_fatal=True))
         if self.fault is not None:
             self._lost(self.fault, events, now)
         if self._is_draining:
@@ -147,13 +143,13 @@ class EventHubsSource(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the sockets are silent."""
-        due = min(self.step_deadline(now), self._reading.commit_due, self._refused.due(now))
+        due = min(self.step_deadline(now), self._reading.commit_due, self._settlement.refused.due(now))
         return min(due, self._losses.deadline, self._growth.deadline)
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         self._is_draining = False
-        self._reading.queue.credit = 0 if self._refused.text else credit
+        self._reading.queue.credit = 0 if self._settlement.refused.text else credit
         self._refill()
         if self._reading.queue.count:
             self.mark()
@@ -167,27 +163,11 @@ class EventHubsSource(End):
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Settles delivered positions."""
-        if disposition is None or disposition.kind == "complete":
-            self._reading.settle(first, last, time.monotonic())
-            if self._refused.text or self._reading.present is not None:
-                self.mark()
-        elif disposition.kind == "abandon":
-            self.release(first, last)
-        elif disposition.kind == "dead-letter" and self._dead is not None and self._reading.kept is not None:
-            kept = self._reading.kept
-            for position in sorted(each for each in kept if first <= each <= last):
-                self._dead.add(position, kept.pop(position), disposition)
-        elif disposition.kind == "dead-letter":
-            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
-            hint = "name a dead_letter_topic at the source, or let refusals block"
-            self._refuse(first, last, f"be set aside ({reason})", hint)
-        else:
-            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not", "")
+        self._settlement.settle(first, last, disposition)
 
     def release(self, first: int, last: int) -> None:
         """Gives delivered positions back; they are read again."""
-        self._reading.give_back(first, last)
-        self.mark()
+        self._settlement.release(first, last)
 
     def close(self) -> None:
         """Ends it; what is settled is written in the background."""
@@ -195,45 +175,24 @@ class EventHubsSource(End):
             return
         self._is_closed = True
         self.pool.unmark(self.key)
-        last = self._first | self._reading.unconfirmed()
-        if last and self._group is not None:
-            self._thread.write(self._group, last)
-        self._thread.stop()
-        if self._thread.ident is not None:
-            self.pool.threads.add_leaving(self._thread)
+        if (thread := self._checkpoints.stop()) is not None:
+            self.pool.threads.add_leaving(thread)
         self._end_links()
         self.disconnect(time.monotonic())
 
     @property
     def has_left(self) -> bool:
         """Whether what was settled is written: a reader that begins earlier reads it again."""
-        return self._is_closed and not self._thread.is_alive()
+        return self._is_closed and self._checkpoints.has_stopped
 
     # ---- opening
 
     def attach(self, client: Client) -> None:
         """Looks at the hub, and asks for the checkpoints."""
         self._identity = client.namespace_id
-        self._group = GroupKey(client.namespace_id, client.endpoint.host, self.path, self.settings.group)
-        self._checkpoints = None
-        self._loads += 1
-        self._thread.load(self._group, self._loads)
+        group = GroupKey(client.namespace_id, client.endpoint.host, self.path, self.settings.group)
+        self._checkpoints.load(group)
         self._look = HubLook(client, self.path, self.mark, self.settings.chosen)
-
-    def _take_answers(self, now: float) -> None:
-        for answer in self._thread.take():
-            if not isinstance(answer, Loaded):
-                self._reading.written(answer.checkpoints, failed=answer.error is not None, now=now)
-                if answer.error is not None:
-                    self.fail(answer.error)
-                else:
-                    for number in answer.checkpoints:
-                        self._first.pop(number, None)
-            elif answer.number == self._loads and self.step is Step.ATTACHING:
-                if answer.error is not None:
-                    self.fail(answer.error)
-                else:
-                    self._checkpoints = dict(answer.checkpoints)
 
     def _advance(self, events: list[SourceEvent], now: float) -> None:
         """Goes on with the opening, and with what links have to do."""
@@ -245,40 +204,38 @@ class EventHubsSource(End):
             look.advance()
             if look.error is not None:
                 raise look.error
-            if look.is_done and self._checkpoints is not None:
+            if look.is_done and self._checkpoints.kept is not None:
                 look.close()
                 self._look = None
-                self._begin_links(client, look, self._checkpoints)
-        for link in self._links.values():
-            if link.error is not None:
-                raise link.error
-        are_attached = self._links and all(each.attached for each in self._links.values())
-        if self.step is Step.ATTACHING and are_attached and not self._first:
+                self._begin_links(client, look, self._checkpoints.kept)
+        self._links.check()
+        if self.step is Step.ATTACHING and self._links.are_attached and not self._checkpoints.first:
             self.attached()
             self._growth.begin(now)
             events.append(SourceOpened(self._identity))
         if self.step is Step.ATTACHED:
-            self._serve_dead(client)
+            self._settlement.serve(client)
             self._losses.look(client, time.monotonic())
-            if new := self._growth.added(client, self.path, self._links.keys(), now):
+            if new := self._growth.added(client, self.path, self._links.partitions, now):
                 raise ConnectionLostError(
                     f"event hub '{self.path}': partition {new[0]} was added; it is opened again to read it"
                 )
             for partition in sorted(self._reading.rewind):
-                self._link(client, partition, Begin(self._reading.next_of(partition)))
+                self._links.open(client, partition, Begin(self._reading.next_of(partition)))
             self._reading.rewind.clear()
 
     def _begin_links(self, client: Client, look: HubLook, checkpoints: dict[int, Checkpoint]) -> None:
         present = self._reading.present
         if present is not None and present.ends is None:
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
+        first = self._checkpoints.first
         new = added(look.views, checkpoints) if self.settings.chosen is None else []
         openings = {
             number: Opening(Begin(), begins_again=True)
             if number in self._made_again  # whatever the checkpoint says that exists
             else opening(
                 view,
-                checkpoints.get(number) or self._first.get(number),
+                checkpoints.get(number) or first.get(number),
                 self._reading.next_of(number),
                 self.settings.start,
                 is_added=number in new,
@@ -287,9 +244,9 @@ class EventHubsSource(End):
         }
         for number, each in sorted(openings.items(), reverse=not checkpoints):  # the order in which they are kept
             if each.begins_again:
-                self._first.pop(number, None)
+                first.pop(number, None)
             elif each.checkpoint is not None:
-                self._first[number] = each.checkpoint
+                first[number] = each.checkpoint
         again = [number for number, each in openings.items() if each.begins_again]
         for number in again:
             self._is_made_again(number)
@@ -300,31 +257,20 @@ class EventHubsSource(End):
             )
         self._made_again.clear()
         self._losses.reads_again(again)
-        if self._first and self._group is not None:
-            self._thread.write(self._group, dict(self._first))
+        self._checkpoints.write_first()
         for number, each in openings.items():
             self._reading.assign(number, begins_again=each.begins_again, first=each.begin.sequence)
             if present is not None:
                 view = look.views[number]
                 present.reached(number, view.last + 1 if view.is_empty else max(0, each.begin.sequence))
-            self._link(client, number, each.begin)
+            self._links.open(client, number, each.begin)
         self._reading.rewind.clear()
-
-    def _link(self, client: Client, partition: int, begin: Begin) -> None:
-        old = self._links.pop(partition, None)
-        if old is not None:
-            old.close()
-        options = self.settings
-        self._links[partition] = PartitionLink(
-            client, self.path, options.group, partition, begin, options.owner_level, self.mark, options.member
-        )
 
     # ---- reading
 
     def _take_events(self) -> None:
-        for partition, link in self._links.items():
-            if link.count:
-                self._reading.put(partition, link.take())
+        for partition, payloads in self._links.take():
+            self._reading.put(partition, payloads)
         if self._reading.begun_again:
             partition, sequence = next(iter(self._reading.begun_again.items()))
             for number in list(self._reading.begun_again):
@@ -339,57 +285,11 @@ class EventHubsSource(End):
         """A partition is read from its beginning when it is opened next, however many events it has then."""
         self._made_again.add(number)
         self._reading.made_again(number)
-        for position in self._dead.disown(number) if self._dead is not None else ():
-            self._reading.settle(position, position, time.monotonic())
+        self._settlement.disown(number)
 
     def _refill(self) -> None:
-        """Grants each link its share of what the owner has granted and not been given."""
-        if self.step is not Step.ATTACHED or self.fault is not None or not self._links:
-            return
-        share = self._reading.share(len(self._links))
-        queued = self._reading.queue.count // len(self._links)
-        for link in self._links.values():
-            wanted = max(0, share - queued - link.count)
-            if (
-                link.attached
-                and (wanted >= 2 * link.credit or link.credit == 0 or not wanted)
-                and wanted != link.credit
-            ):
-                link.grant(wanted)
-
-    # ---- settling
-
-    def _commit(self, now: float) -> None:
-        if self._group is not None:
-            checkpoints = self._reading.begin_commit(now)
-            if checkpoints:
-                self._thread.write(self._group, checkpoints)
-
-    def _serve_dead(self, client: Client) -> None:
-        dead = self._dead
-        if dead is None:
-            return
-        for position in dead.serve(client):
-            self._reading.settle(position, position, time.monotonic())
-        if dead.error is not None:
-            raise dead.error
-
-    def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
-        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
-        place = f"partition {first >> PARTITION_SHIFT}, sequence number {first & (1 << PARTITION_SHIFT) - 1}"
-        text = f"event hub '{self.path}': the event at {place} would have to {what}"
-        self._refused.text = self._refused.text or text + (f"; {hint}" if hint else "")
-        self._refused.events += last - first + 1
-        self._reading.queue.credit = 0
-        self.mark()
-
-    def _check_refused(self, now: float, events: list[SourceEvent]) -> None:
-        refused = self._refused
-        if refused.text and (now >= refused.due(now) or self._reading.outstanding <= refused.events):
-            self._refused = RefusedEvents()
-            self._end_links()
-            self.disconnect(now)
-            events.append(SourceLost(refused.text, is_fatal=True))
+        if self.step is Step.ATTACHED and self.fault is None:
+            self._links.refill()
 
     # ---- the end of a connection
 
@@ -399,8 +299,7 @@ class EventHubsSource(End):
         self._reading.queue.credit = 0
         if str(error.attributes.get("condition") or "") == _STOLEN:
             self._reading.forget(list(self._reading.account.partitions))
-            if self._dead is not None:
-                self._dead.forget()
+            self._settlement.forget()
             text = f"event hub '{self.path}', group '{self.settings.group}': another reader has taken over: {error}"
             events.append(SourceLost(text, is_fatal=True))
             return
@@ -412,8 +311,5 @@ class EventHubsSource(End):
             self._look = None
         self._losses.close()
         self._growth.close()
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
-        if self._dead is not None:
-            self._dead.link_lost()
+        self._links.close()
+        self._settlement.link_lost()

@@ -17,14 +17,16 @@ from isthmus.amqp.codec import CodecError
 from isthmus.connectors.kafka.mapping.message_id import MESSAGE_ID_CHARACTERS
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.protocol import property as props
-from isthmus.connectors.rabbitmq.protocol import table
+from isthmus.connectors.rabbitmq.protocol import table, wire
+from isthmus.connectors.rabbitmq.protocol.connection import Content
 from isthmus.connectors.rabbitmq.protocol.property import Record
 
-__all__ = ["OFFSET_HEADER", "StreamEvent", "StreamReader", "digest_of", "offset_of"]
+__all__ = ["OFFSET_HEADER", "StreamEvent", "StreamReader", "delivered", "digest_of", "offset_of"]
 
 OFFSET_HEADER = "x-stream-offset"
 _DIGEST_BYTES = 12
 _SHORT_BYTES = 255
+_TAG = struct.Struct(">Q?")
 
 
 class StreamEvent(NamedTuple):
@@ -70,6 +72,15 @@ def _made_id(stream: str, offset: int) -> bytes:
     place = f"/{offset}"
     name = stream[: MESSAGE_ID_CHARACTERS - len(place)].encode()[: _SHORT_BYTES - len(place)]
     return name.decode(errors="ignore").encode() + place.encode()
+
+
+def delivered(content: Content) -> tuple[int, Record]:
+    """The delivery tag and the record of what `basic.deliver` brings."""
+    arguments, properties, body = content
+    at = 1 + arguments[0]  # behind the consumer tag
+    tag: int = _TAG.unpack_from(arguments, at)[0]
+    exchange, at = wire.short_at(arguments, at + _TAG.size)
+    return tag, Record(body, properties, exchange, wire.short_at(arguments, at)[0])
 
 
 def offset_of(record: Record) -> int | None:

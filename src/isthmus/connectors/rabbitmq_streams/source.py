@@ -1,8 +1,8 @@
 """A stream as a source on the port.
 
 What it is: the consumer of one stream over AMQP 0-9-1: what RabbitMQ gives, as events within the credit. What it is not: the account of what
-was read (`isthmus.connectors.eventhubs.partition.reading`), where reading begins (`opening`), or checkpoints (`checkpoint.thread`).
-docs/how-to/use-rabbitmq-streams.md. A little over 400 lines: the port, the opening and what comes over the connection change one state.
+was read (`isthmus.connectors.eventhubs.partition.reading`), where reading begins and whether what comes continues it (`continuity`), what
+becomes of messages (`settlement`), or checkpoints (`checkpoint.checkpointer`). docs/how-to/use-rabbitmq-streams.md.
 
 An opening, in order: connection; a look at the last chunk, and the checkpoint; a new channel with a consumer from the last message that was
 done with; `SourceOpened`.
@@ -16,8 +16,6 @@ whole chunks, whatever the prefetch; where more than `KEPT_BYTES` wait, nothing 
 Invariants:
     I1. Nothing is given beyond the credit; the order of the stream is kept. A position is an offset.
     I2. No checkpoint is written for what has no outcome.
-    I3. What the retention removed unread is told once, with its range (`loss`).
-    I4. Nothing of a stream that was made again is given (`opening`).
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ from collections.abc import Callable, Sequence
 from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.checkpoint.checkpoint import Checkpoint, GroupKey
+from isthmus.connectors.checkpoint.checkpointer import Checkpointer
 from isthmus.connectors.checkpoint.folder_store import FolderStore
-from isthmus.connectors.checkpoint.thread import CheckpointThread, Loaded
+from isthmus.connectors.checkpoint.thread import CheckpointThread
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL
 from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
@@ -42,12 +40,12 @@ from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
+from isthmus.connectors.rabbitmq_streams.continuity import Continuity
 from isthmus.connectors.rabbitmq_streams.last_chunk import LastChunk
-from isthmus.connectors.rabbitmq_streams.loss import Losses
-from isthmus.connectors.rabbitmq_streams.opening import Opening, explained, made_again, opening
+from isthmus.connectors.rabbitmq_streams.opening import explained
 from isthmus.connectors.rabbitmq_streams.option import StreamOptions
 from isthmus.connectors.rabbitmq_streams.pool import StreamPool
-from isthmus.connectors.rabbitmq_streams.record import StreamReader, digest_of, offset_of
+from isthmus.connectors.rabbitmq_streams.record import StreamReader, delivered, digest_of, offset_of
 from isthmus.connectors.rabbitmq_streams.settlement import PARTITION, Settlement
 from isthmus.connectors.rabbitmq_streams.waiting import WaitingBytes
 from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
@@ -56,7 +54,6 @@ __all__ = ["StreamSource"]
 
 _log = logging.getLogger(__name__)
 LOOK, MAIN = "isthmus.look", "isthmus"
-_TAG = struct.Struct(">Q?").unpack_from
 _COUNT = struct.Struct(">I").unpack_from
 
 
@@ -86,26 +83,23 @@ class StreamSource(End):
         self.options = options
         reader = StreamReader(options.topic, gives_ids=options.message_ids == "offset")
         self._reading = Reading(reader, only_present=only_present, keeps=False, seconds=options.checkpoint_seconds)
-        self._group: GroupKey | None = None
-        self._thread = thread(lambda: FolderStore(options.checkpoints), self._wake)
+        made = thread(lambda: FolderStore(options.checkpoints), self._wake)
+        self._checkpoints = Checkpointer(made, self._reading)
         self._settlement = Settlement(options, self._reading)
-        self._losses = Losses(options.topic)
-        self._loads = 0
-        self._first: dict[int, Checkpoint] = {}  # where it begins without a checkpoint, until that is written
+        self._continuity = Continuity(options, self._reading)
         self._is_draining = self._is_finished = False
         self._waiting = WaitingBytes()
         self._reset()
 
     def _reset(self) -> None:
         """What belongs to one connection."""
-        self._kept: dict[int, Checkpoint] | None = None
         self._last = LastChunk()
         self._is_recalling = self._was_told = False
-        self._opening: Opening | None = None
+        self._continuity.reset()
         self._reset_channel()
 
     def _reset_channel(self) -> None:
-        self._is_verified = self._is_consuming = False
+        self._is_consuming = False
         self._came: list[tuple[int, Record]] = []
         self._tag = 0  # the last that is not acknowledged; 0: none
         if not self._reading.queue.count:
@@ -130,7 +124,9 @@ class StreamSource(End):
         events: list[SourceEvent] = []
         self.check_time(now)
         try:
-            self._take_answers(now)
+            if (error := self._checkpoints.take(now, is_opening=self.connection is not None)) is not None:
+                self.fail(error)
+            self._try_open()
             self._advance(now)
             self._take_records()
         except CodecError as error:
@@ -148,15 +144,13 @@ class StreamSource(End):
                 self._waiting.taken(batch.positions[-1])
                 events.append(Arrived(batch.positions, batch.payloads))
             # A source is lost for one reason at a time: what is not told now is told later.
-            if batches and self.fault is None and (lost := self._losses.gave()) is not None:
+            if batches and self.fault is None and (lost := self._continuity.losses.gave()) is not None:
                 self.fail(lost)
         if self._was_told and self.fault is None:
             if self._reading.is_over():
                 events.append(Exhausted())
             self._refill()
-        checkpoints = self._reading.begin_commit(now)
-        if checkpoints and self._group is not None:
-            self._thread.write(self._group, checkpoints)
+        self._checkpoints.commit(now)
         if text := self._settlement.take_refused(now):
             self._lost(SourceLost(text, is_fatal=True), events, now)
         elif self.fault is not None:
@@ -218,20 +212,16 @@ class StreamSource(End):
         if self._is_finished:
             return
         self._is_finished = True
-        if (untold := self._losses.gave()) is not None:
+        if (untold := self._continuity.losses.gave()) is not None:
             _log.error("%s", untold)  # the checkpoint may be behind it, and no reader finds it any more
-        last = self._first | self._reading.unconfirmed()
-        if last and self._group is not None:
-            self._thread.write(self._group, last)
-        self._thread.stop()
-        if self._thread.ident is not None:
-            self.pool.threads.add_leaving(self._thread)
+        if (thread := self._checkpoints.stop()) is not None:
+            self.pool.threads.add_leaving(thread)
         self.disconnect(time.monotonic(), politely=True)
 
     @property
     def has_left(self) -> bool:
         """Whether what was settled is written: a reader that begins earlier reads it again."""
-        return self._is_finished and not self._thread.is_alive()
+        return self._is_finished and self._checkpoints.has_stopped
 
     # ---- opening
 
@@ -243,28 +233,11 @@ class StreamSource(End):
     def begin(self, connection: Connection) -> None:
         """Looks at the last chunk, and asks for the checkpoint."""
         self._reset()
-        self._loads += 1
-        self._group = self.options.key(connection.cluster_name, self.entity, self.options.group)
-        self._thread.load(self._group, self._loads)
+        self._checkpoints.load(self.options.key(connection.cluster_name, self.entity, self.options.group))
         self._settlement.dead.begin(connection)
         connection.write(wire.declare_passive(CHANNEL, self.entity))
         connection.write(wire.qos(CHANNEL, PREFETCH))
         connection.write(wire.consume_stream(CHANNEL, self.entity, LOOK, "last"))
-
-    def _take_answers(self, now: float) -> None:
-        for answer in self._thread.take():
-            if not isinstance(answer, Loaded):
-                self._reading.written(answer.checkpoints, failed=answer.error is not None, now=now)
-                if answer.error is not None:
-                    self.fail(answer.error)
-                else:
-                    self._first.clear()
-                    self._try_open()
-            elif answer.number == self._loads and self.connection is not None:
-                if answer.error is not None:
-                    self.fail(answer.error)
-                else:
-                    self._kept = dict(answer.checkpoints)
 
     def _advance(self, now: float) -> None:
         """Goes on with the opening, and reads again what was given back."""
@@ -272,34 +245,13 @@ class StreamSource(End):
         if connection is None or self.fault is not None:
             return
         self._last.look(now)
-        if self._opening is None:
-            if self._last.found is not None and self._kept is not None:
-                self._decide(self._last.found, self._kept.get(PARTITION))
+        if self._continuity.opening is None:
+            if self._last.found is not None and self._checkpoints.kept is not None:
+                self._continuity.decide(self._last.found, self._checkpoints.kept, self._checkpoints.first)
+                self._checkpoints.write_first()
                 self._recall(connection)
-        elif self._reading.rewind and self.is_open and not self._is_recalling:
-            self._reading.rewind.clear()
-            begin = self._reading.next_of(PARTITION)
-            self._opening = Opening(begin, begin, is_known=True)
+        elif self.is_open and not self._is_recalling and self._continuity.take_return():
             self._recall(connection)
-
-    def _decide(self, last: tuple[int, str], kept: Checkpoint | None) -> None:
-        reached = self._reading.next_of(PARTITION)
-        options = self.options
-        digest = self._reading.noted(PARTITION, reached - 1)
-        kept = kept or self._first.get(PARTITION)
-        found = opening(self.entity, options.checkpoints, *last, kept, reached, options.start, digest)
-        if found.first is not None:
-            self._first[PARTITION] = found.first
-        if self._first and self._group is not None:
-            self._thread.write(self._group, dict(self._first))
-        self._reading.assign(PARTITION, first=found.begin if found.is_known else -1)
-        self._reading.rewind.clear()
-        present = self._reading.present
-        if present is not None:
-            if present.ends is None:
-                present.ends = {PARTITION: last[0] + 1}
-            present.reached(PARTITION, found.begin)
-        self._opening = found
 
     def _recall(self, connection: Connection) -> None:
         """The channel again: what it has given, and its credit, end with it."""
@@ -312,7 +264,7 @@ class StreamSource(End):
 
     def _try_open(self) -> None:
         """It is open once a later reader would begin where it does."""
-        if self._is_consuming and self._step and not self._first:
+        if self._is_consuming and self._step and not self._checkpoints.first:
             self.opened()
 
     # ---- called by the connection
@@ -327,7 +279,7 @@ class StreamSource(End):
         elif which == M.QUEUE_DECLARE_OK:
             self._last.declared(_COUNT(arguments, 1 + arguments[0])[0])
             self.mark()
-        elif which == M.BASIC_CONSUME_OK and self._opening is None:
+        elif which == M.BASIC_CONSUME_OK and self._continuity.opening is None:
             self.step(f"the last chunk of stream '{self.entity}'")
             self._last.began(time.monotonic())
             self.mark()
@@ -335,11 +287,11 @@ class StreamSource(End):
             self._is_consuming = True
             self.step(f"the first checkpoint of stream '{self.entity}'")
             self._try_open()
-        elif which == M.CHANNEL_CLOSE_OK and connection is not None and self._opening is not None:
+        elif which == M.CHANNEL_CLOSE_OK and connection is not None and (found := self._continuity.opening) is not None:
             self._is_recalling = False
             connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))
             connection.write(wire.qos(CHANNEL, self.options.prefetch))
-            connection.write(wire.consume_stream(CHANNEL, self.entity, MAIN, self._opening.ask))
+            connection.write(wire.consume_stream(CHANNEL, self.entity, MAIN, found.ask))
             connection.flush()
         elif which == M.BASIC_CANCEL:
             self.fail(
@@ -353,43 +305,30 @@ class StreamSource(End):
             return
         if self._is_recalling or self.is_closed or self.fault is not None:
             return
-        arguments, properties, body = content
-        at = 1 + arguments[0]
-        self._tag = _TAG(arguments, at)[0]
-        exchange, at = wire.short_at(arguments, at + 9)
-        record = Record(body, properties, exchange, wire.short_at(arguments, at)[0])
+        self._tag, record = delivered(content)
         offset = offset_of(record)
         if offset is None:
             hint = "it is no stream; read it with kind rabbitmq"
             self.fail(ProtocolError(f"'{self.entity}' gives messages without offset; {hint}"))
-        elif self._opening is None:
+        elif self._continuity.opening is None:
             if self._last.saw(offset, digest_of(record)) and self.connection is not None:
                 self.connection.write(wire.declare_passive(CHANNEL, self.entity))
                 self.connection.flush()
-        elif self._is_wanted(self._opening, offset, record):
+        else:
+            self._take_in(offset, record)
+
+    def _take_in(self, offset: int, record: Record) -> None:
+        try:
+            is_wanted = self._continuity.is_wanted(offset, record)
+        except IsthmusError as error:
+            self.fail(error)
+            return
+        self.mark()  # also where it is not: its credit is given back
+        if is_wanted:
             self._came.append((offset, record))
-            self._waiting.add(offset, len(body) + len(properties))
-            self.mark()
+            self._waiting.add(offset, len(record.body) + len(record.properties))
             if self.connection is not None:
                 self._pause(self.connection)
-
-    def _is_wanted(self, opened: Opening, offset: int, record: Record) -> bool:
-        if not self._is_verified and offset >= opened.ask:
-            if opened.digest and offset == opened.ask and digest_of(record) != opened.digest:
-                self.fail(made_again(self.entity, offset, self.options.checkpoints))
-                return False
-            self._is_verified = True
-            if opened.missing is not None:
-                self._reading.drop_gaps(PARTITION, opened.missing)
-            awaited = self._reading.missing_before(PARTITION, offset)
-            lost = self._losses.found(opened.lost_before(offset, awaited))
-            if lost is not None:
-                self.fail(lost)
-                return False
-        if offset < opened.begin:
-            self.mark()  # its credit is given back
-            return False
-        return True
 
     # ---- reading
 
@@ -403,12 +342,7 @@ class StreamSource(End):
         connection = self.connection
         if connection is None or not self.is_open or self._is_recalling or self.fault is not None:
             return  # gaps are looked at when it is open again
-        is_looking = self._opening is not None and self._opening.missing is not None and not self._is_verified
-        gaps = [each for each in self._reading.gaps.get(PARTITION, ()) if self._losses.is_news(*each)]
-        if gaps and not is_looking:
-            # Notes of the broker take offsets, too: nothing was removed while the message before the first gap is there.
-            begin = self._reading.next_of(PARTITION)
-            self._opening = Opening(min(gaps[0][0] - 1, begin), begin, is_known=True, missing=gaps)
+        if self._continuity.take_gap():
             self._recall(connection)
 
     def _refill(self) -> None:

@@ -12,8 +12,8 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Written
-from isthmus.connectors.eventhubs import source as source_module
 from isthmus.connectors.eventhubs.option import read_source
+from isthmus.connectors.eventhubs.partition import link_set
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource
@@ -55,7 +55,7 @@ class Hub:
     """A source of a hub of one partition."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
-        monkeypatch.setattr(source_module, "PartitionLink", Link)
+        monkeypatch.setattr(link_set, "PartitionLink", Link)
         monkeypatch.setenv("HUB", "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v")
         self.written: list[dict[int, Checkpoint]] = []
         self.answers: list[Any] = []
@@ -71,7 +71,7 @@ class Hub:
         )  # fmt: skip
         told = {"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere", **options}
         self.source = EventHubsSource(pool, 1, read_source(told), only_present=False, thread=lambda *_: thread)  # type: ignore[arg-type,return-value]
-        self.source._group = "group"  # type: ignore[assignment]
+        self.source._checkpoints.group = "group"  # type: ignore[assignment]
 
     def _take(self) -> list[Any]:
         taken, self.answers = self.answers, []
@@ -86,19 +86,19 @@ class Hub:
         source._look = SimpleNamespace(  # type: ignore[assignment]
             advance=lambda: None, close=lambda: None, error=None, is_done=True, views={0: view}
         )
-        source._checkpoints = {0: Checkpoint(checkpoint, str(checkpoint * 10))} if checkpoint >= 0 else {}
+        source._checkpoints.kept = {0: Checkpoint(checkpoint, str(checkpoint * 10))} if checkpoint >= 0 else {}
         told = list(source.poll(0.0))
         source.grant(100)
         return told
 
     def give(self, first: int, stop: int) -> list[int]:
         """Events come; the positions that the owner is given."""
-        self.source._links[0].payloads += events(first, stop)  # type: ignore[attr-defined]
+        self.source._links._links[0].payloads += events(first, stop)  # type: ignore[attr-defined]
         return [at for each in self.source.poll(0.0) if isinstance(each, Arrived) for at in each.positions]
 
     @property
     def begins_at(self) -> int:
-        return self.source._links[0].begin.sequence  # type: ignore[no-any-return,attr-defined]
+        return self.source._links._links[0].begin.sequence  # type: ignore[no-any-return,attr-defined]
 
     def lose(self) -> None:
         self.source.fail(ConnectionLostError("gone"))
@@ -159,7 +159,7 @@ def test_what_of_it_waits_to_be_set_aside_keeps_it_from_nothing(monkeypatch: pyt
     assert hub.give(0, 1) == [0]
     hub.source.settle(0, 0, Disposition("dead-letter", "bad"))
     hub.lose()
-    dead = hub.source._dead
+    dead = hub.source._settlement._dead
     assert dead is not None
     monkeypatch.setattr(dead, "serve", lambda client: [])
     hub.source._is_made_again(0)
@@ -175,11 +175,11 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     hub = Hub(monkeypatch, dead_letter_topic="aside")
     hub.source._reading.present = Present()
     stored: list[int] = []
-    hub.source._dead = SimpleNamespace(  # type: ignore[assignment]
+    hub.source._settlement._dead = SimpleNamespace(  # type: ignore[assignment]
         add=lambda *_: None, serve=lambda _: [stored.pop()] if stored else [], error=None
     )
     hub.open(last=1)
-    hub.source._links[0].payloads += events(0, 2)  # type: ignore[attr-defined]
+    hub.source._links._links[0].payloads += events(0, 2)  # type: ignore[attr-defined]
     told = hub.source.poll(0.0)
     assert Exhausted() not in told
     hub.source.settle(0, 0)
@@ -242,9 +242,9 @@ def _open_all(hub: Hub, lasts: list[int], checkpoints: dict[int, Checkpoint]) ->
     source._look = SimpleNamespace(  # type: ignore[assignment]
         advance=lambda: None, close=lambda: None, error=None, is_done=True, views=views
     )
-    source._checkpoints = dict(checkpoints)
+    source._checkpoints.kept = dict(checkpoints)
     source.poll(0.0)
-    return {number: tuple(link.begin) for number, link in source._links.items()}  # type: ignore[attr-defined]
+    return {number: tuple(link.begin) for number, link in source._links._links.items()}  # type: ignore[attr-defined]
 
 
 END = {number: Checkpoint(9, "90") for number in range(4)}

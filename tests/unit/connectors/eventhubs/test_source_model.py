@@ -19,9 +19,11 @@ import pytest
 from isthmus.bridge.port import PARTITION_SHIFT, Arrived, SourceLost
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Loaded, Written
+from isthmus.connectors.eventhubs import settlement as settlement_module
 from isthmus.connectors.eventhubs import source as source_module
 from isthmus.connectors.eventhubs.option import read_source
 from isthmus.connectors.eventhubs.partition import growth as growth_module
+from isthmus.connectors.eventhubs.partition import link_set
 from isthmus.connectors.eventhubs.partition import loss as loss_module
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
@@ -172,11 +174,13 @@ class World:
         self.lost: set[int] = set()
         self.retired: set[int] = set()  # removed by the retention
         monkeypatch.setenv("HUB", "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v")
-        monkeypatch.setattr(source_module, "PartitionLink", Link)
+        monkeypatch.setattr(link_set, "PartitionLink", Link)
         monkeypatch.setattr(source_module, "HubLook", Look)
         monkeypatch.setattr(loss_module, "HubLook", Look)
         monkeypatch.setattr(growth_module, "HubLook", Look)
-        monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now))
+        clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(source_module, "time", clock)
+        monkeypatch.setattr(settlement_module, "time", clock)
         self.begin()
 
     def begin(self) -> None:

@@ -177,7 +177,7 @@ def test_what_is_given_back_comes_again_in_order(rig: Rig) -> None:
 
 
 def test_a_topic_that_was_made_again_is_read_from_where_it_begins(rig: Rig) -> None:
-    """I6 of the consumer."""
+    """I5 of the consumer."""
     rig.source.grant(1_000)
     rig.read(*range(700))
     rig.read(0, 1, partition=1)
@@ -187,7 +187,7 @@ def test_a_topic_that_was_made_again_is_read_from_where_it_begins(rig: Rig) -> N
     rig.read(0, 1, 2)  # the cluster had no record 700: librdkafka begins with the first
     assert rig.consumer.commits == [{0: 0, 1: 1}]
     rig.read(3)
-    text, is_fatal = rig.thread._lost_text
+    text, is_fatal = rig.thread._fault.take()
     assert is_fatal, "what was under way names other records now"
     assert "partition 0: offsets begin again at 0" in text
     assert rig.positions() == []
@@ -197,13 +197,13 @@ def test_a_topic_that_was_made_again_is_read_from_where_it_begins(rig: Rig) -> N
 
 
 def test_of_revoked_partitions_nothing_is_given_or_committed(rig: Rig) -> None:
-    """I3 of the consumer."""
+    """`assignment`, I1."""
     rig.source.grant(1)
     rig.read(0, 1)
     rig.read(0, partition=1)
     assert rig.positions() == [0]
     rig.source.settle(0, 0)
-    rig.thread._revoked(rig.consumer, [TopicPartition("t", 0)])
+    rig.thread._assignment.revoked(rig.consumer, [TopicPartition("t", 0)])
     assert rig.consumer.commits == [{0: 1}]
     rig.source.grant(10)
     assert rig.positions() == [1 << 48]
@@ -357,8 +357,7 @@ def test_a_record_whose_headers_cannot_be_read_costs_no_other(rig: Rig) -> None:
     assert rig.positions() == [0, 1 << 48]
     rig.source.settle(0, 0)
     assert rig.commits() == {0: 1, 1: 0}
-    assert rig.thread._lost_text is not None
-    text, is_fatal = rig.thread._lost_text
+    text, is_fatal = rig.thread._fault.take()
     assert "partition 0, offset 1: the headers cannot be read" in text
     assert is_fatal
     rig.thread._go_back(rig.consumer)
@@ -392,7 +391,7 @@ def test_after_close_nothing_is_told(rig: Rig) -> None:
 
 
 def test_the_last_commit_waits_for_an_answer_and_is_repeated(rig: Rig) -> None:
-    """I5 of the consumer: a commit under way could overtake the last one, and a connection that breaks is no reason to give up."""
+    """I4 of the consumer: a commit under way could overtake the last one, and a connection that breaks is no reason to give up."""
     rig.source.grant(10)
     rig.read(*range(5))
     rig.poll()
@@ -414,7 +413,7 @@ def test_the_last_commit_waits_for_an_answer_and_is_repeated(rig: Rig) -> None:
     assert rig.consumer.commits == [{0: 3}, {0: 5}, {0: 5}]
 
 
-def test_i7_a_gap_is_looked_at(rig: Rig) -> None:
+def test_i6_a_gap_is_looked_at(rig: Rig) -> None:
     rig.source.grant(10)
     rig.read(0, 1, 5)
     rig.consumer.get_watermark_offsets = lambda place, timeout: (4, 9)  # type: ignore[attr-defined]
@@ -425,7 +424,7 @@ def test_i7_a_gap_is_looked_at(rig: Rig) -> None:
     assert rig.thread._removed.look(rig.consumer, 100.0) == "", "what is read again has no gap"
 
 
-def test_i7_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> None:
+def test_i6_what_was_given_back_and_does_not_come_again_is_told(rig: Rig) -> None:
     """Nobody else knows that it existed."""
     rig.source.grant(10)
     rig.read(0, 1, 2, 3)
@@ -456,7 +455,7 @@ def test_what_was_given_back_and_is_gone_holds_no_commit_up(rig: Rig) -> None:
     assert rig.thread._commits.begin(time.monotonic()) == {0: 3}
 
 
-def test_i7_what_was_given_back_and_is_removed_is_told_at_the_end_of_a_reader(
+def test_i6_what_was_given_back_and_is_removed_is_told_at_the_end_of_a_reader(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.source.grant(10)
@@ -469,13 +468,13 @@ def test_i7_what_was_given_back_and_is_removed_is_told_at_the_end_of_a_reader(
     assert "records 0 to 2 were removed by the retention" in caplog.text
 
 
-def test_i7_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
+def test_i6_a_loss_is_told_beside_another_reason(rig: Rig) -> None:
     rig.source.grant(10)
     rig.read(0, 1, 5)
     rig.consumer.get_watermark_offsets = lambda place, timeout: (5, 9)  # type: ignore[attr-defined]
 
     def fail(count: int, timeout: float) -> list[Message]:
-        rig.thread._lose(ConnectionLostError("all brokers are down"))
+        rig.thread._fault.lose(ConnectionLostError("all brokers are down"))
         return []
 
     rig.consumer.consume = fail  # type: ignore[attr-defined]
@@ -496,7 +495,7 @@ def _begins(rig: Rig, offsets: dict[int, int]) -> list[tuple[int, int]]:
     """What is assigned is noted in the list; the group's offsets are `offsets`, and partitions end at 70."""
     rig.source.grant(10)
     rig.thread._delivered.account.revoke([0, 1])
-    rig.thread._partitions = 2
+    rig.thread._assignment.partitions = 2
     assigned: list[tuple[int, int]] = []
     rig.consumer.committed = lambda places, timeout: [  # type: ignore[attr-defined]
         TopicPartition("t", each.partition, offsets.get(each.partition, -1001)) for each in places
@@ -508,11 +507,11 @@ def _begins(rig: Rig, offsets: dict[int, int]) -> list[tuple[int, int]]:
     return assigned
 
 
-def test_i8_latest_begins_at_the_end_once_and_only_where_the_group_has_no_offset() -> None:
-    """A partition that was added was read from its end by the next reader; what had come before it was passed over."""
+def test_latest_begins_at_the_end_once_and_only_where_the_group_has_no_offset() -> None:
+    """`assignment`, I2. A partition that was added was read from its end by the next reader; what had come before it was passed over."""
     rig = Rig(start="latest")
     assigned = _begins(rig, {0: 5})
-    rig.thread._assigned(rig.consumer, [TopicPartition("t", number) for number in range(3)])
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", number) for number in range(3)])
     assert assigned == [(0, -1001), (1, -1001), (2, -1001)], "where the group is, and at the first record"
     assert rig.consumer.commits == []
     rig.read(5, partition=0)
@@ -523,19 +522,19 @@ def test_i8_latest_begins_at_the_end_once_and_only_where_the_group_has_no_offset
     rig.pool.close()
 
 
-def test_i8_latest_reads_nothing_before_the_begin_is_committed() -> None:
-    """A reader that was killed before had the next one begin behind what came meanwhile."""
+def test_latest_reads_nothing_before_the_begin_is_committed() -> None:
+    """`assignment`, I2 and I3. A reader that was killed before had the next one begin behind what came meanwhile."""
     rig = Rig(start="latest")
     assigned = _begins(rig, {})
     rig.consumer.failures.append(KafkaError(KafkaError._WAIT_COORD))
-    rig.thread._assigned(rig.consumer, [TopicPartition("t", number) for number in range(2)])
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", number) for number in range(2)])
     assert assigned == []
-    assert rig.thread._is_spent, "another consumer is assigned them"
-    assert rig.thread._lost_text is not None
+    assert rig.thread._fault.is_spent, "another consumer is assigned them"
+    assert rig.thread._fault.take() is not None
     rig.read(70)
     assert rig.positions() == []
-    rig.thread._is_spent = False
-    rig.thread._assigned(rig.consumer, [TopicPartition("t", number) for number in range(2)])
+    rig.thread._fault.is_spent = False
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", number) for number in range(2)])
     assert rig.consumer.commits == [{0: 70, 1: 70}, {0: 70, 1: 70}]
     assert assigned == [(0, 70), (1, 70)]
     rig.read(70)
@@ -544,7 +543,8 @@ def test_i8_latest_reads_nothing_before_the_begin_is_committed() -> None:
     rig.pool.close()
 
 
-def test_i8_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> None:
+def test_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> None:
+    """`assignment`, I3."""
     rig = Rig(start="latest")
     rig.source.grant(10)
     rig.thread._delivered.account.revoke([0, 1])
@@ -553,17 +553,17 @@ def test_i8_latest_reads_nothing_while_it_is_not_known_where_the_group_is() -> N
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     rig.consumer.committed = away  # type: ignore[attr-defined]
-    rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 0)])
     rig.read(0)
     assert rig.positions() == []
-    assert rig.thread._lost_text is not None
-    assert rig.thread._is_spent, "another consumer is assigned them"
+    assert rig.thread._fault.take() is not None
+    assert rig.thread._fault.is_spent, "another consumer is assigned them"
     rig.source.close()
     rig.pool.close()
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_i6_where_a_topic_begins_again_is_committed_before_it_is_read_again(start: str) -> None:
+def test_i5_where_a_topic_begins_again_is_committed_before_it_is_read_again(start: str) -> None:
     """Where it could not be committed at once, the next consumer began at the former offset, or with `latest` at the end."""
     rig = Rig(start=start)
     rig.source.grant(10)
@@ -573,17 +573,17 @@ def test_i6_where_a_topic_begins_again_is_committed_before_it_is_read_again(star
     failed = KafkaError(KafkaError._WAIT_COORD)
     rig.consumer.failures += [failed, failed]
     rig.read(0)
-    assert rig.thread._is_spent
+    assert rig.thread._fault.is_spent
     rig.thread._delivered.account.revoke([0, 1])
-    rig.thread._assigned(rig.consumer, [TopicPartition("t", 1)])  # somebody else may have the other one
-    rig.thread._is_spent = False
-    rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
-    assert rig.thread._is_spent, "it is not read before"
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 1)])  # somebody else may have the other one
+    rig.thread._fault.is_spent = False
+    rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 0)])
+    assert rig.thread._fault.is_spent, "it is not read before"
     assert assigned == ([(1, -1001)] if start == "latest" else [])
     for _ in range(2):
-        rig.thread._is_spent = False
-        rig.thread._assigned(rig.consumer, [TopicPartition("t", 0)])
-        assert not rig.thread._is_spent
+        rig.thread._fault.is_spent = False
+        rig.thread._assignment.assigned(rig.consumer, [TopicPartition("t", 0)])
+        assert not rig.thread._fault.is_spent
     assert rig.consumer.commits == [{0: 0}, {0: 0}, {0: 0}], "once it is committed it is not any more"
     rig.source.close()
     rig.pool.close()

@@ -78,7 +78,7 @@ def source() -> Iterator[StreamSource]:
     pool = StreamPool()
     made = StreamSource(pool, 1, read_source(OPTIONS), only_present=False, thread=FakeThread)  # type: ignore[arg-type]
     made.connection = FakeConnection()  # type: ignore[assignment]
-    made._group = made.options.key("rabbit@a", "orders", "g")
+    made._checkpoints.group = made.options.key("rabbit@a", "orders", "g")
     made._settlement.dead.begin(made.connection)  # type: ignore[arg-type]
     made._reading.assign(0, first=0)
     made.opened()
@@ -95,7 +95,7 @@ def source() -> Iterator[StreamSource]:
 
 def test_the_checkpoint_of_what_was_set_aside_last_is_written_after_its_confirm(source: StreamSource) -> None:
     """Else each run that ends there sets it aside again."""
-    thread: Any = source._thread
+    thread: Any = source._checkpoints._thread
     source.close()
     assert not source.has_left
     assert not thread.is_stopped, "the confirm is to come"
@@ -105,7 +105,7 @@ def test_the_checkpoint_of_what_was_set_aside_last_is_written_after_its_confirm(
 
 
 def test_a_confirm_that_does_not_come_keeps_nobody_waiting(source: StreamSource) -> None:
-    thread: Any = source._thread
+    thread: Any = source._checkpoints._thread
     source.close()
     source.pool._leave(time.monotonic() + CLOSE_SECONDS + 1)
     assert thread.is_stopped
@@ -114,7 +114,7 @@ def test_a_confirm_that_does_not_come_keeps_nobody_waiting(source: StreamSource)
 
 
 def test_a_copy_that_comes_back_ends_the_source_at_once(source: StreamSource) -> None:
-    thread: Any = source._thread
+    thread: Any = source._checkpoints._thread
     source.close()
     source.on_method(DEAD_CHANNEL, M.BASIC_NACK, struct.pack(">QB", 1, 0))
     assert thread.is_stopped

@@ -10,7 +10,8 @@ from isthmus.connectors.rabbitmq.protocol import property as props
 from isthmus.connectors.rabbitmq.protocol import table
 from isthmus.connectors.rabbitmq.protocol.error import ClosedByBrokerError, is_not_ready, may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Properties, Record
-from isthmus.connectors.rabbitmq_streams.record import StreamReader, digest_of, offset_of
+from isthmus.connectors.rabbitmq_streams.record import StreamReader, delivered, digest_of, offset_of
+from rabbitmq_stream_broker import delivery
 
 
 def record(body: bytes = b"body", offset: int = 7, **fields: object) -> Record:
@@ -21,6 +22,10 @@ def record(body: bytes = b"body", offset: int = 7, **fields: object) -> Record:
 def test_the_offset_is_that_of_the_header() -> None:
     assert offset_of(record(offset=5_000_000_000)) == 5_000_000_000
     assert offset_of(Record(b"body")) is None
+
+
+def test_a_delivery_has_its_tag_and_its_record() -> None:
+    assert delivered(delivery(7, record())) == (7, record())
 
 
 def test_the_digest_tells_messages_apart_and_leaves_out_headers() -> None:

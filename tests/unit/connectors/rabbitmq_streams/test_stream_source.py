@@ -135,7 +135,7 @@ def test_a_broker_that_does_not_answer_the_end_of_the_channel_is_not_waited_for_
 def test_a_retention_that_removes_more_each_time_does_not_keep_the_source_from_opening(
     stream: Stream, clock: Clock
 ) -> None:
-    """I3."""
+    """`continuity`, I1."""
     first = Reader(stream, clock)
     opened(first, 5)
     first.source.settle(0, 4)
@@ -156,7 +156,7 @@ def test_a_retention_that_removes_more_each_time_does_not_keep_the_source_from_o
 def test_a_loss_is_told_though_the_source_is_lost_for_another_reason_at_the_same_time(
     stream: Stream, clock: Clock
 ) -> None:
-    """I3."""
+    """`continuity`, I1."""
     first = Reader(stream, clock)
     opened(first, 5)
     first.source.settle(0, 4)
@@ -179,7 +179,7 @@ def test_a_loss_is_told_though_the_source_is_lost_for_another_reason_at_the_same
 def test_a_loss_that_was_not_told_yet_is_logged_at_the_end(
     stream: Stream, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I3."""
+    """`continuity`, I1."""
     first = Reader(stream, clock)
     opened(first, 5)
     first.source.settle(0, 4)
@@ -195,7 +195,7 @@ def test_a_loss_that_was_not_told_yet_is_logged_at_the_end(
 
 
 def test_a_gap_is_looked_at_again_where_the_connection_is_lost_meanwhile(stream: Stream, clock: Clock) -> None:
-    """I3."""
+    """`continuity`, I1."""
     reader = Reader(stream, clock)
     opened(reader)
     stream.add(50, 60)
@@ -210,7 +210,7 @@ def test_a_gap_is_looked_at_again_where_the_connection_is_lost_meanwhile(stream:
 
 
 def test_a_loss_is_told_though_the_broker_has_notes_of_its_own_before(stream: Stream, clock: Clock) -> None:
-    """I3. Notes of the broker take offsets, too."""
+    """`continuity`, I3."""
     reader = Reader(stream, clock)
     opened(reader)
     stream.add(31, 34)
@@ -222,7 +222,7 @@ def test_a_loss_is_told_though_the_broker_has_notes_of_its_own_before(stream: St
 
 
 def test_a_stream_that_was_made_again_before_there_was_a_checkpoint_is_not_read(stream: Stream, clock: Clock) -> None:
-    """I4."""
+    """`continuity`, I2."""
     reader = Reader(stream, clock)
     assert opened(reader, 12) == list(range(12))
     stream.messages.clear()

@@ -1,9 +1,9 @@
 """The thread that reads a topic: its consumer, and the offsets that it commits.
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return.
-What it is not: the port (`source`), what was read and is not settled (`delivered`), when what is committed (`commit`, `committer`).
-Specification: librdkafka documentation ("Consumer groups", "At-least-once processing"). A little over 400 lines: the callbacks of the consumer
-change what its thread and the loop's share.
+What it is not: the port (`source`), what was read and is not settled (`delivered`), when what is committed (`commit`, `committer`), the hand-over
+of partitions (`assignment`), what the source is lost for (`fault`).
+Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
 committed, at most every `COMMIT_SECONDS`, before partitions are handed over, and at the end.
@@ -11,19 +11,16 @@ committed, at most every `COMMIT_SECONDS`, before partitions are handed over, an
 Invariants:
     I1. An offset is committed only when every record below it that this reader delivered is settled.
     I2. What is read again after a return is given in the order of its partition.
-    I3. Of partitions that were handed over nothing is given or committed any more.
-    I4. With `only_present` nothing is given that came after the first opening.
-    I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
-    I6. A topic that was made again, or truncated, is read from its begin by the next consumer, after what was under way was given back.
-    I7. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
-    I8. With `start=latest` the begin is committed before anything is read: what comes then is not passed over by the next reader.
-    I9. Records of a call that failed are read again, by the next consumer.
+    I3. With `only_present` nothing is given that came after the first opening.
+    I4. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
+    I5. A topic that was made again, or truncated, is read from its begin by the next consumer, after what was under way was given back.
+    I6. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
+    I7. Records of a call that failed are read again, by the next consumer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -35,11 +32,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.kafka.cluster import consumer_settings, error_of, look_at
+from isthmus.connectors.kafka.consumer.assignment import Assignment
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
 from isthmus.connectors.kafka.consumer.delivered import Delivered
-from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read, is_final
-from isthmus.connectors.kafka.consumer.latest import begin_group, ends_of_all
+from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read
+from isthmus.connectors.kafka.consumer.fault import ConsumerFault
+from isthmus.connectors.kafka.consumer.latest import ends_of_all
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
 from isthmus.connectors.kafka.consumer.removed import RemovedRecords
@@ -48,14 +47,10 @@ from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["ConsumerThread"]
 
-_log = logging.getLogger(__name__)
-
 # How long one wait for a record lasts at most: so late a commit, or a return, may be carried out.
 POLL_SECONDS = 0.25
 BATCH = 500
 BATCH_BYTES = 4 << 20
-# Errors that come so soon after a connection is made are of the time before.
-STALE_SECONDS = 2.0
 # A pool waits a little longer for its threads.
 CLOSE_SECONDS = 4.0
 
@@ -84,10 +79,18 @@ class ConsumerThread(threading.Thread):
         self._wants_open = self._stops = False
         self._consumer: Any = None
         self._pause = PartitionPause(options.topic)
-        self._lost_text: tuple[str, bool] | None = None
-        self._connected_at = 0.0
-        self._partitions = 0  # how many there were at the first opening
-        self._is_spent = False
+        self._fault = ConsumerFault(options.topic, options.bootstrap_servers, lambda: self._stops)
+        self._assignment = Assignment(
+            options,
+            self._delivered,
+            self._commits,
+            self._committer,
+            self._removed,
+            self._pause,
+            self._fault,
+            self._is_due,
+            lambda: self._stops,
+        )
 
     # ---- for the loop's thread
 
@@ -172,18 +175,17 @@ class ConsumerThread(threading.Thread):
             self._read()
             if self._consumer is not None:
                 if text := self._removed.look(self._consumer, time.monotonic()):
-                    self._lose_removed(text)  # committed once it is taken
+                    self._fault.lose_removed(text)  # committed once it is taken
                 elif not self._removed.is_asking:
                     self._committer.commit(self._consumer, self._removed.unlooked)
             self._serve_dead()
         except KafkaException as error:
-            self._lose(error_of(error.args[0], self._options.topic))
+            self._fault.lose(error_of(error.args[0], self._options.topic))
         except IsthmusError as error:
-            self._lose(error)
+            self._fault.lose(error)
         except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is, or the route stands still
-            self._lose(ConnectionLostError(f"topic '{self._options.topic}': {type(error).__name__}: {error}"))
-        lost, self._lost_text = self._lost_text, None
-        if lost is not None:
+            self._fault.lose(ConnectionLostError(f"topic '{self._options.topic}': {type(error).__name__}: {error}"))
+        if (lost := self._fault.take()) is not None:
             self._tell(SourceLost(*lost))
             with self._is_due:
                 while not self._wants_open and not self._stops:
@@ -194,18 +196,6 @@ class ConsumerThread(threading.Thread):
             self._told.append(told)
         self._wake()
 
-    def _lose(self, error: IsthmusError) -> None:
-        if self._lost_text is None or not error.retryable:
-            self._lost_text = str(error), not error.retryable
-
-    def _lose_removed(self, text: str) -> None:
-        """Told beside what it is lost for: it is told once, and no reader finds it again."""
-        if text and self._stops:
-            _log.error("%s", text)
-        elif text:
-            before, is_fatal = self._lost_text or ("", False)
-            self._lost_text = f"{before}; {text}" if before else text, is_fatal
-
     # ---- connecting
 
     def _connect(self) -> None:
@@ -213,8 +203,8 @@ class ConsumerThread(threading.Thread):
         view = look_at(options, options.topic)
         if options.dead_letter_topic:
             look_at(options, options.dead_letter_topic)
-        self._partitions = self._partitions or view.partitions
-        if self._is_spent:
+        self._assignment.partitions = self._assignment.partitions or view.partitions
+        if self._fault.is_spent:
             self._discard()
         if self._consumer is None:
             present = self._delivered.present
@@ -227,29 +217,20 @@ class ConsumerThread(threading.Thread):
             )
             if present is not None and present.ends is None:
                 present.ends = ends_of_all(self._consumer, options.topic, view.partitions)
+            given = self._assignment
             self._consumer.subscribe(
-                [options.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_partitions
+                [options.topic], on_assign=given.assigned, on_revoke=given.revoked, on_lost=given.lost
             )
-        self._lost_text = None
-        self._connected_at = time.monotonic()
+        self._fault.connected(time.monotonic())
         self._tell(SourceOpened(view.cluster_id))
 
     def _heard(self, error: KafkaError) -> None:
-        """What librdkafka tells beside the records; it goes on by itself, but the owner has to know."""
-        made = error_of(error, self._options.topic, self._options.bootstrap_servers)
-        if is_final(error):
-            self._is_spent = True
-            self._lose(ConnectionLostError(f"the consumer is spent: {made}"))
-            return
-        is_stale = time.monotonic() <= self._connected_at + STALE_SECONDS
-        if not made.retryable or (error.code() == KafkaError._ALL_BROKERS_DOWN and not is_stale):
-            self._lose(made)
+        self._fault.heard(error, time.monotonic())
 
     def _discard(self) -> None:
         """A consumer that was shut out of its group, or has failed permanently, is not used again."""
-        consumer, self._consumer, self._is_spent = self._consumer, None, False
-        gone = [TopicPartition(self._options.topic, each) for each in self._delivered.account.partitions]
-        self._revoked(consumer, gone)  # it may be a member still
+        consumer, self._consumer, self._fault.is_spent = self._consumer, None, False
+        self._assignment.revoke_all(consumer)
         with self._is_due:
             self._commits.reset()
         with contextlib.suppress(KafkaException, RuntimeError):
@@ -288,7 +269,7 @@ class ConsumerThread(threading.Thread):
         try:
             return list(self._consumer.consume(count, seconds))
         except Exception:
-            self._is_spent = True  # it may be behind records that nobody got (I9)
+            self._fault.spend()  # it may be behind records that nobody got (I7)
             raise
 
     def _take_in(self, messages: Sequence[Any]) -> None:
@@ -305,22 +286,21 @@ class ConsumerThread(threading.Thread):
         if again:
             self._begin_again(again)
         if unreadable:
-            self._lose(cannot_be_read(self._options.topic, unreadable))
+            self._fault.lose(cannot_be_read(self._options.topic, unreadable))
         if is_more:
             self._wake()
         if is_over:
             self._tell(Exhausted())
 
     def _begin_again(self, starts: dict[int, int]) -> None:
-        """The offsets of partitions begin again (I6): the next consumer reads on from there."""
+        """The offsets of partitions begin again (I5): the next consumer reads on from there."""
         with self._is_due:
             self._delivered.forget(starts)
             self._commits.forget(starts)
             others = self._commits.unconfirmed()
         self._removed.begins_again(starts)
         self._committer.begins_again(self._consumer, starts, others)
-        self._is_spent = True
-        self._lose(began_again(self._options.topic, starts))
+        self._fault.spend(began_again(self._options.topic, starts))
 
     def _go_back(self, consumer: Any) -> None:
         """Reads again from where something was given back."""
@@ -330,49 +310,6 @@ class ConsumerThread(threading.Thread):
             consumer.seek(TopicPartition(self._options.topic, partition, offset))
         with self._is_due:
             self._delivered.went_back(starts)
-
-    # ---- partitions
-
-    def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        numbers = [each.partition for each in partitions]
-        ends: dict[int, int] = {}
-        is_latest = self._options.start == "latest" and bool(numbers)
-        try:
-            self._committer.assigned(consumer, numbers)
-            if is_latest:
-                topic, commit = self._options.topic, self._committer.commit_now
-                ends = begin_group(consumer, topic, numbers, self._partitions, commit, lambda: self._stops)
-        except KafkaException as error:  # nothing is given of partitions that are not in the account
-            self._is_spent = True
-            self._lose(error_of(error.args[0], self._options.topic))
-            return
-        if is_latest:
-            for each in partitions:
-                each.offset = ends.get(each.partition, each.offset)
-            consumer.incremental_assign(partitions)
-        self._removed.assigned(numbers)
-        with self._is_due:
-            self._delivered.account.assign(numbers, ends)
-
-    def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        numbers = [each.partition for each in partitions]
-        self._lose_removed(self._removed.look_at(consumer, numbers))
-        self._committer.commit_settled(consumer, numbers, self._removed.asks)
-        self._pause.leave(consumer, numbers)
-        self._forget(numbers)
-
-    def _lost_partitions(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        """The group took this reader for dead. A consumer that joins again may give no record, permanently: it is not used again."""
-        self._forget([each.partition for each in partitions])
-        self._is_spent = True
-        self._lose(ConnectionLostError(f"topic '{self._options.topic}': the group took the reader for dead"))
-
-    def _forget(self, numbers: Sequence[int]) -> None:
-        with self._is_due:
-            self._delivered.forget(numbers)
-            self._commits.forget(numbers)
-            self._pause.forget(numbers)
-        self._removed.forget(numbers)
 
     def _serve_dead(self) -> None:
         if self._delivered.dead is not None:
@@ -392,12 +329,12 @@ class ConsumerThread(threading.Thread):
         if consumer is None:
             return
         with contextlib.suppress(KafkaException, RuntimeError):
-            unplaced = self._removed.last_ask(consumer, self._lose_removed)
-            self._committer.commit_last(consumer, deadline, lambda: self._is_spent, unplaced)
+            unplaced = self._removed.last_ask(consumer, self._fault.lose_removed)
+            self._committer.commit_last(consumer, deadline, lambda: self._fault.is_spent, unplaced)
         with self._is_due:
             self._delivered.note_awaited()
         with contextlib.suppress(RuntimeError):
             if time.monotonic() < deadline:
-                self._lose_removed(self._removed.last_look(consumer))
+                self._fault.lose_removed(self._removed.last_look(consumer))
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()

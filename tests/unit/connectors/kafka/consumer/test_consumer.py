@@ -82,7 +82,7 @@ class Client:
 
 
 @pytest.mark.parametrize("fails_at", [{2}, {3}])
-def test_i9_records_of_a_call_that_failed_are_read_again(monkeypatch: pytest.MonkeyPatch, fails_at: set[int]) -> None:
+def test_i7_records_of_a_call_that_failed_are_read_again(monkeypatch: pytest.MonkeyPatch, fails_at: set[int]) -> None:
     """The call for the first record has returned it, or the call itself has dropped some: the client's position is behind them."""
     monkeypatch.setattr(Client, "committed_offset", 0)
     clients: list[Client] = []

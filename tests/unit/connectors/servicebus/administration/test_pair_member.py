@@ -8,15 +8,14 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from azure.core.exceptions import HttpResponseError, ResourceNotFoundError, ServiceRequestError
+from azure.core.exceptions import ResourceNotFoundError
 from azure.core.paging import ItemPaged
 
-from isthmus.connectors.administration import AdministrationError
-from isthmus.connectors.servicebus.administration.pair_member import _THREADS, PairMember
+from isthmus.connectors.servicebus.administration.pair_client import THREADS
+from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.pair.description import Description
-from isthmus.topology.pair.difference import Step
 from paged_list import paged
 
 STRING = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
@@ -46,15 +45,6 @@ class FakeClient:
     def update_queue(self, queue: Any) -> None:
         self.status = queue.status
 
-    def get_queue_runtime_properties(self, name: str) -> Any:
-        if self.count_fault is not None:
-            raise self.count_fault
-        return SimpleNamespace(total_message_count=0)
-
-    def delete_queue(self, name: str) -> None:
-        if self.delete_fault is not None:
-            raise self.delete_fault
-
     def list_queues(self) -> ItemPaged[Any]:
         return paged([])
 
@@ -71,7 +61,7 @@ def client() -> FakeClient:
 def member(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[PairMember]:
     monkeypatch.setenv("EWR", STRING)
     with PairMember(NamespaceRef("ewr", SecretReference.parse("env:EWR"))) as made:
-        monkeypatch.setattr(made, "_open", lambda: Opened(client))
+        monkeypatch.setattr(made._clients, "open", lambda: Opened(client))
         yield made
 
 
@@ -83,22 +73,10 @@ def test_readings_that_overlap_do_not_wait_for_each_other(member: PairMember, mo
         return ""
 
     monkeypatch.setattr(member, "_version", version)
-    begun = [member.begin_descriptions() for _ in range(_THREADS)]
+    begun = [member.begin_descriptions() for _ in range(THREADS)]
     gate.set()
-    assert [each.result(timeout=5) for each in begun] == [[]] * _THREADS
+    assert [each.result(timeout=5) for each in begun] == [[]] * THREADS
     assert member.map(str, [1]) == ["1"]
-
-
-ORDERS = Description(kind="queue", names=("orders",)).with_settings(status="Active")
-
-
-@pytest.mark.parametrize("fault", ["count_fault", "delete_fault"])
-def test_an_entity_that_is_not_deleted_gets_its_status_back(member: PairMember, client: FakeClient, fault: str) -> None:
-    error = ServiceRequestError("gone") if fault == "count_fault" else HttpResponseError("refused")
-    setattr(client, fault, error)
-    with pytest.raises(AdministrationError):
-        member.make(Step(action="delete", before=ORDERS))
-    assert client.status == "Active"
 
 
 @pytest.mark.parametrize(("name", "is_held"), [("orders", True), ("gone", False), ("topic", True)])

@@ -1,0 +1,117 @@
+"""What happens when the group gives a reader partitions, or takes them.
+
+What it is: the callbacks of the consumer: where reading begins, what is committed and told before partitions are handed over, and that nothing
+is known of them afterwards. What it is not: the reading (`consumer`), or the accounts that it changes (`delivered`, `commit`, `removed`).
+Specification: librdkafka documentation ("Consumer groups"). The thread of the consumer calls them, out of `consume`, `poll` and `close`.
+
+Invariants:
+    I1. Of partitions that were handed over nothing is given or committed any more.
+    I2. With `start=latest` the begin is committed before anything is read: what comes then is not passed over by the next reader.
+    I3. Nothing is given of partitions whose begin cannot be committed: they are not in the account, and the consumer is not used again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from isthmus.connectors.kafka.cluster import error_of
+from isthmus.connectors.kafka.consumer.commit import Commits
+from isthmus.connectors.kafka.consumer.committer import Committer
+from isthmus.connectors.kafka.consumer.delivered import Delivered
+from isthmus.connectors.kafka.consumer.fault import ConsumerFault
+from isthmus.connectors.kafka.consumer.latest import begin_group
+from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
+from isthmus.connectors.kafka.consumer.removed import RemovedRecords
+from isthmus.connectors.kafka.option import SourceOptions
+from isthmus.errors import ConnectionLostError
+
+__all__ = ["Assignment"]
+
+
+class Assignment:
+    """The partitions of one reader.
+
+    Args:
+        options: of the source.
+        delivered: what was read and is not settled.
+        commits: what is committed when.
+        committer: commits.
+        removed: what was removed unread.
+        pause: the partitions that are paused.
+        fault: why the source is lost.
+        lock: guards `delivered`, `commits` and `pause`.
+        stops: whether the reader ends.
+
+    Attributes:
+        partitions: how many the topic had at the first opening; 0: it is not known yet.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        delivered: Delivered,
+        commits: Commits,
+        committer: Committer,
+        removed: RemovedRecords,
+        pause: PartitionPause,
+        fault: ConsumerFault,
+        lock: threading.Condition,
+        stops: Callable[[], bool],
+    ) -> None:
+        self.partitions = 0
+        self._options = options
+        self._delivered, self._commits, self._committer = delivered, commits, committer
+        self._removed, self._pause, self._fault = removed, pause, fault
+        self._lock = lock
+        self._stops = stops
+
+    def assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        """The group gives partitions."""
+        numbers = [each.partition for each in partitions]
+        topic = self._options.topic
+        ends: dict[int, int] = {}
+        is_latest = self._options.start == "latest" and bool(numbers)
+        try:
+            self._committer.assigned(consumer, numbers)
+            if is_latest:
+                commit = self._committer.commit_now
+                ends = begin_group(consumer, topic, numbers, self.partitions, commit, self._stops)
+        except KafkaException as error:
+            self._fault.spend(error_of(error.args[0], topic))
+            return
+        if is_latest:
+            for each in partitions:
+                each.offset = ends.get(each.partition, each.offset)
+            consumer.incremental_assign(partitions)
+        self._removed.assigned(numbers)
+        with self._lock:
+            self._delivered.account.assign(numbers, ends)
+
+    def revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        """The group takes partitions; what is settled of them is committed before."""
+        numbers = [each.partition for each in partitions]
+        self._fault.lose_removed(self._removed.look_at(consumer, numbers))
+        self._committer.commit_settled(consumer, numbers, self._removed.asks)
+        self._pause.leave(consumer, numbers)
+        self._forget(numbers)
+
+    def revoke_all(self, consumer: Any) -> None:
+        """The consumer is not used again; it may be a member still."""
+        topic = self._options.topic
+        self.revoked(consumer, [TopicPartition(topic, each) for each in self._delivered.account.partitions])
+
+    def lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        """The group took this reader for dead. A consumer that joins again may give no record, permanently: it is not used again."""
+        self._forget([each.partition for each in partitions])
+        self._fault.spend(ConnectionLostError(f"topic '{self._options.topic}': the group took the reader for dead"))
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        with self._lock:
+            self._delivered.forget(numbers)
+            self._commits.forget(numbers)
+            self._pause.forget(numbers)
+        self._removed.forget(numbers)
