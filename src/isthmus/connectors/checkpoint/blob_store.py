@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve, scrub
-from isthmus.connectors.servicebus.plain_host import check_plain
+from isthmus.connectors.servicebus.plain_host import check_plain, is_loopback
 from isthmus.extra import require
 
 __all__ = ["BlobStore"]
@@ -68,6 +68,8 @@ class BlobStore:
             "api_version": _API_VERSION,
             "connection_timeout": _TIMEOUT_SECONDS,
             "read_timeout": _TIMEOUT_SECONDS,
+            # No proxy reaches an emulator on this machine.
+            "use_env_settings": parts.scheme != "http" or not is_loopback(parts.hostname or ""),
             "retry_policy": LinearRetry(0, _RETRIES, random_jitter_range=_RETRY_SECONDS),
         }
         # The emulator has the account's name in the path: account/container.

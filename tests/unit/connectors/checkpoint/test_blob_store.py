@@ -57,18 +57,26 @@ def _account() -> Iterator[Account]:
         thread.join()
 
 
+def write(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://127.0.0.1:{account.server_address[1]}"
+    monkeypatch.setenv("ACCOUNT", f"AccountName=a;AccountKey=a2V5;BlobEndpoint={url}/a;")
+    store = BlobStore(url, "a/container", "env:ACCOUNT")
+    store.write(GROUP, {0: Checkpoint(7, "70")})
+    store.close()
+
+
 @pytest.mark.parametrize("first", [503, 0])
 def test_a_failure_that_passes_holds_up_no_end(account: Account, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint is written within the time that an end has; the SDK waits 15 s by itself."""
     slept: list[float] = []
     monkeypatch.setattr(HttpTransport, "sleep", lambda _, seconds: slept.append(seconds))
     account.statuses = (first, 201)
-    monkeypatch.setenv(
-        "ACCOUNT",
-        f"AccountName=a;AccountKey=a2V5;BlobEndpoint=http://127.0.0.1:{account.server_address[1]}/a;",
-    )
-    store = BlobStore(f"http://127.0.0.1:{account.server_address[1]}/a", "a/container", "env:ACCOUNT")
-    store.write(GROUP, {0: Checkpoint(7, "70")})
-    store.close()
+    write(account, monkeypatch)
     assert account.puts == 2
     assert sum(slept) < CLOSE_SECONDS / 2
+
+
+def test_no_proxy_is_asked_for_this_machine(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    write(account, monkeypatch)
+    assert account.puts == 1
