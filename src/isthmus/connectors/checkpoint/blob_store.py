@@ -22,13 +22,16 @@ from urllib.parse import urlsplit
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve, scrub
-from isthmus.connectors.servicebus.plain_host import check_plain
+from isthmus.connectors.servicebus.plain_host import check_plain, is_loopback
 from isthmus.extra import require
 
 __all__ = ["BlobStore"]
 
 _ATTEMPTS = 5
 _TIMEOUT_SECONDS = 20
+_RETRIES = 2
+# The longest wait before one; the SDK's own first wait of 15 s is longer than an end has for the last checkpoint.
+_RETRY_SECONDS = 1
 # The version that emulators of the storage know as well, and the vendor's store asks for.
 _API_VERSION = "2019-07-07"
 
@@ -52,7 +55,7 @@ class BlobStore:
     def __init__(self, account: str, container: str, connection: str, identity: str = "default") -> None:
         require("blob", "a container of checkpoints")
         from azure.core.exceptions import AzureError
-        from azure.storage.blob import ContainerClient
+        from azure.storage.blob import ContainerClient, LinearRetry
 
         logging.getLogger("azure.core.pipeline.policies.http_logging_policy").setLevel(logging.WARNING)
         parts = urlsplit(account)
@@ -65,7 +68,9 @@ class BlobStore:
             "api_version": _API_VERSION,
             "connection_timeout": _TIMEOUT_SECONDS,
             "read_timeout": _TIMEOUT_SECONDS,
-            "retry_total": 2,
+            # No proxy reaches an emulator on this machine.
+            "use_env_settings": parts.scheme != "http" or not is_loopback(parts.hostname or ""),
+            "retry_policy": LinearRetry(0, _RETRIES, random_jitter_range=_RETRY_SECONDS),
         }
         # The emulator has the account's name in the path: account/container.
         name = container.rpartition("/")[2]

@@ -20,6 +20,7 @@ from isthmus.connectors.eventgrid.option import ServiceOptions
 from isthmus.connectors.http.client import Answer, HttpClient
 from isthmus.connectors.identity import TokenSource, shared_credential
 from isthmus.connectors.secret import Secret, resolve
+from isthmus.errors import InvalidArgumentError
 
 __all__ = ["API_VERSION", "EventGrid"]
 
@@ -102,7 +103,11 @@ class EventGrid:
 
     def _post(self, path: str, content_type: str, body: bytes) -> Answer:
         headers = {"content-type": content_type, "user-agent": "isthmus", **self._proof()}
-        return self._http.request("POST", path, headers, body)
+        try:
+            return self._http.request("POST", path, headers, body)
+        except ValueError:
+            text = f"{self.identity}: {self._options.key or 'the token'} holds characters that no header may have"
+            raise InvalidArgumentError(text) from None
 
     def _proof(self) -> dict[str, str]:
         if self._key is not None:

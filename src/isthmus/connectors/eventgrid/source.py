@@ -176,6 +176,8 @@ class EventGridPuller:
             hint = _HINTS.get(answer.status, "")
             words = f"subscription '{self.entity}': {operation}: {answer.status} {answer.reason}: {answer.text(service.secret)}"
             raise PullError(scrub(words + (f"; {hint}" if hint else "")), answer.status in _FATAL)
+        if not answer.is_whole:
+            raise self._failed(operation, OSError("the answer ended before its end"))
         return answer
 
     def _failed(self, operation: str, error: OSError) -> PullError:

@@ -16,7 +16,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -27,6 +27,7 @@ from isthmus.connectors.eventhubs.partition.link import PartitionLink
 from isthmus.connectors.eventhubs.partition.look import HubLook, PartitionView
 from isthmus.connectors.secret import scrub
 from isthmus.connectors.servicebus.connect import endpoint_of
+from isthmus.connectors.servicebus.plain_host import is_loopback
 from isthmus.errors import (
     ConnectionLostError,
     EntityNotFoundError,
@@ -180,7 +181,10 @@ class BlockingHubs:
         if token is not None:
             text = token.text if token.text.startswith("SharedAccessSignature") else f"Bearer {token.text}"
             request.add_header("Authorization", text)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_context(endpoint)))
+        handlers: list[Any] = [urllib.request.HTTPSHandler(context=_context(endpoint))]
+        if is_loopback(endpoint.host):
+            handlers.append(urllib.request.ProxyHandler({}))  # no proxy reaches this machine
+        opener = urllib.request.build_opener(*handlers)
         try:
             opener.open(request, timeout=LOOK_SECONDS).close()
         except urllib.error.HTTPError as error:

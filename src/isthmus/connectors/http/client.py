@@ -6,11 +6,14 @@ kind.
 Invariants:
     I1. A request is made once; whether it is made again is decided by who called.
     I2. `close` ends requests that are under way; no connection is made after it.
+    I3. A status that came is told, whatever becomes of the body behind it, or of the request before it.
+    I4. No error holds the value of a header.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http
 import http.client
 import select
 import socket
@@ -33,12 +36,17 @@ _TEXT_BYTES = 8192
 
 
 class Answer(NamedTuple):
-    """What came back; names of headers are in lower case."""
+    """What came back; names of headers are in lower case.
+
+    Attributes:
+        is_whole: whether the body is all there.
+    """
 
     status: int
     reason: str
     headers: Mapping[str, str]
     body: bytes
+    is_whole: bool = True
 
     def text(self, secret: str = "") -> str:
         """The beginning of the body, in one line, without a secret that the request carried."""
@@ -107,22 +115,41 @@ class HttpClient:
 
         Raises:
             OSError: no answer came, or it is none.
+            ValueError: a header holds what none may have.
         """
         connection = self._connection()
         try:
-            connection.request(method, self._path + path, body=body, headers=dict(headers))
-            found = connection.getresponse()
-            content = found.read(self._answer_bytes + 1)
-            if len(content) > self._answer_bytes or found.will_close:
-                self._drop()
-            told = {name.lower(): value for name, value in found.getheaders()}
-            return Answer(found.status, found.reason, told, content)
+            try:
+                connection.request(method, self._path + path, body=body, headers=dict(headers))
+            except OSError as error:
+                found = _early_answer(connection, error)
+            else:
+                found = connection.getresponse()
         except http.client.HTTPException as error:
             self._drop()
             raise OSError(f"{type(error).__name__}: {error}") from None
         except OSError:
             self._drop()
             raise
+        except ValueError:
+            self._drop()
+            raise ValueError("a header holds what none may have") from None
+        content, is_whole = self._read(found)
+        if not is_whole or found.will_close:
+            self._drop()
+        told = {name.lower(): value for name, value in found.getheaders()}
+        return Answer(found.status, found.reason, told, content, is_whole)
+
+    def _read(self, found: http.client.HTTPResponse) -> tuple[bytes, bool]:
+        """The body, as far as it came, and whether that is all."""
+        try:
+            content = found.read(self._answer_bytes + 1)
+        except http.client.IncompleteRead as error:
+            return error.partial, False
+        except (http.client.HTTPException, OSError, ValueError):  # of a file that `close` has closed, the last
+            return b"", False
+        # Where a length was told, `read` takes the end of the connection for the end of the body.
+        return content, not found.length and len(content) <= self._answer_bytes
 
     def close(self) -> None:
         """Closes all connections."""
@@ -153,6 +180,7 @@ class HttpClient:
             made = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_seconds, context=self._tls)
         else:
             made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_seconds)
+        made.response_class = _FinalResponse
         made.auto_open = 0  # else a request that `close` comes before connects again, and is made
         with self._lock:
             if self._is_closed:
@@ -179,6 +207,36 @@ class HttpClient:
             found = self._connections.pop(threading.get_ident(), None)
         if found is not None:
             found.close()
+
+
+class _FinalResponse(http.client.HTTPResponse):
+    """The answer behind interim ones (RFC 9110, 15.2), of which `http.client` passes over 100 alone."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        while True:
+            version, status, reason = super()._read_status()  # type: ignore[misc]  # typeshed has none of it
+            if not 100 < status < 200 or status == http.HTTPStatus.SWITCHING_PROTOCOLS:
+                return version, status, reason
+            http.client.parse_headers(self.fp)
+
+
+def _early_answer(connection: http.client.HTTPConnection, error: OSError) -> http.client.HTTPResponse:
+    """The refusal of a server that did not read the request to its end (RFC 9112, 9.5); without one, the error is raised."""
+    sock = connection.sock
+    if sock is None:
+        raise error
+    look = select.poll()
+    look.register(sock, select.POLLIN)
+    if not look.poll(0):
+        raise error
+    try:
+        found = connection.getresponse()
+    except (OSError, http.client.HTTPException):
+        raise error from None
+    if found.status < http.HTTPStatus.MULTIPLE_CHOICES:
+        raise error  # who takes a request reads it
+    found.will_close = True
+    return found
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float:

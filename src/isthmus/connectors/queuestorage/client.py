@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
@@ -26,6 +27,7 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.queuestorage.option import AccountOptions
 from isthmus.connectors.secret import resolve, scrub
+from isthmus.connectors.servicebus.plain_host import is_loopback
 from isthmus.errors import IsthmusError
 
 __all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "refusal_of", "text_of"]
@@ -73,9 +75,13 @@ def open_queue(account: AccountOptions, queue: str, timeout_seconds: float, conn
 
 
 def _transport(endpoint: str, connections: int) -> RequestsTransport:
-    """A transport with so many connections, which looks for proxies once: doing so for each request takes as long as the rest."""
+    """A transport with so many connections, which looks for proxies once: doing so for each request takes as long as the rest.
+
+    No proxy reaches an emulator on this machine.
+    """
     session = requests.Session()
-    session.proxies.update(get_environ_proxies(endpoint))
+    if not is_loopback(urlsplit(endpoint).hostname or ""):
+        session.proxies.update(get_environ_proxies(endpoint))
     session.trust_env = False
     adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections)
     session.mount("https://", adapter)

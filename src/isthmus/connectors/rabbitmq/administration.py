@@ -31,6 +31,7 @@ from isthmus.connectors.rabbitmq.option import BrokerOptions, read_broker
 from isthmus.connectors.rabbitmq.port.probe import Probe
 from isthmus.connectors.rabbitmq.remark import DELIVERY_LIMIT, has_default_limit, remarks_of
 from isthmus.connectors.secret import resolve
+from isthmus.connectors.servicebus.plain_host import is_loopback
 from isthmus.errors import EntityNotFoundError, IsthmusError
 from isthmus.topology.model import NamespaceRef
 from isthmus.topology.planning.change import Change
@@ -255,7 +256,12 @@ class RabbitAdministration:
             headers={"Authorization": f"Basic {token}", "Content-Type": "application/json"},
         )
         context = ssl.create_default_context(cafile=options.ca_file or None) if request.type == "https" else None
-        opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+        handlers: list[Any] = [_NoRedirect, urllib.request.HTTPSHandler(context=context)]
+        if is_loopback(urlsplit(options.management).hostname or ""):
+            handlers.append(
+                urllib.request.ProxyHandler({})
+            )  # no proxy reaches this machine, nor is to have its password
+        opener = urllib.request.build_opener(*handlers)
         try:
             with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
                 text = answer.read()

@@ -181,31 +181,35 @@ class Entities:
         status = given.pop("status", "Active")
         with self._errors():
             try:
-                match kind:
-                    case "queue":
-                        self._refuse_name(path, "topic")
-                        self._client.create_queue(path.name, **given)
-                    case "topic":
-                        self._refuse_name(path, "queue")
-                        self._client.create_topic(path.name, **given)
-                    case "subscription":
-                        rule = RuleState(DEFAULT_RULE, condition or "1=1", action) if condition or action else None
-                        with self._transport.default_rule(rule):
-                            self._client.create_subscription(path.name, path.subscription, **given)
-                    case _:
-                        self._client.create_rule(
-                            path.name,
-                            path.subscription,
-                            path.rule,
-                            filter=SqlRuleFilter(condition or "1=1"),
-                            action=SqlRuleAction(action) if action else None,
-                        )
+                with self._transport.done_before(ResourceExistsError):
+                    self._create(path, kind, given, condition, action)
             except ResourceExistsError:
                 raise EntityExistsError(str(path)) from None
             except ResourceNotFoundError:
                 raise EntityNotFoundError(str(EntityPath(path.name, path.subscription if path.rule else ""))) from None
         if status != "Active":
             self.update(path, {"status": status})
+
+    def _create(self, path: EntityPath, kind: str, given: dict[str, Any], condition: str, action: str) -> None:
+        match kind:
+            case "queue":
+                self._refuse_name(path, "topic")
+                self._client.create_queue(path.name, **given)
+            case "topic":
+                self._refuse_name(path, "queue")
+                self._client.create_topic(path.name, **given)
+            case "subscription":
+                rule = RuleState(DEFAULT_RULE, condition or "1=1", action) if condition or action else None
+                with self._transport.default_rule(rule):
+                    self._client.create_subscription(path.name, path.subscription, **given)
+            case _:
+                self._client.create_rule(
+                    path.name,
+                    path.subscription,
+                    path.rule,
+                    filter=SqlRuleFilter(condition or "1=1"),
+                    action=SqlRuleAction(action) if action else None,
+                )
 
     def update(
         self, path: EntityPath, settings: Mapping[str, Any], *, condition: str = "", action: str | None = None
@@ -246,14 +250,16 @@ class Entities:
         """
         with self._errors():
             try:
-                if path.rule:
-                    self._client.delete_rule(path.name, path.subscription, path.rule)
-                elif path.subscription:
-                    self._client.delete_subscription(path.name, path.subscription)
-                elif self._find(path)[0] == "queue":
-                    self._client.delete_queue(path.name)
-                else:
-                    self._client.delete_topic(path.name)
+                is_queue = not path.subscription and self._find(path)[0] == "queue"
+                with self._transport.done_before(ResourceNotFoundError):
+                    if path.rule:
+                        self._client.delete_rule(path.name, path.subscription, path.rule)
+                    elif path.subscription:
+                        self._client.delete_subscription(path.name, path.subscription)
+                    elif is_queue:
+                        self._client.delete_queue(path.name)
+                    else:
+                        self._client.delete_topic(path.name)
             except ResourceNotFoundError:
                 raise EntityNotFoundError(str(path)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from isthmus.connectors.eventgrid.source import EventGridPuller
 from isthmus.connectors.eventgrid.target import EventGridRequester
 from isthmus.connectors.http.client import Answer
 from isthmus.connectors.pull.held import Locks
+from isthmus.connectors.pull.puller import PullError
 from isthmus.connectors.request.requester import BusyError, RequestError
 from isthmus.connectors.wrap.cloud_event_message import to_json
+from isthmus.errors import InvalidArgumentError
 
 NOW = 1_700_000_000.0
 PLACE = {"endpoint": "http://127.0.0.1:1", "entity": "flights"}
@@ -141,3 +144,24 @@ def test_a_number_of_an_event_keeps_its_digits() -> None:
 def test_a_body_that_only_python_takes_for_json_is_no_data_of_an_event() -> None:
     message = section.encode_message(b'{"n":NaN}', properties={"content_type": "application/json"})
     assert b"NaN" not in to_json(message, "s")
+
+
+def test_an_answer_that_is_cut_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else events that are acknowledged would be taken for gone."""
+    made = puller()
+    assert made._receiving is not None
+    monkeypatch.setattr(made._receiving, "ask", lambda *_: Answer(200, "", {}, b"", is_whole=False))
+    with pytest.raises(PullError, match="ended before its end"):
+        made.receive(1)
+
+
+def test_a_key_that_no_header_can_hold_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRID_KEY", "hunter2\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {**PLACE, "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}", "key": "env:GRID_KEY"}
+        made = EventGridRequester(read_target(place))
+        made.open()
+        with pytest.raises(InvalidArgumentError, match="GRID_KEY") as raised:
+            made.send([message("a")])
+        made.close()
+    assert "hunter2" not in str(raised.value)

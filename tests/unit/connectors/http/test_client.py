@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -37,6 +39,91 @@ def test_i2_a_request_that_close_comes_before_is_not_made(server: socket.socket)
     server.settimeout(0.2)
     with pytest.raises(TimeoutError):
         server.accept()
+
+
+@contextmanager
+def serving(server: socket.socket, serve: Callable[[socket.socket], None]) -> Iterator[HttpClient]:
+    """A client of a server that serves one connection, and closes it."""
+
+    def run() -> None:
+        with server.accept()[0] as connection:
+            connection.settimeout(5.0)
+            serve(connection)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    client = HttpClient(url(server), 2.0)
+    try:
+        yield client
+    finally:
+        client.close()
+        thread.join()
+
+
+def read_head(connection: socket.socket) -> None:
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += connection.recv(1)
+
+
+def test_i3_interim_answers_are_passed_over(server: socket.socket) -> None:
+    def serve(connection: socket.socket) -> None:
+        for name in (b"first", b"second"):
+            read_head(connection)
+            connection.sendall(b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name))
+
+    with serving(server, serve) as client:
+        answers = [client.request("POST", "/", {}) for _ in range(2)]
+    assert [(each.status, each.body, each.is_whole) for each in answers] == [
+        (200, b"first", True),
+        (200, b"second", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Content-Length: 9\r\n\r\ntaken", b"Transfer-Encoding: chunked\r\n\r\n9\r\ntaken", b"Content-Length: 9\r\n\r\n"],
+    ids=["length", "chunked", "nothing"],
+)
+def test_i3_a_status_is_told_though_the_body_is_cut(server: socket.socket, body: bytes) -> None:
+    """Else what the receiver has is sent to it a second time."""
+
+    def serve(connection: socket.socket) -> None:
+        read_head(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + body)
+
+    with serving(server, serve) as client:
+        answer = client.request("POST", "/", {})
+    assert (answer.status, answer.is_whole) == (200, False)
+
+
+def test_i3_a_refusal_is_told_that_comes_before_the_request_is_sent(server: socket.socket) -> None:
+    """A message that is too large would be sent again permanently."""
+
+    def serve(connection: socket.socket) -> None:
+        read_head(connection)
+        connection.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with serving(server, serve) as client:
+        assert client.request("POST", "/", {}, bytes(32 << 20)).status == 413
+
+
+def test_that_a_request_was_taken_is_not_believed_before_it_is_sent(server: socket.socket) -> None:
+    def serve(connection: socket.socket) -> None:
+        read_head(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    with serving(server, serve) as client, pytest.raises(OSError, match=r"reset|pipe"):
+        client.request("POST", "/", {}, bytes(32 << 20))
+
+
+def test_i4_no_error_holds_a_header(server: socket.socket) -> None:
+    client = HttpClient(url(server), 2.0)
+    with pytest.raises(ValueError, match="header") as raised:
+        client.request("POST", "/", {"authorization": "hunter2\n"})
+    assert "hunter2" not in str(raised.value)
+    client.close()
 
 
 def test_a_tls_handshake_that_failed_is_made_again(server: socket.socket) -> None:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import NamedTuple, Self
 
-from azure.core.exceptions import ResourceNotFoundError
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus.management import (
     SqlRuleAction,
     SqlRuleFilter,
@@ -238,13 +238,14 @@ class ServiceBusAdministration:
     def _make_topic(self, action: str, topic: TopicState) -> None:
         if action == "create":
             window_ms = topic.duplicate_detection_ms
-            self._client.create_topic(
-                topic.name,
-                requires_duplicate_detection=bool(window_ms),
-                duplicate_detection_history_time_window=timedelta(milliseconds=window_ms) if window_ms else None,
-                enable_partitioning=topic.partitioned,
-                max_size_in_megabytes=topic.initial_size_megabytes,
-            )
+            with self._transport.done_before(ResourceExistsError):
+                self._client.create_topic(
+                    topic.name,
+                    requires_duplicate_detection=bool(window_ms),
+                    duplicate_detection_history_time_window=timedelta(milliseconds=window_ms) if window_ms else None,
+                    enable_partitioning=topic.partitioned,
+                    max_size_in_megabytes=topic.initial_size_megabytes,
+                )
             return
         stands = self._client.get_topic(topic.name)
         if topic.duplicate_detection_ms:
@@ -255,14 +256,15 @@ class ServiceBusAdministration:
         window_ms = queue.duplicate_detection_ms
         window = timedelta(milliseconds=window_ms) if window_ms else None
         if action == "create":
-            self._client.create_queue(
-                queue.name,
-                requires_duplicate_detection=bool(window_ms),
-                duplicate_detection_history_time_window=window,
-                enable_partitioning=queue.partitioned,
-                max_size_in_megabytes=queue.initial_size_megabytes,
-                **settings_of(queue, creates=True),
-            )
+            with self._transport.done_before(ResourceExistsError):
+                self._client.create_queue(
+                    queue.name,
+                    requires_duplicate_detection=bool(window_ms),
+                    duplicate_detection_history_time_window=window,
+                    enable_partitioning=queue.partitioned,
+                    max_size_in_megabytes=queue.initial_size_megabytes,
+                    **settings_of(queue, creates=True),
+                )
             if queue.status in {None, "Active"}:
                 return
             window = None
@@ -278,7 +280,7 @@ class ServiceBusAdministration:
             self._update_subscription(change.topic, subscription)
             return
         first, *others = subscription.rules or (None,)
-        with self._transport.default_rule(first):
+        with self._transport.default_rule(first), self._transport.done_before(ResourceExistsError):
             self._client.create_subscription(change.topic, subscription.name, **settings_of(subscription, creates=True))
         for rule in others:
             if rule is not None:
@@ -303,11 +305,13 @@ class ServiceBusAdministration:
             stands.action = SqlRuleAction(after.action) if after.action else None
             self._client.update_rule(change.topic, change.subscription, stands)
         elif change.before is not None:
-            self._client.delete_rule(change.topic, change.subscription, change.before.name)
+            with self._transport.done_before(ResourceNotFoundError):
+                self._client.delete_rule(change.topic, change.subscription, change.before.name)
 
     def _create_rule(self, topic: str, subscription: str, rule: RuleState) -> None:
         action = SqlRuleAction(rule.action) if rule.action else None
-        self._client.create_rule(topic, subscription, rule.name, filter=SqlRuleFilter(rule.filter), action=action)
+        with self._transport.done_before(ResourceExistsError):
+            self._client.create_rule(topic, subscription, rule.name, filter=SqlRuleFilter(rule.filter), action=action)
 
     def _errors(self) -> AbstractContextManager[None]:
         return administration_errors(self._endpoint)

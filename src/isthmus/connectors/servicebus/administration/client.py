@@ -34,7 +34,7 @@ from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.administration.answer import StrangeAnswerError
 from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
 from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT, ConnectionString
-from isthmus.connectors.servicebus.plain_host import may_be_plain
+from isthmus.connectors.servicebus.plain_host import is_loopback, may_be_plain
 from isthmus.topology import NamespaceRef
 
 __all__ = [
@@ -128,7 +128,7 @@ def client_of_host(
         read_timeout_seconds: how long one answer may take.
         retries: how often a request that got no answer is sent again.
     """
-    transport = _transport(authority, read_timeout_seconds)
+    transport = _transport(host.partition(":")[0], authority, read_timeout_seconds)
     options = _options(transport, retries)
     return OpenClient(
         ServiceBusAdministrationClient(host, shared_credential(identity), **options),
@@ -153,7 +153,7 @@ def client_of_string(
         retries: how often a request that got no answer is sent again.
     """
     plain = parts.development_emulator and not authority and may_be_plain(parts.host)
-    transport = _transport(authority, read_timeout_seconds, plain=plain)
+    transport = _transport(parts.host, authority, read_timeout_seconds, plain=plain)
     options = _options(transport, retries)
     if plain and parts.port is None:
         parts = parts.with_port(EMULATOR_HTTP_PORT)  # the emulator's own string names no port
@@ -161,9 +161,10 @@ def client_of_string(
     return OpenClient(client, transport, parts.authority)
 
 
-def _transport(authority: str, read_timeout_seconds: float, *, plain: bool = False) -> DefaultRuleTransport:
+def _transport(host: str, authority: str, read_timeout_seconds: float, *, plain: bool = False) -> DefaultRuleTransport:
     return DefaultRuleTransport(
         plain=plain,
+        direct=is_loopback(host),
         connection_verify=authority or True,
         connection_timeout=_CONNECT_TIMEOUT_SECONDS,
         read_timeout=read_timeout_seconds,

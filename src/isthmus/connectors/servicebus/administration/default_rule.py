@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from azure.core.exceptions import AzureError
 from azure.core.pipeline.transport import RequestsTransport
 
 from isthmus.connectors.servicebus.administration.answer import check_answer
@@ -42,27 +43,34 @@ _COMPATIBILITY_LEVEL = "20"
 # As docs/explanation/protocol.md, Administration, has it.
 _CATALOG_VERSION = "Isthmus-Catalog-Version"
 _INSTANCE = "Isthmus-Instance"
+# What is named here is not looked up in the environment.
+_NO_PROXIES = {"http": "", "https": ""}
 
 
 class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-core types it lazily, as Any
     """A transport that can add the rule; for use by one thread at a time.
 
     Args:
-        plain: send over HTTP what the client addresses to HTTPS, and past any proxy: the namespace is on this machine.
+        plain: send over HTTP what the client addresses to HTTPS.
+        direct: past any proxy of the environment.
         options: of `RequestsTransport`.
 
     Attributes:
         catalog_version: what the last answer that told one said of all descriptions: another value whenever one of them may
             be another than before. Empty where the namespace tells none, as Azure's do.
+        is_repeated: whether the client sent the last request more than once, since it got no answer, or one that may pass.
         instance: which start of which namespace the last answer that told it came from. Empty as before.
     """
 
     _rule: RuleState | None = None
+    _request: object = None
+    is_repeated = False
     catalog_version = ""
     instance = ""
 
-    def __init__(self, *, plain: bool = False, **options: Any) -> None:
+    def __init__(self, *, plain: bool = False, direct: bool = False, **options: Any) -> None:
         super().__init__(use_env_settings=not plain, **options)
+        self._is_direct = direct
         self.is_plain = plain
 
     @contextmanager
@@ -74,13 +82,25 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         finally:
             self._rule = None
 
+    @contextmanager
+    def done_before(self, answer: type[AzureError]) -> Iterator[None]:
+        """While it holds, this answer to a repeated request is none: the same request, whose answer was lost, has done it before."""
+        try:
+            yield
+        except answer:
+            if not self.is_repeated:
+                raise
+
     def send(self, request: Any, **options: Any) -> Any:
+        self.is_repeated, self._request = request is self._request, request
         if self._rule is not None and request.method == "PUT" and request.body:
             body = with_default_rule(request.body, self._rule)
             request.set_bytes_body(body)
             request.headers["Content-Length"] = str(len(body))
         if self.is_plain and request.url.startswith("https:"):
             request.url = "http:" + request.url.removeprefix("https:")
+        if self._is_direct:
+            options["proxies"] = _NO_PROXIES
         response = super().send(request, **options)
         kind = response.headers.get("Content-Type", "")
         check_answer(request.method, request.url, response.status_code, kind, response.body())
