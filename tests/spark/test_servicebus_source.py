@@ -1,5 +1,6 @@
 """The data source as Spark runs it, between two fake brokers."""
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,20 @@ def write(
         .option("checkpointLocation", str(folder / "checkpoint"))
     )
     return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession) -> None:
+    """`isthmus.replication.spark.data_source_lookup`."""
+    packages = spark._jvm.org.apache.spark.sql.execution.datasources  # type: ignore[union-attr]
+    told = getattr(getattr(packages, "DataSourceManager$"), "MODULE$").dataSourceBuilders().get()
+    runner = getattr(getattr(packages.v2.python, "UserDefinedPythonDataSource$"), "MODULE$")
+    found = runner.lookupAllDataSourcesInPython()
+    pickles = {name.lower(): bytes(pickled) for name, pickled in zip(found.names(), found.dataSources(), strict=True)}
+    assert set(pickles) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
+    assert told.size() == len(pickles)
+    for name, pickled in pickles.items():
+        command = told.apply(name).dataSourceCls().command().mkString(",").split(",")
+        assert pickle.loads(bytes(int(each) & 0xFF for each in command)) is pickle.loads(pickled)
 
 
 def test_messages_stream_in_order_through_batches(

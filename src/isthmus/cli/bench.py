@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
     bench.command("namespace")(namespace)
     bench.command("bridge")(bridge)
     bench.command("table")(table)
+    bench.command("start")(start)
     bench.command("latency")(latency)
     bench.command("rtt")(rtt)
     bench.command("large")(large)
@@ -82,6 +83,20 @@ def table(messages: Messages = 400_000, option: Options = None, data: Data = Non
 
     with _folder(data) as folder:
         result = _result("table", folder, measure_table(folder, messages, option or []))
+    _tell(result, as_json)
+
+
+def start(
+    members: Annotated[int, typer.Option(min=2, max=20, help="Namespaces with an all-active topic between them.")] = 3,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """The time from the start of `isthmus run` until all routes carry messages."""
+    require("spark", "isthmus bench")
+    from isthmus.bench.start import measure_start
+
+    with _folder(data) as folder:
+        result = _result("start", folder, measure_start(folder / "start", members))
     _tell(result, as_json)
 
 

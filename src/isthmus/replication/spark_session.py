@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.spark.class_archive import archive_of, link_spark_home
+from isthmus.replication.spark.data_source_lookup import DataSourceLookup
 from isthmus.replication.spark.java import Java, find_java
 from isthmus.replication.spark.numpy_converter import spare_numpy
 from isthmus.replication.spark.worker_environment import make_shareable
@@ -149,9 +150,12 @@ def create_spark_session(
     builder = SparkSession.builder
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
+    lookup = DataSourceLookup() if python == sys.executable else None
     with _environment(machine, spark_home, python):
         session = builder.getOrCreate()
     _redirect_stderr(session, work_directory / STDERR_FILE)
+    if lookup is not None:
+        lookup.tell(session)
     is_remote = not str(session.sparkContext.master).startswith("local")
     for data_source in ("servicebus", "isthmus", "isthmus_spool"):
         make_shareable(session, data_source, is_remote=is_remote)

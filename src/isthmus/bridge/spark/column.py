@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
-from isthmus.topology.step.custom import COLUMN_TYPES
+from isthmus.message.column import COLUMN_TYPES
 
 __all__ = ["DDL", "OPTIONAL", "REQUIRED", "ddl", "is_own"]
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import ConfigError, Fault
+from isthmus.message.column import COLUMNS
 from isthmus.topology.file.document import suggest
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
-from isthmus.topology.step.custom import COLUMNS
 
 __all__ = ["READ", "WRITE", "ReadOptions", "parse", "read_lists", "shape_of"]
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from isthmus.bridge.delivery_event import DIVERT, Disposition
 from isthmus.errors import InvalidArgumentError
+from isthmus.message.column import COLUMNS
 from isthmus.replication.step.base import MessageStep, Settings, disposition_of, failure_of
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.topology.step.custom import COLUMNS
 from isthmus.topology.step.divert import divert_of
 
 if TYPE_CHECKING:

@@ -4,38 +4,13 @@ from __future__ import annotations
 
 import re
 
+from isthmus.message.column import COLUMNS
 from isthmus.topology.file.document import Document, Values
 from isthmus.topology.file.setting import Kind, Setting, Spec
 from isthmus.topology.step.base import StepKind, on_failure
 from isthmus.topology.step.divert import DIVERT
 
-__all__ = ["COLUMNS", "COLUMN_TYPES", "PythonStep", "SqlStep"]
-
-_PROPERTY = (
-    "struct<boolean:boolean,long:bigint,double:double,string:string,datetime:timestamp,timespan_microseconds:bigint,uuid:string,"
-    "binary:binary,type:string>"
-)
-COLUMN_TYPES = {
-    "body": "binary",
-    "message_id": "string",
-    "subject": "string",
-    "content_type": "string",
-    "correlation_id": "string",
-    "session_id": "string",
-    "reply_to": "string",
-    "reply_to_session_id": "string",
-    "to": "string",
-    "partition_key": "string",
-    "time_to_live_ms": "bigint",
-    "enqueued_time": "timestamp",
-    "sequence_number": "bigint",
-    "delivery_count": "int",
-    "application_properties": f"map<string,{_PROPERTY}>",
-}
-"""The columns that rows can have beside the raw message, named as those of the data source `servicebus`, with their types as Spark
-writes them."""
-
-COLUMNS = tuple(COLUMN_TYPES)
+__all__ = ["PythonStep", "SqlStep"]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _SELECT = re.compile(r"\s*select\s", re.IGNORECASE)

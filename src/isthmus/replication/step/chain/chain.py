@@ -21,12 +21,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isthmus.message.column import COLUMNS
 from isthmus.replication.step.chain.narrow import check_narrow, completed
 from isthmus.replication.step.chain.opener import open_message_step
 from isthmus.replication.step.custom import find_function, frame_function, frame_select, needed_columns
 from isthmus.replication.step.rule import frame_filter
 from isthmus.topology.step import StepDeclaration
-from isthmus.topology.step.custom import COLUMNS
 from isthmus.topology.step.order import split
 
 if TYPE_CHECKING:

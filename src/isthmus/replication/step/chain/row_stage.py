@@ -23,12 +23,12 @@ import pyarrow as pa
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.spark.row import FILLER_ROUTE
+from isthmus.message.column import COLUMN_TYPES
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.step.base import STEP_FAILED, disposition_of, guarded
 from isthmus.replication.step.chain.opener import open_message_steps
 from isthmus.replication.step.message import column
 from isthmus.replication.step.message.message import StepMessage
-from isthmus.topology.step.custom import COLUMN_TYPES
 
 __all__ = ["MARKS", "RowStage"]
 

@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 )
 
 from isthmus.errors import InvalidArgumentError
+from isthmus.message.column import COLUMNS
 from isthmus.replication.step.chain.narrow import completed
-from isthmus.topology.step.custom import COLUMNS
 
 _OWN = {"message": BinaryType(), "route": IntegerType(), "position": LongType()}
 _MARKS = {"disposition": StringType(), "reason": StringType(), "description": StringType()}

@@ -9,11 +9,11 @@ import pytest
 
 from isthmus.amqp import section, types
 from isthmus.bridge.spark.row import batch_of, flush_batch
+from isthmus.message.column import COLUMNS
 from isthmus.replication.step.chain.row_stage import RowStage
 from isthmus.replication.step.message import column
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step import StepDeclaration
-from isthmus.topology.step.custom import COLUMNS
 
 
 def raw(number: int, body: bytes = b"{}") -> bytes:

@@ -1,0 +1,69 @@
+"""What is looked up in the driver, and when Spark looks itself; with the real virtual machine: tests/spark/test_servicebus_source.py."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isthmus.replication.spark.data_source_lookup import DataSourceLookup
+from pyspark_isthmus import DefaultSource
+
+
+class Machine:
+    """As much of Spark's virtual machine as is called."""
+
+    def __init__(self, *, is_known: bool = False) -> None:
+        self.told: Any = None
+        manager = SimpleNamespace(dataSourceBuilders=lambda: SimpleNamespace(isDefined=lambda: is_known))
+        setattr(manager, "dataSourceBuilders_$eq", self._tell)
+        utils = SimpleNamespace(createPythonFunction=lambda pickled: pickled, toScalaMap=dict)
+        sources = SimpleNamespace(v2=SimpleNamespace(python=SimpleNamespace(UserDefinedPythonDataSource=lambda it: it)))
+        setattr(sources, "DataSourceManager$", SimpleNamespace(**{"MODULE$": manager}))
+        python = SimpleNamespace(**{"PythonUtils$": SimpleNamespace(**{"MODULE$": utils})})
+        spark = SimpleNamespace(
+            sql=SimpleNamespace(execution=SimpleNamespace(datasources=sources)), api=SimpleNamespace(python=python)
+        )
+        self.org = SimpleNamespace(apache=SimpleNamespace(spark=spark))
+        self.scala = SimpleNamespace(Some=lambda it: it)
+        self.java = SimpleNamespace(util=SimpleNamespace(HashMap=_HashMap))
+
+    def _tell(self, builders: Any) -> None:
+        self.told = builders
+
+
+class _HashMap(dict[str, bytes]):
+    def put(self, key: str, value: bytes) -> None:
+        self[key] = value
+
+
+def session(machine: Machine) -> Any:
+    return SimpleNamespace(_jvm=machine)
+
+
+def test_i1_what_packages_have_is_told() -> None:
+    machine = Machine()
+    assert DataSourceLookup().tell(session(machine))
+    assert set(machine.told) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
+    assert pickle.loads(machine.told["isthmus"]) is DefaultSource
+
+
+def test_i1_nothing_is_told_to_one_that_has_looked_itself() -> None:
+    machine = Machine(is_known=True)
+    assert not DataSourceLookup().tell(session(machine))
+    assert machine.told is None
+
+
+def test_i1_a_release_of_spark_that_is_otherwise_looks_itself() -> None:
+    assert not DataSourceLookup().tell(session(SimpleNamespace(org=SimpleNamespace())))  # type: ignore[arg-type]
+
+
+def test_i1_a_package_that_cannot_be_imported_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    machine = Machine()
+    assert not DataSourceLookup().tell(session(machine))
+    assert machine.told is None
