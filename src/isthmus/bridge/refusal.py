@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = ["Refusal", "RefusalAccount", "RefusalKind"]
+__all__ = ["OF_THE_MESSAGE", "Refusal", "RefusalAccount", "RefusalKind"]
 
 
 class RefusalKind(enum.Enum):
@@ -34,6 +34,10 @@ class RefusalKind(enum.Enum):
     """Nobody knows whether the target took the message: the connection was lost, or no outcome was told."""
     FATAL = "fatal"
     """Waiting does not help: the entity does not exist, access is refused."""
+
+
+OF_THE_MESSAGE = (RefusalKind.MESSAGE, RefusalKind.UNCLEAR)
+"""The kinds for which it may be the message."""
 
 
 class Refusal(NamedTuple):

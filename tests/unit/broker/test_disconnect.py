@@ -41,21 +41,21 @@ def accepted(client):
     return sum(event.last - event.first + 1 for event in client.seen(Disposed) if type(event.state) is Accepted)
 
 
-async def test_no_message_is_kept_whose_acceptance_is_not_told_i8(broker, client, message):
+async def test_no_message_is_kept_whose_acceptance_is_not_told_i6(broker, client, message):
     link = client.sender("orders", "second")
     await stop(broker, client, lambda: link.send(message("b"), b"2"))
     assert client.closed_with() == "amqp:connection:forced"
     assert accepted(client) == broker.engine.runtime("orders").active_message_count
 
 
-async def test_no_request_is_carried_out_whose_reply_would_be_lost_i8(broker, client, message):
+async def test_no_request_is_carried_out_whose_reply_would_be_lost_i6(broker, client, message):
     node = client.sender("orders/$management", "node")
     request = message("", application_properties={"operation": "com.microsoft:peek-message"})
     await stop(broker, client, lambda: node.send(request, b"2"))
     assert not [event for event in client.seen(Disposed) if event.link is node]
 
 
-async def test_receive_and_delete_loses_nothing_to_a_stop_i8(broker, client, message, body):
+async def test_receive_and_delete_loses_nothing_to_a_stop_i6(broker, client, message, body):
     filler = client.sender("orders", "filler")
     for number in range(4):
         filler.send(message(str(number)), bytes([number]))
@@ -70,7 +70,7 @@ async def test_receive_and_delete_loses_nothing_to_a_stop_i8(broker, client, mes
     assert len(client.payloads(link)) + left == 5  # with the one of `stop`
 
 
-async def test_settlements_of_the_last_moment_are_kept_i8(broker, client, message):
+async def test_settlements_of_the_last_moment_are_kept_i6(broker, client, message):
     client.sender("orders", "filler").send(message("x"), b"0")
     await client.settle()
     link = client.receiver("orders", credit=1)
@@ -79,7 +79,7 @@ async def test_settlements_of_the_last_moment_are_kept_i8(broker, client, messag
     assert broker.engine.runtime("orders").active_message_count == 1  # the one of `stop`
 
 
-async def test_the_stream_of_a_busy_client_ends_once_it_has_read_all_i8(broker, client, message):
+async def test_the_stream_of_a_busy_client_ends_once_it_has_read_all_i6(broker, client, message):
     link = client.sender("orders")
     link.send(message("a"), b"1")
     client.peer.receive(client.connection.take())
@@ -102,9 +102,9 @@ async def test_a_client_that_is_silent_holds_up_no_stop(broker, client):
     assert client.closed
 
 
-async def test_a_message_that_is_still_written_is_told_before_the_end_i8(broker, client):
+async def test_a_message_that_is_still_written_is_told_before_the_end_i6(broker, client):
     client.sender("orders")
-    [handler] = [each for each in client.peer._handlers.values() if each.owed is not None]
+    [handler] = [each for each in client.peer._links.handlers.values() if each.owed is not None]
     handler.owed.add()  # as for a large message whose last bytes are with the disk
     stopping = asyncio.create_task(broker.namespace.disconnect())
     for _ in range(50):

@@ -2,7 +2,8 @@
 
 What it is: a machine without I/O. It takes messages in the order of their source, says which to send, takes the target's
 outcomes, and says which messages to complete or to dead-letter at their source. `on(event, now)` returns effects; a run of
-many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease.
+many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease; nor, though it owns them, the
+sending (`transmission`), the rounds of sending again (`recovery`), or the hold on the source (`back_pressure`).
 The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order".
 
 Invariants:
@@ -23,26 +24,23 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from isthmus.bridge import delivery_event as e
+from isthmus.bridge.delivery.back_pressure import BackPressure
 from isthmus.bridge.delivery.envelope import EnvelopeChoice
 from isthmus.bridge.delivery.in_flight import Answered
-from isthmus.bridge.delivery.outbox import Outbox, Run
-from isthmus.bridge.delivery.packing import pack, sends
+from isthmus.bridge.delivery.outbox import Outbox
 from isthmus.bridge.delivery.recovery import Recovery
 from isthmus.bridge.delivery.settings import DeliveryCounts, DeliverySettings
 from isthmus.bridge.delivery.target_link import TargetLink
+from isthmus.bridge.delivery.transmission import Transmission
 from isthmus.bridge.delivery_event import Effect, Event
 from isthmus.bridge.index_set import IndexSet
-from isthmus.bridge.refusal import Refusal, RefusalAccount, RefusalKind
+from isthmus.bridge.refusal import OF_THE_MESSAGE, Refusal, RefusalAccount, RefusalKind
 
 __all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
-
-# As many as a route holds sessions, and more: all of them may be refused, each for itself.
-FEW_REFUSED = 144
-_OF_THE_MESSAGE = (RefusalKind.MESSAGE, RefusalKind.UNCLEAR)
 
 
 class Delivery:
@@ -69,7 +67,9 @@ class Delivery:
         self._next = 0  # the first message that was never sent
         self._again = IndexSet()  # sent before, without an outcome, and not in flight
         self._alone = IndexSet()  # to be sent each alone, e.g. from refused envelopes
-        self._held = ""
+        self._held = ""  # what the source is held for
+        self._transmission = Transmission(self.settings, self._outbox, self._link, self._alone)
+        self._pressure = BackPressure(self.settings, self._outbox, self._refusals, self._recovery)
         self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
             e.HandedOver: self._on_handed_over,
             e.Flush: self._on_flush,
@@ -87,9 +87,7 @@ class Delivery:
         """How many messages may be handed over now: what waits to be sent is little, and never nothing. A few that are refused take no
         room: another has to come to compare with.
         """
-        waiting = self.settings.waiting
-        held = self._outbox.unfinished - min(self._refusals.refused, FEW_REFUSED)
-        return min(self.settings.window + waiting - held, waiting - self.unsent)
+        return self._pressure.room(self._outbox.end - self._next)
 
     @property
     def unfinished(self) -> int:
@@ -114,12 +112,7 @@ class Delivery:
     @property
     def blocked_by(self) -> str:
         """What keeps messages from being sent; empty where nothing does."""
-        trouble = self._recovery.trouble
-        if not self._recovery.is_active or trouble is None:
-            return ""
-        if trouble.kind in _OF_THE_MESSAGE and self._outbox.unfinished:
-            return f"message {self._outbox.position(self._outbox.front)} is refused: {trouble}"
-        return str(trouble)
+        return self._pressure.blocked_by
 
     def deadline(self, now: float) -> float:
         """When a `Tick` is due though nothing happened; infinite where none is."""
@@ -140,8 +133,9 @@ class Delivery:
         self._handlers[type(event)](event, now, effects)
         if self._recovery.is_active or self._next < self._outbox.end:
             self._pump(now, effects)
-        if self._recovery.is_active or self._held:
-            self._update_hold(effects)
+        if (self._recovery.is_active or self._held) and (reason := self._pressure.reason) != self._held:
+            self._held = reason
+            effects.append(e.Hold(reason) if reason else e.Resume())
         return effects
 
     def _on_handed_over(self, event: e.HandedOver, now: float, effects: list[Effect]) -> None:
@@ -225,7 +219,7 @@ class Delivery:
             recovery.took(now)
             return
         self._again.add(index, index + size)
-        if size > 1 and refusal.kind in _OF_THE_MESSAGE:
+        if size > 1 and refusal.kind in OF_THE_MESSAGE:
             self._envelopes.refused(index, index + size, refusal.kind is RefusalKind.MESSAGE)
         if refusal.kind is RefusalKind.MESSAGE and size > 1:
             self._alone.add(index, index + size)
@@ -233,7 +227,7 @@ class Delivery:
             return
         recovery.begin(now, refusal)
         self._link.limit = 1
-        if refusal.kind not in _OF_THE_MESSAGE:
+        if refusal.kind not in OF_THE_MESSAGE:
             recovery.is_searching = False
             self._refusals.excuse(index, index + size)
         elif size > 1:
@@ -275,7 +269,7 @@ class Delivery:
             return
         for start, stop in rest:
             self._again.add(start, stop)
-            if refusal.kind in _OF_THE_MESSAGE:
+            if refusal.kind in OF_THE_MESSAGE:
                 self._alone.add(start, stop)
             else:
                 self._refusals.excuse(start, stop)
@@ -320,10 +314,13 @@ class Delivery:
             size = self._envelopes.size(self.unsent, credit, flight.outstanding, now, is_packed=is_packed)
             if self._envelopes.held_until < math.inf:
                 return
-            reached = self._next
-            while (reached := self._transmit(reached, self._outbox.end, size, now, effects)) > self._next:
+            while True:
+                reached, too_large = self._transmission.send(self._next, self._outbox.end, size, effects)
+                if too_large:
+                    self._refuse_large(too_large, now, effects)
+                is_done = reached == self._next
                 self._next = reached
-                if flight.outstanding or recovery.is_active or reached == self._outbox.end:
+                if is_done or flight.outstanding or recovery.is_active or reached == self._outbox.end:
                     break  # else all that there was room for was refused unsent, and no outcome would go on behind it
             if recovery.is_active:
                 self._recover(now, effects)
@@ -353,7 +350,7 @@ class Delivery:
         while self._again and link.room > 0 and not recovery.settling:
             start, stop = self._again.first()
             self._again.remove(start, stop)
-            reached = self._transmit(start, stop, self._envelopes.told, now, effects)
+            reached = self._send(start, stop, self._envelopes.told, now, effects)
             self.counts.resent += reached - start
             if reached < stop:
                 self._again.add(reached, stop)
@@ -375,56 +372,17 @@ class Delivery:
         self._recovery.last_probe = index
         outstanding = self._link.flight.outstanding
         self._alone.add(index, index + 1)
-        self._transmit(index, index + 1, 1, now, effects)
+        self._send(index, index + 1, 1, now, effects)
         if self._link.flight.outstanding > outstanding:
             self._recovery.probe = index
 
-    def _transmit(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
-        """Sends messages, at most `size` in a delivery, as far as there is room; the index behind the last that was sent, or is too
-        large to be.
-        """
-        link = self._link
-        too_large: list[int] = []
-        for run, low, high in self._outbox.parts(start, stop) if size < 2 else self._outbox.joined(start, stop):
-            room = link.room
-            if room <= 0 or (too_large and self.settings.block_refused):
-                break
-            limit = link.message_bytes
-            count = min(high - low, room)
-            part = run.payloads if count == len(run.payloads) else run.payloads[low : low + count]
-            if size < 2 and (not limit or max(map(len, part)) <= limit):
-                link.sent(run.start + low, count)
-                effects.append(e.Send(part))
-                start = run.start + low + count
-            else:
-                start, found = self._pack(run, low, min(high, low + link.message_room), size, effects)
-                too_large += found
-            if start < run.start + high:
-                break
-        for index in too_large:
-            text = f"The message has {len(self._outbox.payload(index))} bytes; the limit is {link.message_bytes} bytes."
-            refusal = Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
-            self._refuse(index, 1, refusal, now, effects)
-        return start
+    def _send(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
+        """Sends messages, as far as there is room; the index behind the last that was sent, or is too large to be."""
+        reached, too_large = self._transmission.send(start, stop, size, effects)
+        self._refuse_large(too_large, now, effects)
+        return reached
 
-    def _pack(self, run: Run, low: int, high: int, size: int, effects: list[Effect]) -> tuple[int, list[int]]:
-        """Sends a run in envelopes and single messages: (index behind the last, messages that are too large)."""
-        link = self._link
-        packed = pack(run, low, high, link.room, size, self.settings, link.message_bytes, self._alone)
-        for offset, count in packed.deliveries:
-            link.sent(run.start + offset, 1, count)
-        effects += sends(run, packed.deliveries)
-        return run.start + packed.stop, [run.start + offset for offset in packed.too_large]
-
-    # ---- back-pressure
-
-    def _update_hold(self, effects: list[Effect]) -> None:
-        trouble, text = self._recovery.trouble, ""
-        if trouble is not None and self._recovery.is_active:
-            # What is refused for itself is found out by trying another; while the few in hand are refused, one may come.
-            is_away = trouble.kind not in _OF_THE_MESSAGE or self.settings.block_refused or self.settings.is_strict
-            few = max(1, min(self._refusals.refused, FEW_REFUSED))
-            text = self.blocked_by if is_away or self._outbox.unfinished > few else ""
-        if text != self._held:
-            self._held = text
-            effects.append(e.Hold(text) if text else e.Resume())
+    def _refuse_large(self, indexes: Iterable[int], now: float, effects: list[Effect]) -> None:
+        for index in indexes:
+            text = f"The message has {len(self._outbox.payload(index))} bytes; the limit is {self._link.message_bytes} bytes."
+            self._refuse(index, 1, Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge"), now, effects)

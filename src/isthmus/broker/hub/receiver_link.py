@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from isthmus.amqp import Link, Transfers
+from isthmus.broker.link.handler import LinkUse
 from isthmus.broker.link.incoming_link import Durable, Failed, IncomingLink
 from isthmus.entities.hub import EventHub, Partition
 from isthmus.entities.record import envelope
@@ -28,6 +29,8 @@ class HubReceiverLink(IncomingLink):
         partition: the one that the address names; None leaves the choice to the hub.
         account: as for `IncomingLink`.
     """
+
+    use = LinkUse("publisher", "EventHub")
 
     def __init__(
         self, link: Link, path: str, hub: EventHub, partition: Partition | None, account: Callable[[int], None]

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from isthmus.amqp import Link
 from isthmus.broker.hub.metric import with_metric
-from isthmus.broker.link.handler import LinkHandler
+from isthmus.broker.link.handler import LinkHandler, LinkUse
 from isthmus.broker.security.access import Access
 from isthmus.broker.security.keyring import Right
 from isthmus.clock import Clock
@@ -62,6 +62,8 @@ class HubSenderLink(LinkHandler):
         name: of the receiver, for the texts that others get.
         epoch: the owner level; None for a receiver without one.
     """
+
+    use = LinkUse("consumer", "EventHub")
 
     def __init__(
         self,

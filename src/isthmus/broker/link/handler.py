@@ -8,14 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from isthmus.amqp import TransferParts, Transfers
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.security.access import Access
 from isthmus.broker.security.keyring import Right
 
-__all__ = ["LinkHandler", "Need", "NodeLink"]
+if TYPE_CHECKING:
+    from isthmus.broker.link.sender_link import SenderLink
+
+__all__ = ["LinkHandler", "LinkUse", "Need", "NodeLink", "Rounds"]
+
+
+class LinkUse(NamedTuple):
+    """What a client is to whom a link serves.
+
+    Attributes:
+        client: ``publisher`` or ``consumer``.
+        service: ``Message`` or ``EventHub``: their links may be idle for times of their own.
+    """
+
+    client: str
+    service: str
+
+
+class Rounds(Protocol):
+    """The rounds in which queues are spread over links (`isthmus.broker.namespace`)."""
+
+    def remove_sender_link(self, sender_link: SenderLink) -> None:
+        """Let a receiving link go."""
+        ...
 
 
 class LinkHandler:
@@ -24,10 +47,22 @@ class LinkHandler:
     Attributes:
         owed: outcomes that the link's end is told behind; None where there are none.
         grants: how often the client granted credit.
+        use: what the link serves; None where it is never idle.
     """
 
     owed: Owed | None = None
     grants = 0
+    use: LinkUse | None = None
+
+    @property
+    def activity(self) -> object:
+        """Changes whenever something moves on the link."""
+        return None
+
+    @property
+    def owes(self) -> bool:
+        """Whether outcomes of messages that were taken are still to be told; not those of settlements."""
+        return False
 
     def on_transfers(self, event: Transfers) -> None:
         """Take a run of deliveries."""
@@ -64,6 +99,9 @@ class LinkHandler:
 
     def close(self) -> None:
         """The link is gone."""
+
+    def withdraw(self, rounds: Rounds) -> None:
+        """The link is gone: take part in no round any more."""
 
 
 class Need(Enum):

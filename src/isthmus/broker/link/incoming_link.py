@@ -120,6 +120,10 @@ class IncomingLink(LinkHandler, ABC):
         return all(access.permits(path, Right.SEND) for path in (self.path, *self.destinations))
 
     @property
+    def owes(self) -> bool:
+        return self.owed.count > 0
+
+    @property
     def activity(self) -> object:
         """Changes whenever the client sends, be it a part of a message."""
         partial = self.link.partial

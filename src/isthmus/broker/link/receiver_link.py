@@ -19,6 +19,7 @@ from isthmus.amqp import BATCH_FORMAT, Link, TransferParts, Transfers
 from isthmus.amqp.performative import Accepted, TransactionalState
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
 from isthmus.broker.link.coordinator import Transactions
+from isthmus.broker.link.handler import LinkUse
 from isthmus.broker.link.incoming_link import BATCH_BYTES, CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
 from isthmus.broker.security.keyring import Right
 from isthmus.entities import Copy, Large, Payload, Transaction
@@ -67,6 +68,8 @@ class ReceiverLink(IncomingLink):
         credit: deliveries that the client may send ahead of what is read.
         takes_copies: whether what comes are a route's copies, which carry duplicate keys.
     """
+
+    use = LinkUse("publisher", "Message")
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ from isthmus.broker.large import LARGE_BYTES, Stream
 from isthmus.broker.link.condition import amqp_error, refusal
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.departure import Owed
-from isthmus.broker.link.handler import LinkHandler
+from isthmus.broker.link.handler import LinkHandler, LinkUse, Rounds
 from isthmus.broker.link.request import Way, text_map
 from isthmus.broker.security.access import Access
 from isthmus.broker.security.keyring import Right
@@ -90,6 +90,7 @@ class SenderLink(LinkHandler):
     """
 
     owed: Owed
+    use = LinkUse("consumer", "Message")
 
     def __init__(
         self,
@@ -139,6 +140,10 @@ class SenderLink(LinkHandler):
 
     def on_writable(self) -> None:
         self.resume()
+        self.offer()
+
+    def offer(self) -> None:
+        """There is credit, a drain, or room to write: take part in the rounds."""
         self._carrier.offer(self)
 
     def is_permitted(self, access: Access) -> bool:
@@ -239,6 +244,9 @@ class SenderLink(LinkHandler):
             self._stream.close()
             self._stream = None
 
+    def withdraw(self, rounds: Rounds) -> None:
+        rounds.remove_sender_link(self)
+
     def when_sent(self, run: Callable[[], None]) -> None:
         """Call once what is being deleted for the client has been sent (I8), and take nothing more; not after `close`."""
         if self._reserved and not self.closed:
@@ -296,7 +304,7 @@ class SenderLink(LinkHandler):
             self._behind.clear()
             self.detach(error)
         self._send_behind()
-        self._carrier.offer(self)
+        self.offer()
         self._carrier.touch()
 
     def _send_now(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:

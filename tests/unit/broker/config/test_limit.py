@@ -170,7 +170,7 @@ async def test_a_large_message_that_is_taken_slowly_keeps_its_link_i5(broker, me
     client.is_writable = False
     await client.settle()
     assert not client.payloads(link)
-    [sender_link] = [handler for handler in client.peer._handlers.values() if handler.link.role is Role.SENDER]
+    [sender_link] = [handler for handler in client.peer._links.handlers.values() if handler.link.role is Role.SENDER]
     for _ in range(100):
         client.is_writable = True
         sender_link.resume()
@@ -195,7 +195,7 @@ async def test_a_session_whose_lock_is_renewed_is_not_idle_i5(broker, renews):
     )
     client.pump()
     assert client.attached(link)
-    [sender_link] = [handler for handler in client.peer._handlers.values() if handler.path == "sessions"]
+    [sender_link] = [handler for handler in client.peer._links.handlers.values() if handler.path == "sessions"]
     for _ in range(12):
         tick(broker, client, 60_000)
         if renews:

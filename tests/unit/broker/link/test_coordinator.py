@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.management.test_management import Node
-from tests.unit.broker.test_peer import put_token, send_token
 
+from cbs import put_token, send_token
 from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, codec, section
 from isthmus.amqp.performative import (
     Accepted,

@@ -1,7 +1,6 @@
 """Detach, End and Close: they are answered behind the outcomes of what came before them."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -202,7 +201,7 @@ async def test_a_link_that_is_detached_from_this_side_has_its_outcomes_first_i3(
         client.peer.tick()
     else:
         client.peer._access.permits = lambda *_: False
-        client.peer._drop_unauthorised("ExpiredToken: The token is expired.")
+        client.peer._links.end_unauthorised(client.peer._access, "ExpiredToken: The token is expired.")
     link.send(message("late"), b"2")  # comes on a link that takes nothing any more
     client.pump()
     assert wire.order() == []
@@ -341,7 +340,7 @@ async def test_a_client_that_is_sent_away_has_its_outcomes_first_i1(broker, mess
     broker.store.gate.clear()
     link.send(message("a"), b"1")
     client.pump()
-    monkeypatch.setattr(client.peer, "_limits", replace(client.peer._limits, max_partial_bytes=1000))
+    monkeypatch.setattr(client.peer._partial, "_limit_bytes", 1000)
     parts = client.session.attach_sender("parts", link.target, source=link.source)
     client.pump()
     parts.begin_parts(b"2")

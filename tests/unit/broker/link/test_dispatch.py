@@ -4,8 +4,8 @@ from collections import Counter
 import pytest
 
 from isthmus.amqp import Disposed, LinkDetached, Transfers
+from isthmus.broker.connection.link_table import LinkTable
 from isthmus.broker.link.sender_link import SenderLink
-from isthmus.broker.peer import Peer
 from isthmus.entities import EntityStatus, QueueDescription
 
 
@@ -137,15 +137,15 @@ async def test_a_fault_at_one_link_costs_the_others_no_message(broker, message, 
 async def test_a_fault_at_one_connection_costs_the_others_no_tick(broker, monkeypatch, caplog):
     clients = [broker.client() for _ in range(3)]
     ticked = []
-    tick = Peer._drop_closed
+    tick = LinkTable.tick
 
-    def fail_once(peer):
-        ticked.append(peer)
+    def fail_once(links, now):
+        ticked.append(links)
         if len(ticked) == 1:
             raise KeyError("a fault")
-        tick(peer)
+        tick(links, now)
 
-    monkeypatch.setattr(Peer, "_drop_closed", fail_once)
+    monkeypatch.setattr(LinkTable, "tick", fail_once)
     broker.namespace._tick_peers()
     assert len(ticked) == len(clients)
     assert len(broker.namespace.peers) == len(clients) - 1

@@ -376,8 +376,8 @@ async def test_what_is_deleted_for_a_link_is_sent_before_the_link_is_ended_from_
         client.pump()
         await asyncio.sleep(0)
     if cause == "unauthorised":
-        [attached] = [each for each in client.peer._handlers if each.name == link.name]
-        client.peer.drop(attached, UnauthorizedError("expired"))
+        [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
+        client.peer._links.drop(attached, UnauthorizedError("expired"))
     else:
         broker.engine.update_queue("orders", QueueDescription(status=EntityStatus.DISABLED))
         if cause == "disabled":

@@ -457,7 +457,7 @@ async def test_a_grant_that_fails_gives_the_session_back_i3(broker, client, send
     await client.settle()
     assert granted(waiter) == "a"  # the first is free
     await send("b1")
-    monkeypatch.setattr("isthmus.broker.attachment.SessionSenderLink", lambda *_: 1 // 0)
+    monkeypatch.setattr("isthmus.broker.connection.attachment.SessionSenderLink", lambda *_: 1 // 0)
     broken = broker.client()
     attach(broken, None, "broken", credit=0)
     monkeypatch.undo()

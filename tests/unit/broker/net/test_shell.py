@@ -86,7 +86,7 @@ def large_shell(open_shell, monkeypatch):
     """A connection on which parts of a large message are coming."""
     made, transport = open_shell
     monkeypatch.setattr(made._peer, "receive", lambda data: None)
-    made._peer.is_taking_large = True
+    made._peer._links.is_taking_large = True
     return made, transport
 
 
@@ -97,7 +97,7 @@ async def test_a_large_message_gets_one_read_a_turn_i3(large_shell):
         assert not transport.reading
         await asyncio.sleep(0)
         assert transport.reading
-    made._peer.is_taking_large = False
+    made._peer._links.is_taking_large = False
     read(made, 1000)
     assert transport.reading
 

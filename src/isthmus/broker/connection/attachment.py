@@ -1,7 +1,7 @@
 """What a link is attached to: an entity, a node, the coordinator, or nothing.
 
-What it is: the decision about each link that a client wants, and the table from links to what serves them. What it is not:
-the events of links (`isthmus.broker.peer`), nor any link's work (`isthmus.broker.link`).
+What it is: the decision about each link that a client wants. What it is not: the events of links (`link_table`), nor any link's work
+(`isthmus.broker.link`).
 Spec: docs/explanation/protocol.md, Links, Tokens.
 
 Invariants:
@@ -10,21 +10,23 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from isthmus.amqp import Link, Role
 from isthmus.amqp.performative import Coordinator as CoordinatorTarget
-from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Symbol, ULong
-from isthmus.broker.back_pressure import BackPressure
+from isthmus.broker.connection.authentication import Authentication
+from isthmus.broker.connection.back_pressure import BackPressure
+from isthmus.broker.connection.link_table import LinkTable, address_of
 from isthmus.broker.hub import HUB_NODE
 from isthmus.broker.link.browse import BrowseSenderLink
 from isthmus.broker.link.coordinator import Coordinator, Transactions
-from isthmus.broker.link.handler import LinkHandler, Need
+from isthmus.broker.link.handler import Need
 from isthmus.broker.link.node import Answer, Requests
 from isthmus.broker.link.partitioned import PartitionedReceiverLink, PartitionedSenderLink
 from isthmus.broker.link.receiver_link import BATCH_BYTES, ReceiverLink
-from isthmus.broker.link.request import Replies, Request, Respond, Style
+from isthmus.broker.link.request import Replies, Style
 from isthmus.broker.link.selection import browses, check_selection
 from isthmus.broker.link.sender_link import Carrier, SenderLink
 from isthmus.broker.link.session_attach import SessionSenderLink, SessionWait, Wanted, wait_seconds, wanted_session
@@ -48,7 +50,7 @@ from isthmus.message.name import RESTORES
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
 
-__all__ = ["Attachments", "address_of"]
+__all__ = ["Attachments"]
 
 # By how much a message may be over the limit and still be read to its end, to be rejected.
 _OVERSIZE_BYTES = 16 << 20
@@ -70,29 +72,8 @@ class Client(Carrier, Protocol):
         """Address of the client, for the log."""
         ...
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the connection has ended."""
-        ...
-
-    def replies(self) -> list[Replies]:
+    def replies(self) -> Iterable[Replies]:
         """The links on which replies of nodes go to the client."""
-        ...
-
-    def answer_cbs(self, request: Request, respond: Respond) -> None:
-        """A client shows a token."""
-        ...
-
-    def require_any(self, path: str, token: str | None) -> None:
-        """As `Access.require_any`."""
-        ...
-
-    def drop(self, link: Link, error: IsthmusError) -> None:
-        """Detach a link from this side."""
-        ...
-
-    def refuse(self, link: Link, error: IsthmusError) -> None:
-        """Answer an attach with a refusal."""
         ...
 
     def end_by_fault(self) -> None:
@@ -106,35 +87,35 @@ class Attachments:
     Args:
         namespace: what the client came for.
         client: the connection.
+        links: where links are put that are attached, or wait for a session.
+        authentication: what is shown in requests is presented there.
         access: what the client has shown.
         transactions: of the connection.
         pressure: of the connection.
-
-    Attributes:
-        handlers: what serves each link.
-        waits: links that wait for a session.
     """
 
     def __init__(
         self,
         namespace: Namespace,
         client: Client,
+        links: LinkTable,
+        authentication: Authentication,
         access: Access,
         transactions: Transactions,
         pressure: BackPressure,
     ) -> None:
         self._namespace = namespace
         self._client = client
+        self._links = links
+        self._authentication = authentication
         self._access = access
         self._transactions = transactions
         self._pressure = pressure
         self._limits = namespace.limits
-        self.handlers: dict[Link, LinkHandler] = {}
-        self.waits: dict[Link, SessionWait] = {}
 
     def release(self) -> None:
         """The connection has ended, and no link is attached any more: let go of it."""
-        del self._client
+        del self._client, self._authentication
 
     def attach(self, link: Link) -> None:
         """Decide about a link that the client wants.
@@ -151,18 +132,23 @@ class Attachments:
         path = _path(address)
         if path.lower() == cbs.CBS_NODE:
             self._attach_node(
-                link, cbs.CBS_NODE, cbs.CBS_STYLE, self._client.answer_cbs, _CBS_REQUEST_BYTES, needs=Need.NOTHING
+                link,
+                cbs.CBS_NODE,
+                cbs.CBS_STYLE,
+                self._authentication.answer_cbs,
+                _CBS_REQUEST_BYTES,
+                needs=Need.NOTHING,
             )
         elif path.lower() == HUB_NODE:
             self._attach_hub_management(link)
         elif self._namespace.hub_gate.claims(path):
-            self.handlers[link] = self._namespace.hub_gate.attach(
+            self._links.handlers[link] = self._namespace.hub_gate.attach(
                 link,
                 path,
                 self._client,
                 require=self._access.require,
                 account=self._pressure.account,
-                drop=self._client.drop,
+                drop=self._links.drop,
             )
         elif path.lower().endswith(MANAGEMENT_SUFFIX):
             self._attach_management(link, path)
@@ -205,7 +191,7 @@ class Attachments:
             receiver_link.takes_deflated = takes_deflated
             if onward is not None:
                 receiver_link.destinations = (_path(onward),)
-            self.handlers[link] = receiver_link
+            self._links.handlers[link] = receiver_link
             receiver_link.open()
         else:
             self._access.require(path, Right.LISTEN)
@@ -224,7 +210,7 @@ class Attachments:
         # The Java SDK attaches it before it shows the first token; what takes part in a transaction needs its right.
         link.accept(max_message_size=_DISCHARGE_BYTES, offered_capabilities=[_LOCAL_TRANSACTIONS])
         coordinator = Coordinator(link, self._transactions, self._client.touch)
-        self.handlers[link] = coordinator
+        self._links.handlers[link] = coordinator
         coordinator.open()
 
     def _attach_sender_link(self, link: Link, path: str) -> None:
@@ -233,7 +219,7 @@ class Attachments:
         if browses(link.source):
             queue.check_receivable()
             link.accept()
-            self.handlers[link] = BrowseSenderLink(link, path, queue, self._client, self._transactions)
+            self._links.handlers[link] = BrowseSenderLink(link, path, queue, self._client, self._transactions)
             return
         queue.check_stays()
         wanted = wanted_session(link.source)
@@ -255,7 +241,7 @@ class Attachments:
         link.accept()
         kind = PartitionedSenderLink if queue.is_partitioned else SenderLink
         sender_link = kind(link, path, queue, self._client, self._transactions)
-        self.handlers[link] = sender_link
+        self._links.handlers[link] = sender_link
         self._namespace.add_sender_link(sender_link)
 
     def _attach_session(self, link: Link, path: str, queue: Sessions, wanted: Wanted) -> None:
@@ -263,29 +249,29 @@ class Attachments:
 
         def is_wanted() -> bool:
             """What the same read says may be known already: the link's own end, or that of its session."""
-            if link.detached or link.amqp_session.ended or self._client.is_over:
+            if link.detached or link.amqp_session.ended or self._links.is_over:
                 return False
             if not self._access.permits(path, Right.LISTEN):  # the token may have expired in the meantime
                 raise UnauthorizedError("ExpiredToken: The token is expired.")
             return True
 
         def granted(hold: SessionLock) -> None:
-            self.waits.pop(link, None)
+            self._links.waits.pop(link, None)
             try:
                 sender_link = SessionSenderLink(link, path, wanted, hold, self._client, self._transactions)
             except Exception:  # noqa: BLE001 - this may be another client's turn, which has no part in it
                 hold.release()
                 self._client.end_by_fault()
                 return
-            hold.on_lost = lambda: self._client.drop(link, SessionLockLostError(queue.path, hold.session_id))
-            self.handlers[link] = sender_link
+            hold.on_lost = lambda: self._links.drop(link, SessionLockLostError(queue.path, hold.session_id))
+            self._links.handlers[link] = sender_link
             self._namespace.add_sender_link(sender_link)
             self._namespace.offer(sender_link)
             self._client.touch()
 
         def refused(error: IsthmusError) -> None:
-            self.waits.pop(link, None)
-            self._client.refuse(link, error)
+            self._links.waits.pop(link, None)
+            self._links.refuse(link, error)
             self._client.touch()
 
         limit = self._limits.max_receivers_per_entity
@@ -296,7 +282,7 @@ class Attachments:
             return
         wait = SessionWait(queue, self._client, link.name, is_wanted, granted, refused)
         if not wait.look():
-            self.waits[link] = wait
+            self._links.waits[link] = wait
             wait.timer = self._namespace.call_later(wait_seconds(link), wait.time_out)
 
     def _attach_management(self, link: Link, path: str) -> None:
@@ -315,7 +301,7 @@ class Attachments:
 
     def _attach_hub_management(self, link: Link) -> None:
         # The Java SDK attaches it before any token and shows one in each request.
-        management = self._namespace.hub_gate.management(self._client.require_any)
+        management = self._namespace.hub_gate.management(self._authentication.require_any)
         self._attach_node(link, HUB_NODE, cbs.CBS_STYLE, management.answer, _CBS_REQUEST_BYTES, needs=Need.TOKEN)
 
     def _attach_node(
@@ -332,19 +318,13 @@ class Attachments:
             link.accept(max_message_size=limit_bytes)
             requests = Requests(link, node, style, answer, self._client, transactions)
             requests.needs = needs
-            self.handlers[link] = requests
+            self._links.handlers[link] = requests
             requests.open()
         else:
             link.accept()
             replies = Replies(link, node, self._client)
             replies.needs = needs
-            self.handlers[link] = replies
-
-
-def address_of(link: Link) -> Any:
-    """What the client wants to reach: the target of its sender, the source of its receiver."""
-    terminus = link.target if link.role is Role.RECEIVER else link.source
-    return terminus.address if isinstance(terminus, Source | Target) else None
+            self._links.handlers[link] = self._links.replies[link] = replies
 
 
 def _path(address: str) -> str:

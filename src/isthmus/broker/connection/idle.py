@@ -1,7 +1,7 @@
 """Which links of a connection have been idle for as long as their service allows.
 
 What it is: what each link last did and when, for links to queues, topics and subscriptions and for links to event hubs,
-whose service waits longer. What it is not: the detach (`peer`). Links of `$cbs`, `$management` and coordinators are never
+whose service waits longer. What it is not: the detach (`link_table`). Links of `$cbs`, `$management` and coordinators are never
 idle here: neither page below speaks of them.
 Spec: docs/explanation/protocol.md, Tokens; service-bus-amqp-troubleshoot.md (10 minutes), event-hubs-amqp-troubleshoot.md (30 minutes).
 
@@ -16,9 +16,7 @@ from collections.abc import Mapping
 
 from isthmus.amqp import Link
 from isthmus.broker.config.limit import ConnectionLimits
-from isthmus.broker.hub import HubReceiverLink, HubSenderLink
-from isthmus.broker.link.receiver_link import ReceiverLink
-from isthmus.broker.link.sender_link import SenderLink
+from isthmus.broker.link.handler import LinkHandler
 from isthmus.errors import IdleLinkError
 
 __all__ = ["IdleWatch"]
@@ -48,7 +46,7 @@ class IdleWatch:
         """Whether it is time to look again."""
         return now >= self._next_look
 
-    def overdue(self, handlers: Mapping[Link, object], now: float) -> list[tuple[Link, IdleLinkError]]:
+    def overdue(self, handlers: Mapping[Link, LinkHandler], now: float) -> list[tuple[Link, IdleLinkError]]:
         """The links on which nothing has moved for too long, and what to tell their client.
 
         Args:
@@ -58,19 +56,16 @@ class IdleWatch:
         self._next_look = now + self._pause_seconds
         found: list[tuple[Link, IdleLinkError]] = []
         for link, handler in handlers.items():
-            if isinstance(handler, ReceiverLink | SenderLink):
-                seconds, entity = self._seconds, "Message"
-            elif isinstance(handler, HubReceiverLink | HubSenderLink):
-                seconds, entity = self._hub_seconds, "EventHub"
-            else:
+            use = handler.use
+            if use is None:
                 continue
+            seconds = self._hub_seconds if use.service == "EventHub" else self._seconds
             mark = handler.activity
             known = self._activity.get(link)
             if known is None or known[0] != mark:
                 self._activity[link] = (mark, now)
             elif seconds and now - known[1] >= seconds:
-                what = "publisher" if isinstance(handler, ReceiverLink | HubReceiverLink) else "consumer"
-                found.append((link, IdleLinkError(link.name, what, entity, seconds)))
+                found.append((link, IdleLinkError(link.name, use.client, use.service, seconds)))
         return found
 
     def forget(self, link: Link) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isthmus.broker.early_access import EarlyAccess
+from isthmus.broker.connection.early_access import EarlyAccess
 from isthmus.errors import QuotaExceededError
 
 

@@ -1,0 +1,266 @@
+"""The links of one connection: what serves each, and their ends.
+
+What it is: the events of links on their way to what serves them, and the detach of a link from either side, for whatever reason. What it is
+not: the decision what a link is attached to (`attachment`), any link's work (`isthmus.broker.link`), or the frames that wait for outcomes
+(`isthmus.broker.link.departure`).
+Spec: docs/explanation/protocol.md, Links.
+
+Invariants:
+    I1. Every refusal of a link has the service's condition, and leaves one line in the log.
+    I2. A link whose entity is disabled or deleted, whose token permits it no longer, or that was idle for as long as the namespace allows, is
+        detached.
+    I3. The end of a link or session is told behind the outcomes that are owed (`isthmus.broker.link.departure`).
+    I4. While nothing more is taken, no message and no request reaches a link; what the client settles does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from isthmus.amqp import (
+    CreditChanged,
+    Disposed,
+    Link,
+    LinkAttaching,
+    LinkDetached,
+    Role,
+    SessionBegun,
+    SessionEnded,
+    TransferParts,
+    Transfers,
+)
+from isthmus.amqp.performative import Source, Target
+from isthmus.broker.connection.early_access import EarlyAccess
+from isthmus.broker.connection.idle import IdleWatch
+from isthmus.broker.link.condition import amqp_error, refusal
+from isthmus.broker.link.departure import Departures
+from isthmus.broker.link.handler import LinkHandler, Rounds
+from isthmus.broker.link.request import Replies
+from isthmus.broker.link.session_attach import SessionWait
+from isthmus.broker.security.access import Access
+from isthmus.errors import IsthmusError, UnauthorizedError
+
+__all__ = ["LinkTable", "address_of"]
+
+_log = logging.getLogger(__name__)
+
+
+class LinkTable:
+    """The links of one connection.
+
+    Args:
+        name: address of the client, for the log.
+        early: what the client may do before its first token.
+        idle: looks for links on which nothing moves.
+        rounds: of the queues that links receive from.
+        touch: has what was written sent at the end of the turn.
+
+    Attributes:
+        attach: decides about a link that the client wants, or raises IsthmusError.
+        handlers: what serves each link.
+        waits: links that wait for a session.
+        replies: of `handlers`, those on which replies of nodes go to the client.
+        departures: what has ended and is not told yet.
+        is_taking_large: whether parts of a large message are coming.
+        takes_no_more: whether messages and requests are passed over (I4).
+        is_over: whether the connection has ended.
+    """
+
+    attach: Callable[[Link], None]
+
+    def __init__(
+        self,
+        name: str,
+        early: EarlyAccess,
+        idle: IdleWatch,
+        rounds: Rounds,
+        touch: Callable[[], None],
+    ) -> None:
+        self.handlers: dict[Link, LinkHandler] = {}
+        self.waits: dict[Link, SessionWait] = {}
+        self.replies: dict[Link, Replies] = {}
+        self.departures = Departures(touch)
+        self.is_taking_large = self.takes_no_more = self.is_over = False
+        self._name = name
+        self._early = early
+        self._idle = idle
+        self._rounds = rounds
+        self._touch = touch
+
+    # ---- events
+
+    def on_session_begun(self, event: SessionBegun) -> None:
+        """A session begins."""
+        self._early.begin_session()
+
+    def on_attaching(self, event: LinkAttaching) -> None:
+        """The client wants a link; the answer waits for one of its name to leave."""
+        link = event.link
+        if link.detached or link.amqp_session.ended:
+            return  # the client has given up in the same breath
+        self._early.attach_link()
+        if not self.departures.after(link, lambda: self._answer_late(link)):
+            self._answer_attach(link)
+
+    def on_transfers(self, event: Transfers) -> None:
+        """Deliveries came."""
+        handler = self.handlers.get(event.link)
+        self._early.request(len(event.payloads))
+        if handler is not None and not self.takes_no_more:
+            handler.on_transfers(event)
+
+    def on_parts(self, event: TransferParts) -> None:
+        """Parts of a large message came."""
+        handler = self.handlers.get(event.link)
+        self.is_taking_large = not event.is_last
+        if handler is not None and not self.takes_no_more:
+            handler.on_parts(event)
+
+    def on_disposed(self, event: Disposed) -> None:
+        """The client disposed of deliveries."""
+        handler = self.handlers.get(event.link)
+        if handler is not None:
+            handler.on_disposed(event.first, event.last, event.state, event.settled)
+
+    def on_credit(self, event: CreditChanged) -> None:
+        """The client granted credit, or the session's window moved."""
+        handler = self.handlers.get(event.link)
+        if handler is not None:
+            handler.on_credit()
+
+    def on_detached(self, event: LinkDetached) -> None:
+        """The client has ended a link."""
+        if event.error is not None:
+            _log.warning(
+                "link detached: peer=%s address=%.300r condition=%s reason=%.300s",
+                self._name, address_of(event.link), event.error.condition, event.error.description,
+            )  # fmt: skip
+        self.forget(event.link)
+
+    def on_session_ended(self, event: SessionEnded) -> None:
+        """The client has ended a session."""
+        if event.error is not None:
+            _log.warning("session ended: peer=%s condition=%s", self._name, event.error.condition)
+        for link in [link for link in (*self.handlers, *self.waits) if link.amqp_session is event.amqp_session]:
+            self.forget(link)
+        self.departures.end(event.amqp_session)
+
+    # ---- called by the connection
+
+    def writable(self) -> None:
+        """The wire takes bytes again."""
+        for handler in list(self.handlers.values()):
+            handler.on_writable()
+
+    def tick(self, now: float) -> None:
+        """Do what time asks of links, and detach those whose entity was deleted or disabled."""
+        for link, handler in list(self.handlers.items()):
+            try:
+                handler.check_open()
+            except IsthmusError as error:
+                self.drop(link, error)
+        for handler in list(self.handlers.values()):
+            handler.on_tick(now)
+
+    def end_idle(self, now: float) -> None:
+        """Detach the links on which nothing has moved for too long."""
+        if self._idle.is_due(now):
+            for link, error in self._idle.overdue(self.handlers, now):
+                self.drop(link, error)
+
+    def end_unauthorised(self, access: Access, reason: str) -> None:
+        """Detach the links that no token permits any more."""
+        for link, handler in list(self.handlers.items()):
+            if not handler.is_permitted(access):
+                self.drop(link, UnauthorizedError(reason))
+
+    @property
+    def owes(self) -> bool:
+        """Whether outcomes of messages that were taken are still to be told."""
+        return any(each.owes for each in self.handlers.values())
+
+    # ---- answers and ends
+
+    def refuse(self, link: Link, error: IsthmusError) -> None:
+        """Answer an attach with a refusal, and log it."""
+        _, condition, text = refusal(error)
+        _log.warning(
+            "attach refused: peer=%s address=%.300r condition=%s reason=%.300s",
+            self._name, address_of(link), condition, text,
+        )  # fmt: skip
+        link.refuse(amqp_error(error))
+
+    def drop(self, link: Link, error: IsthmusError) -> None:
+        """Detach a link from this side, once what is on its way on it has been sent."""
+        handler = self.handlers.get(link)
+        if handler is None:
+            self._drop(link, error)
+        else:
+            handler.when_sent(lambda: self._drop(link, error))
+
+    def forget(self, link: Link) -> None:
+        """A link has ended."""
+        wait = self.waits.pop(link, None)
+        if wait is not None:
+            wait.cancel()
+        handler = self.handlers.pop(link, None)
+        self.replies.pop(link, None)
+        self._idle.forget(link)
+        self.is_taking_large = False
+        if handler is not None:
+            handler.close()
+            handler.withdraw(self._rounds)
+        self.departures.detach(link, None if handler is None else handler.owed)
+
+    def forget_all(self) -> None:
+        """The connection ends, and all links with it."""
+        for link in (*self.handlers, *self.waits):
+            self.forget(link)
+
+    def release(self) -> None:
+        """The connection has ended: let go of it."""
+        self.is_over = True
+        self.departures.clear()
+        self._touch = _nothing
+        self.attach = _refuse_all
+
+    def _drop(self, link: Link, error: IsthmusError) -> None:
+        if not link.detached:
+            _, condition, text = refusal(error)
+            _log.warning(
+                "link detached: peer=%s node=%.300r condition=%s reason=%.300s",
+                self._name, address_of(link), condition, text,
+            )  # fmt: skip
+            link.begin_detach(amqp_error(error))
+        self.forget(link)
+        self._touch()
+
+    def _answer_late(self, link: Link) -> None:
+        self._answer_attach(link)
+        handler = self.handlers.get(link)
+        if handler is not None:  # what the client has granted meanwhile had nobody to go to
+            handler.on_credit()
+
+    def _answer_attach(self, link: Link) -> None:
+        if self.is_over or link.detached or link.amqp_session.ended:
+            return  # while it waited for another link of its name to leave
+        try:
+            self.attach(link)
+        except IsthmusError as error:
+            self.refuse(link, error)
+
+
+def _nothing() -> None:
+    """Nobody is told."""
+
+
+def _refuse_all(link: Link) -> None:
+    """No link is attached any more."""
+
+
+def address_of(link: Link) -> Any:
+    """What the client wants to reach: the target of its sender, the source of its receiver."""
+    terminus = link.target if link.role is Role.RECEIVER else link.source
+    return terminus.address if isinstance(terminus, Source | Target) else None
