@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -230,8 +231,10 @@ class _Document:
 
     def read(self) -> str:
         try:
-            with urllib.request.urlopen(self._url, timeout=_FETCH_SECONDS) as answer:  # noqa: S310  # always https
+            with urllib.request.build_opener(_OnlyTls).open(self._url, timeout=_FETCH_SECONDS) as answer:
                 text = answer.read(_LARGEST_DOCUMENT_BYTES).decode().strip()
+                if getattr(answer, "length", 0):  # `read` takes the end of the connection for the end of the document
+                    raise OSError(f"the document is cut, or has more than {_LARGEST_DOCUMENT_BYTES} bytes")
         except (OSError, ValueError, HTTPException) as error:
             if not self._last:
                 raise EndpointUnavailableError(self._given, str(error)) from error
@@ -239,6 +242,17 @@ class _Document:
             return self._last
         self._last = _checked(self._given, value_at(self._given, text, self._key) if self._key else text)
         return self._last
+
+
+class _OnlyTls(urllib.request.HTTPRedirectHandler):
+    """What holds keys is fetched over TLS, also from where it has moved to."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if not newurl.lower().startswith("https:"):
+            raise urllib.error.URLError(f"the document has moved to {newurl}, which has no TLS")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _resolved(reference: str, read: Callable[[str], str]) -> str:

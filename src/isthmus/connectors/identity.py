@@ -7,6 +7,7 @@ azure-identity and `isthmus.transport.credential` do.
 Invariants:
     I1. A secret or certificate that changed is used after `REREAD_SECONDS` at most.
     I2. No error holds a secret.
+    I3. Who issues tokens, and does not answer, is given up after `ANSWER_SECONDS`, and asked again; azure-identity waits 300 s by itself.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.extra import require
 from isthmus.topology.identity import IdentityReference
 
-__all__ = ["REREAD_SECONDS", "RotatingCredential", "TokenSource", "shared_credential"]
+__all__ = ["ANSWER_SECONDS", "REREAD_SECONDS", "RotatingCredential", "TokenSource", "shared_credential"]
 
 REREAD_SECONDS = 120.0
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 20
 
 
 class TokenSource(Protocol):
@@ -113,6 +116,8 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
         WorkloadIdentityCredential,
     )
 
+    answers: dict[str, Any] = {"read_timeout": ANSWER_SECONDS}
+    waits = {"connection_timeout": CONNECT_SECONDS, **answers}
     tenant: dict[str, Any] = {"tenant_id": identity.tenant} if identity.tenant else {}
     client: dict[str, Any] = {"client_id": identity.client_id} if identity.client_id else {}
     match identity.kind:
@@ -121,14 +126,16 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
             proof = _proof(secret)
             if source is not None and proof == known:
                 return _Made(source, known)
-            return _Made(ClientSecretCredential(identity.tenant, identity.client_id, secret.reveal()), proof)
+            made = ClientSecretCredential(identity.tenant, identity.client_id, secret.reveal(), **waits)
+            return _Made(made, proof)
         case "client-certificate":
             held = _certificate(identity.certificate_file)
             proof = hashlib.sha256(held).hexdigest()
             if source is not None and proof == known:
                 return _Made(source, known)
             try:
-                return _Made(CertificateCredential(identity.tenant, identity.client_id, certificate_data=held), proof)
+                credential = CertificateCredential(identity.tenant, identity.client_id, certificate_data=held, **waits)
+                return _Made(credential, proof)
             except ValueError:
                 text = f"{identity.certificate_file} holds no certificate with an RSA private key"
                 raise ConfigError([Fault(text, "write a PEM file with both")]) from None
@@ -136,10 +143,11 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
         return _Made(source, known)
     match identity.kind:
         case "managed":
-            return _Made(ManagedIdentityCredential(**client), "")
+            # On a machine without one it has a shorter time to connect by itself.
+            return _Made(ManagedIdentityCredential(**client, **answers), "")
         case "workload":
             try:
-                return _Made(WorkloadIdentityCredential(**tenant, **client), "")
+                return _Made(WorkloadIdentityCredential(**tenant, **client, **waits), "")
             except ValueError:
                 text = "identity workload: this process has no workload identity"
                 hint = (
@@ -148,7 +156,7 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
                 raise ConfigError([Fault(text, hint)]) from None
         case "cli":
             return _Made(AzureCliCredential(**tenant), "")
-    return _Made(DefaultAzureCredential(), "")
+    return _Made(DefaultAzureCredential(**waits), "")
 
 
 def _proof(secret: Secret) -> str:

@@ -10,6 +10,7 @@ this machine itself is always reached directly.
 Invariants:
     I1. Bytes arrive in the order in which they were written; a side that does not read stops the other.
     I2. When either end is gone the other is closed, and the thread ends.
+    I3. Nothing goes to another address than the endpoint's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import aiohttp
 
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 from isthmus.transport.endpoint import AZURE_PATH, Endpoint
+from isthmus.transport.redirect import unredirected
 
 __all__ = ["SUBPROTOCOL", "SUBPROTOCOLS", "dial"]
 
@@ -78,7 +80,7 @@ async def _carry(endpoint: Endpoint, inner: socket.socket, opened: Future[None],
     url = f"{'wss' if endpoint.tls else 'ws'}://{host}:{endpoint.port}{endpoint.websocket_path}"
     below: socket.socket | None = None
     try:
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(trace_configs=[unredirected()]) as http:
             async with asyncio.timeout(timeout_seconds):
                 stream = await http.ws_connect(
                     url,

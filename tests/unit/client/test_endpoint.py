@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import io
 import json
+import urllib.error
+import urllib.request
+from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from isthmus.client.endpoint import Endpoint, EndpointError, EndpointUnavailableError
+from isthmus.client.endpoint import Endpoint, EndpointError, EndpointUnavailableError, _OnlyTls
 from isthmus.client.failure import classify
 
 STRING = "Endpoint=sb://orders.example.net/;SharedAccessKeyName=send;SharedAccessKey=c2VjcmV0"
@@ -58,7 +62,7 @@ def test_a_document_is_fetched_again_and_the_last_one_counts_while_it_is_away(mo
             raise answer
         return io.BytesIO(answer)
 
-    monkeypatch.setattr("urllib.request.urlopen", fetched)
+    monkeypatch.setattr("urllib.request.build_opener", lambda *_: SimpleNamespace(open=fetched))
     endpoint = Endpoint.of("https://config.example.net/endpoints#primary")
     with pytest.raises(EndpointUnavailableError, match="away") as raised:
         endpoint.resolve()
@@ -68,6 +72,29 @@ def test_a_document_is_fetched_again_and_the_last_one_counts_while_it_is_away(mo
     answers[:] = [json.dumps({"primary": STRING}).encode(), OSError("away")]
     assert endpoint.resolve() == STRING
     assert endpoint.resolve() == STRING
+
+
+class Cut(io.BytesIO):
+    """What `http.client` gives of an answer that ends before its length."""
+
+    length = 7
+
+
+def test_a_document_that_is_cut_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a key is refused by the namespace, and is no reason to look elsewhere."""
+    answers = [io.BytesIO(STRING.encode()), Cut(STRING[:-7].encode())]
+    monkeypatch.setattr("urllib.request.build_opener", lambda *_: SimpleNamespace(open=lambda *_, **__: answers.pop(0)))
+    endpoint = Endpoint.of("https://config.example.net/endpoints")
+    assert [endpoint.resolve(), endpoint.resolve()] == [STRING, STRING]
+
+
+def test_a_document_that_has_moved_is_fetched_over_tls_alone() -> None:
+    asked = urllib.request.Request("https://config.example.net/endpoints")
+    handler = _OnlyTls()
+    moved = handler.redirect_request(asked, None, 302, "Found", Message(), "https://other.example.net/endpoints")
+    assert moved is not None
+    with pytest.raises(urllib.error.URLError, match="no TLS"):
+        handler.redirect_request(asked, None, 302, "Found", Message(), "http://other.example.net/endpoints")
 
 
 @pytest.mark.parametrize(

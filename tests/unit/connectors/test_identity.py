@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from isthmus.connectors import identity as module
-from isthmus.connectors.identity import REREAD_SECONDS, RotatingCredential, shared_credential
+from isthmus.connectors.identity import ANSWER_SECONDS, REREAD_SECONDS, RotatingCredential, shared_credential
 from isthmus.connectors.secret import SecretError
 from isthmus.errors import ConfigError
 from isthmus.topology.identity import IdentityReference
@@ -26,9 +26,12 @@ class Fake:
 
     made: list[tuple[Any, ...]] = []  # noqa: RUF012 - emptied by the fixture
 
+    waits: list[dict[str, Any]] = []  # noqa: RUF012 - the same
+
     def __init__(self, *values: Any, **named: Any) -> None:
-        self.values = (*values, *sorted(named.items()))
+        self.values = (*values, *sorted(each for each in named.items() if not each[0].endswith("_timeout")))
         Fake.made.append(self.values)
+        Fake.waits.append({name: value for name, value in named.items() if name.endswith("_timeout")})
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
         return (self.values, scopes)
@@ -36,7 +39,7 @@ class Fake:
 
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    Fake.made = []
+    Fake.made, Fake.waits = [], []
     monkeypatch.setattr(module, "_shared", {})
     for name in ("Default", "Managed", "Workload", "ClientSecret"):
         suffix = {"Default": "AzureCredential", "ClientSecret": "Credential"}.get(name, "IdentityCredential")
@@ -63,6 +66,13 @@ def test_a_process_has_one_credential_for_an_identity() -> None:
 def test_each_kind_is_made_of_its_settings(text: str, values: tuple[Any, ...]) -> None:
     shared_credential(text)
     assert Fake.made == [values]
+
+
+@pytest.mark.parametrize("text", ["default", "managed", "workload;tenant=t;client_id=c"])
+def test_i3_who_issues_tokens_has_a_time_to_answer(text: str) -> None:
+    """Else a token service that hangs holds up each connection for 300 s, and each retry again."""
+    shared_credential(text)
+    assert [each["read_timeout"] for each in Fake.waits] == [ANSWER_SECONDS]
 
 
 def test_a_secret_that_was_replaced_is_used_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:

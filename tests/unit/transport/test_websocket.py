@@ -2,11 +2,14 @@
 
 import asyncio
 import socket
+import threading
 from types import SimpleNamespace
 
 import aiohttp
+import pytest
 
-from isthmus.transport import websocket
+from isthmus.errors import ConnectionLostError
+from isthmus.transport import Endpoint, websocket
 
 
 class Stream:
@@ -45,3 +48,25 @@ async def test_a_client_that_has_gone_ends_both_ways_i2():
         inner.setblocking(False)
         mine.close()
         await asyncio.wait_for(websocket._relay(inner, Stream(*[b"x"] * 100_000)), 60)
+
+
+def test_a_server_that_names_another_address_is_not_followed_i3():
+    """Tokens and messages would go to whom nobody named."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        server.settimeout(10.0)
+        other.setblocking(False)
+
+        def redirect() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(65536)
+                where = b"http://127.0.0.1:%d/" % other.getsockname()[1]
+                connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: %b\r\nContent-Length: 0\r\n\r\n" % where)
+                connection.recv(1)
+
+        thread = threading.Thread(target=redirect)
+        thread.start()
+        with pytest.raises(ConnectionLostError, match="answered 302"):
+            websocket.dial(Endpoint("127.0.0.1", server.getsockname()[1], tls=False), 5.0)
+        thread.join()
+        with pytest.raises(BlockingIOError):
+            other.accept()

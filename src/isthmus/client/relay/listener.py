@@ -22,6 +22,7 @@ from isthmus.client.relay.channel import Channel, ChannelState, Handlers
 from isthmus.client.relay.message import RelayConnection, RelayRequest, RelayResponse
 from isthmus.client.relay.requester import addresses
 from isthmus.errors import InvalidArgumentError
+from isthmus.transport.redirect import unredirected
 
 __all__ = ["RelayListener"]
 
@@ -84,6 +85,7 @@ class RelayListener:
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout),
             trust_env=not all(address.is_local for address in self._addresses.values()),
+            trace_configs=[unredirected()],
         )
         slots = asyncio.Semaphore(self._max_concurrent)
         for side, address in self._addresses.items():

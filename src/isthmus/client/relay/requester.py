@@ -34,6 +34,7 @@ from isthmus.client.relay.pair import (
 )
 from isthmus.errors import InvalidArgumentError
 from isthmus.transport.credential import TokenError
+from isthmus.transport.redirect import unredirected
 
 __all__ = ["RelayRequester", "RequesterStatistics", "addresses"]
 
@@ -276,6 +277,7 @@ class RelayRequester:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(connect=self._connect_timeout),
                 trust_env=not all(address.is_local for address in self._addresses.values()),
+                trace_configs=[unredirected()],
             )
         return self._session
 

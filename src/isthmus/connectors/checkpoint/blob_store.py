@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve, scrub
-from isthmus.connectors.servicebus.plain_host import check_plain, is_loopback
+from isthmus.connectors.servicebus.plain_host import check_plain
+from isthmus.connectors.storage_transport import storage_transport
 from isthmus.extra import require
 
 __all__ = ["BlobStore"]
@@ -66,10 +67,7 @@ class BlobStore:
         self._known: dict[str, tuple[str, int]] = {}  # by blob: its ETag, and the sequence number that it holds
         settings: dict[str, Any] = {
             "api_version": _API_VERSION,
-            "connection_timeout": _TIMEOUT_SECONDS,
-            "read_timeout": _TIMEOUT_SECONDS,
-            # No proxy reaches an emulator on this machine.
-            "use_env_settings": parts.scheme != "http" or not is_loopback(parts.hostname or ""),
+            "transport": storage_transport(account, _TIMEOUT_SECONDS, 1),
             "retry_policy": LinearRetry(0, _RETRIES, random_jitter_range=_RETRY_SECONDS),
         }
         # The emulator has the account's name in the path: account/container.

@@ -25,6 +25,7 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from isthmus.connectors.keep_alive import KEEP_ALIVE
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["Answer", "HttpClient", "retry_after"]
@@ -193,6 +194,8 @@ class HttpClient:
             raise
         if made.sock is not None:
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option in KEEP_ALIVE:
+                made.sock.setsockopt(*option)
         if self._has_ended():
             made.close()
             raise OSError("the client is closed")

@@ -46,6 +46,10 @@ _POLL_SECONDS = 0.02
 # The default of `message.max.bytes` and of `max.message.bytes`.
 MESSAGE_BYTES = 1_000_000
 
+# Azure's load balancers forget a connection after four minutes without a word, and drop what comes over it then: a request would
+# wait for its time-out. librdkafka closes none by itself, and connects again where it needs one.
+IDLE_SECONDS = 180
+
 _LOG = logging.getLogger("isthmus.kafka")
 _UNAUTHORIZED = {
     KafkaError._AUTHENTICATION,
@@ -117,7 +121,12 @@ def settings(options: ClusterOptions) -> dict[str, Any]:
     Raises:
         SecretError: a reference leads nowhere.
     """
-    return {"logger": _LOG, "log.connection.close": False, **options.client()}
+    return {
+        "logger": _LOG,
+        "log.connection.close": False,
+        "connections.max.idle.ms": IDLE_SECONDS * 1000,
+        **options.client(),
+    }
 
 
 def consumer_settings(options: SourceOptions, *, tells_ends: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ use of it (`source`, `target`). Specification: Microsoft Learn, "Queue Storage e
 Invariants:
     I1. The SDK repeats no request by itself: the bridge decides what is made again.
     I2. No text holds a key or a signature.
+    I3. A request that gets no answer ends after `timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -14,20 +15,15 @@ import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
 
-import requests
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
-from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import QueueClient
-from requests.adapters import HTTPAdapter
-from requests.utils import get_environ_proxies
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.queuestorage.option import AccountOptions
 from isthmus.connectors.secret import resolve, scrub
-from isthmus.connectors.servicebus.plain_host import is_loopback
+from isthmus.connectors.storage_transport import storage_transport
 from isthmus.errors import IsthmusError
 
 __all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "refusal_of", "text_of"]
@@ -54,39 +50,19 @@ def open_queue(account: AccountOptions, queue: str, timeout_seconds: float, conn
         SecretError: the reference leads nowhere.
         IsthmusError: the connection string is none.
     """
-    settings: dict[str, Any] = {
-        "retry_total": 0,
-        "connection_timeout": min(timeout_seconds, 10.0),
-        "read_timeout": timeout_seconds,
-    }
     if account.connection:
         text = resolve(account.connection).reveal()
         try:
             parts = dict(part.partition("=")[::2] for part in text.split(";"))
             endpoint = parts.get("QueueEndpoint") or f"https://{parts.get('AccountName', '')}.queue.core.windows.net"
-            transport = _transport(endpoint, connections)
-            return QueueClient.from_connection_string(text, queue, transport=transport, **settings)
+            transport = storage_transport(endpoint, timeout_seconds, connections)
+            return QueueClient.from_connection_string(text, queue, transport=transport, retry_total=0)
         except ValueError:
             raise IsthmusError(f"{account.connection}: no connection string of a storage account") from None
-    transport = _transport(account.account_url, connections)
+    transport = storage_transport(account.account_url, timeout_seconds, connections)
     return QueueClient(
-        account.account_url, queue, credential=shared_credential(account.identity), transport=transport, **settings
+        account.account_url, queue, credential=shared_credential(account.identity), transport=transport, retry_total=0
     )
-
-
-def _transport(endpoint: str, connections: int) -> RequestsTransport:
-    """A transport with so many connections, which looks for proxies once: doing so for each request takes as long as the rest.
-
-    No proxy reaches an emulator on this machine.
-    """
-    session = requests.Session()
-    if not is_loopback(urlsplit(endpoint).hostname or ""):
-        session.proxies.update(get_environ_proxies(endpoint))
-    session.trust_env = False
-    adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections)
-    session.mount("https://", adapter)
-    session.mount("http://", adapter)
-    return RequestsTransport(session=session, session_owner=True)
 
 
 def identity_of(client: QueueClient) -> str:

@@ -126,6 +126,15 @@ def test_i4_no_error_holds_a_header(server: socket.socket) -> None:
     client.close()
 
 
+def test_a_connection_is_kept_alive(server: socket.socket) -> None:
+    """What lies between forgets one that is quiet, and the next request would wait for its time-out."""
+    client = HttpClient(url(server), 2.0)
+    sock = client._connection().sock
+    assert sock is not None
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    client.close()
+
+
 def test_a_tls_handshake_that_failed_is_made_again(server: socket.socket) -> None:
     """Its connection has no socket that could be looked at."""
     client = HttpClient(url(server, "https"), 0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from isthmus.connectors.kafka.cluster import settings
 from isthmus.connectors.kafka.connector import CONNECTOR, dispositions_of
 from isthmus.connectors.kafka.option import read_source, read_target
 from isthmus.errors import ConfigError
@@ -83,3 +84,9 @@ def test_a_policy_is_read_and_what_a_record_cannot_have_is_refused() -> None:
     for text, told in (("nonsense", "cannot be read"), ('{"ttl_ceiling_ms": 1, "deadline_ms": 1}', "does not expire")):
         with pytest.raises(ConfigError, match=told):
             read_target({**target, "policy": text})
+
+
+def test_a_connection_that_was_quiet_is_made_again() -> None:
+    """Where something lies between that forgets it after four minutes, a request over it would get no answer."""
+    assert settings(read_target(PLACE))["connections.max.idle.ms"] < 240_000
+    assert settings(read_target({**PLACE, "kafka.connections.max.idle.ms": "0"}))["connections.max.idle.ms"] == "0"

@@ -12,7 +12,6 @@ from azure.core.exceptions import HttpResponseError, ServiceRequestError
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.pull.puller import Lease, PullError
-from isthmus.connectors.queuestorage.client import _transport
 from isthmus.connectors.queuestorage.option import read_source
 from isthmus.connectors.queuestorage.source import QueuePuller
 
@@ -80,9 +79,3 @@ def test_i1_a_message_whose_lock_was_lost_when_it_was_in_the_poison_queue_is_del
     assert puller.receive(5) == []
     assert (len(poison.put), queue.deleted) == (1, ["r2"])
     assert len(puller.receive(5)) == 1
-
-
-@pytest.mark.parametrize(("url", "are_asked"), [("http://127.0.0.1:10001/a", False), ("http://a.queue.test", True)])
-def test_no_proxy_is_asked_for_this_machine(url: str, are_asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    assert bool(_transport(url, 1).session.proxies) is are_asked
