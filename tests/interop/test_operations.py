@@ -5,12 +5,14 @@ the other side.
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +20,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from isthmus.cli.app import main
 from isthmus.operations.file.message_file import DamagedFileError, MessageReader
+from isthmus.operations.server import backup
 from isthmus.testing.namespace import namespace
 from sdk_client import WAIT_SECONDS, bodies, receive
 
@@ -711,3 +714,14 @@ def test_a_backup_under_load_has_everything_acknowledged_before_it(operator, tmp
         assert not done["running"]
     [refused] = operator.run("backup", tmp_path / "third", "--data", tmp_path / "nothing", code=1)
     assert refused["error"]["code"] == "store"
+
+
+def test_what_a_killed_backup_left_in_the_data_folder_goes_with_the_next_one(operator, tmp_path):
+    """It would keep the disk from what the store no longer needs."""
+    killed, at_work = (Path(backup._ask(operator.ns.data)) for _ in range(2))
+    for each in (killed, at_work):
+        os.utime(each, (0, 0))
+    with backup.held(at_work):
+        operator.run("backup", tmp_path / "whole", "--data", operator.ns.data)
+    assert (tmp_path / "whole" / "store" / "CURRENT").exists()
+    assert (killed.exists(), at_work.exists()) == (False, True)

@@ -414,6 +414,25 @@ def test_another_namespace_at_the_target_is_fatal(monkeypatch: pytest.MonkeyPatc
                 assert "another namespace" in loop.told(1, Lost)[1].refusal.description
 
 
+def test_a_target_that_is_the_source_is_fatal(served: NamespaceProcess) -> None:
+    """Whoever writes a wrong connection under an alias would get every message a second time, and the right namespace none."""
+    with host() as loop:
+        source = loop.source(1, "bound")
+        loop.run(lambda: loop.told(1, SourceOpened))
+        (opened,) = loop.told(1, SourceOpened)
+        told = {"origin": "ewr/Bound", "target": "jfk", "connection": "env:PORT_TEST", "entity": "bound"}
+        loop._add(2, loop.targets.target(2, told, origin_identity=opened.identity))
+        other = told | {"entity": "a"}
+        loop._add(3, loop.targets.target(3, other, origin_identity=opened.identity))
+        loop._add(4, loop.targets.target(4, told, origin_identity="another"))
+        loop.run(lambda: loop.told(2, Lost) and loop.told(3, Opened) and loop.told(4, Opened))
+        (lost,) = loop.told(2, Lost)
+        assert lost.refusal.kind is RefusalKind.FATAL
+        assert "jfk leads to the namespace of ewr" in lost.refusal.description
+        assert not loop.told(2, Opened)
+        source.close()
+
+
 def test_credit_is_a_bound_and_drain_an_end(served: NamespaceProcess) -> None:
     fill(served, "bound", 300)
     with host() as loop:

@@ -28,7 +28,7 @@ from isthmus.transport import Management
 from port_host import Host, Route, host, message_id
 from sdk_client import receive
 
-NAMES = ["copied", "kept", "held", "alone", "empty", "began", "missing", "present", "known", "pages"]
+NAMES = ["copied", "kept", "held", "alone", "empty", "began", "missing", "present", "known", "pages", "moved", "taken"]
 ENTITIES = "queues:\n" + "".join(
     f"  {name}: {{requires_session: true}}\n  to-{name}: {{requires_session: true}}\n" for name in NAMES
 )
@@ -130,6 +130,27 @@ def test_a_state_that_an_application_set_at_the_target_since_is_kept_over_restar
     with carried(tmp_path, "kept") as (made, route):
         run_until_copied(made, route, 1)
     assert app.get("to-kept", "s") == b"newest"
+
+
+def test_a_task_that_is_given_another_queue_copies_the_states_to_it(app: Application, tmp_path: Path) -> None:
+    app.put("moved", "s", b"state")
+    app.send("moved", "s/0")
+    with carried(tmp_path, "moved") as (made, route):
+        run_until_copied(made, route, 1)
+    # The task's name, and with it the file of what was copied, are the same.
+    another = {"state_entity": "to-taken"}
+    app.send("moved", "s/1")
+    with host() as made:
+        route = Route(made, 1, "moved", "to-taken", sessions=8, states=states(tmp_path, "to-moved") | another)
+        run_until_copied(made, route, 1)
+    assert app.get("to-taken", "s") == b"state"
+    app.put("taken", "s", b"state")  # what was copied of this session was another queue's
+    app.put("to-taken", "s", None)
+    app.send("taken", "s/0")
+    with host() as made:
+        route = Route(made, 1, "taken", "to-taken", sessions=8, states=states(tmp_path, "to-moved") | another)
+        run_until_copied(made, route, 1)
+    assert app.get("to-taken", "s") == b"state"
 
 
 def test_a_session_that_an_application_holds_at_the_target_holds_up_no_message(

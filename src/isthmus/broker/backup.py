@@ -24,13 +24,14 @@ from isthmus.entities import BlobFiles, Journal
 from isthmus.errors import InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal, make_private
 
-__all__ = ["FRAGMENTS_FOLDER", "LARGE_FOLDER", "back_up", "back_up_stopped", "copy_folder"]
+__all__ = ["FRAGMENTS_FOLDER", "LARGE_FOLDER", "PARTIAL", "back_up", "back_up_stopped", "copy_folder", "held"]
 
 # Of the bodies of large messages, in the data folder.
 LARGE_FOLDER = "large"
 # Of the data folder: a store for each number below it.
 FRAGMENTS_FOLDER = "fragments"
-_PARTIAL = ".partial"
+PARTIAL = ".partial"
+"""With this, behind a dot and eight hexadecimal digits, ends the name of a folder that is on its way to its place: nobody misses it."""
 _LEFT = re.compile(r".+\.[0-9a-f]{8}\.partial")
 _PARTS = frozenset({"store", FRAGMENTS_FOLDER, LARGE_FOLDER, "keys.json", "certificate"})
 # Between the making of a folder and its lock another process may see it.
@@ -113,7 +114,7 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
         StoreError: the disk refused; nothing of that name is left.
     """
     # Of its own: two that are made under one name at a time must not fill, or remove, one folder.
-    partial = folder.with_name(f"{folder.name}.{os.urandom(4).hex()}{_PARTIAL}")
+    partial = folder.with_name(f"{folder.name}.{os.urandom(4).hex()}{PARTIAL}")
     if folder.exists():
         raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
     try:
@@ -124,7 +125,7 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
     except OSError as error:
         raise InvalidArgumentError(f"'{folder}' cannot be made: {error.strerror}") from None
     try:
-        with _locked(partial):
+        with held(partial):
             _remove_left(folder.parent)
             yield partial
             partial.rename(folder)
@@ -136,8 +137,8 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds a lock that ends with this process, however it ends.
+def held(folder: Path) -> Iterator[None]:
+    """While it lasts, no other process takes a folder for one that a killed back-up left; it ends with this process, however that ends.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -161,7 +162,7 @@ def _remove_left(parent: Path) -> None:
                 continue
             is_old = time.time() - each.stat().st_mtime > _LEFT_SECONDS
             if is_old and {part.name for part in each.iterdir()} <= _PARTS:
-                with _locked(each):
+                with held(each):
                     shutil.rmtree(each, ignore_errors=True)
 
 

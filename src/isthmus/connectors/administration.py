@@ -25,7 +25,7 @@ from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, wanted
 from isthmus.topology.planning.log_planner import wanted_logs
 from isthmus.topology.planning.plain_planner import wanted_plain
-from isthmus.topology.state import WantedState
+from isthmus.topology.state import TopicState, WantedState
 
 __all__ = [
     "Administration",
@@ -250,6 +250,15 @@ class Administrations:
         """
         opened = self._open[change.alias]
         return opened.waiting(change) if isinstance(opened, Inventory) else 0
+
+    def subscriptions(self, change: Change) -> tuple[str, ...]:
+        """What subscriptions the topic has that a change is about; call it after `inventory`.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        topic = self._open[change.alias].observe(change.alias, [TopicState(name=change.topic)]).topic(change.topic)
+        return tuple(each.name for each in topic.subscriptions) if topic is not None else ()
 
     def _asked(
         self, asked: Iterable[str], ask: Callable[[str, Administration], NamespaceState | None]

@@ -5,6 +5,8 @@ AMQP, the making of copies from these options. What it is not: the form in which
 
 Invariants:
     I1. Without origin, target and policy a copy is its original.
+    I2. No copy is made for the entity that its message comes from: whoever writes a wrong connection under an alias would get every message
+        a second time there, and the right namespace none. Known where the source and the target tell identities.
 """
 
 from __future__ import annotations
@@ -17,10 +19,20 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Copies
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.spec import Kind, Setting
+from isthmus.errors import IsthmusError
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import HOP_BUDGET
 
-__all__ = ["COPY_SETTINGS", "LOG_COPY_SETTINGS", "Copier", "CopyOptions", "copies_of", "copy_options"]
+__all__ = [
+    "COPY_SETTINGS",
+    "LOG_COPY_SETTINGS",
+    "Copier",
+    "CopyOptions",
+    "SourceIsTargetError",
+    "check_apart",
+    "copies_of",
+    "copy_options",
+]
 
 COPY_SETTINGS = (
     Setting(
@@ -97,6 +109,44 @@ def copy_options(values: dict[str, Any]) -> CopyOptions:
     return CopyOptions(**{setting.name: values.pop(setting.name) for setting in COPY_SETTINGS})
 
 
+class SourceIsTargetError(IsthmusError):
+    """A route would send messages back to the entity that it reads."""
+
+    code = "source-is-target"
+
+    def __init__(self, origin: str = "", target: str = "", entity: str = "") -> None:
+        super().__init__("", origin=origin, target=target, entity=entity)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('entity')}': {a.get('target')} leads to the namespace of {a.get('origin')}, and its messages would come back to it; correct "
+            "the connection of one of them"
+        )
+
+
+def check_apart(
+    origin: str, target: str, entity: str, *, origin_identity: str, target_identity: str, is_cased: bool = False
+) -> None:
+    """See that a target is not the entity that the messages come from (I2).
+
+    Args:
+        origin: alias and entity, as in `MessageRewriter`; empty: not known.
+        target: alias of the target.
+        entity: of the target.
+        origin_identity: of the namespace that the messages come from; empty: not known.
+        target_identity: of the target's; empty: not known.
+        is_cased: whether names that differ in case alone are two.
+
+    Raises:
+        SourceIsTargetError: it is.
+    """
+    alias, _, source = origin.partition("/")
+    is_one = source == entity if is_cased else source.lower() == entity.lower()
+    if origin and origin_identity and origin_identity == target_identity and is_one:
+        raise SourceIsTargetError(alias, target, entity)
+
+
 def copies_of(
     rewriter: MessageRewriter, data: bytes, offsets: Sequence[int], now_ms: int, *, is_alone: bool = False
 ) -> Copies:
@@ -119,9 +169,20 @@ class Copier:
         entity: of the target.
         origin_identity: of the namespace that the messages come from; empty where it is not known.
         target_identity: of the target's system.
+
+    Raises:
+        SourceIsTargetError: the target is the entity that the messages come from.
     """
 
     def __init__(self, options: CopyOptions, entity: str, origin_identity: str, target_identity: str) -> None:
+        check_apart(
+            options.origin,
+            options.target,
+            entity,
+            origin_identity=origin_identity,
+            target_identity=target_identity,
+            is_cased=True,
+        )
         self._rewriter: MessageRewriter | None = None
         if options.origin or options.target or options.policy:
             self._rewriter = MessageRewriter(

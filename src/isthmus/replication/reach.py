@@ -168,6 +168,11 @@ class Reach:
         self._repeated(endpoint, lambda _: ())
         return look
 
+    def identity(self, alias: str) -> str:
+        """What a Service Bus namespace calls itself that `peek` has reached; empty where it has not."""
+        client = self._clients.get(alias)
+        return client.namespace_id if client is not None else ""
+
     def identities(self, aliases: Iterable[str]) -> dict[str, str]:
         """By identity of the namespace, the alias of each; by alias, too, for copies of a sink that knew no identity.
 

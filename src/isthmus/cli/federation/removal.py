@@ -14,6 +14,7 @@ from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import IsthmusError
 from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology import Change, Federation, NamespaceState
+from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.planning.orphan import Orphan, claims_at, removal
 
 __all__ = ["OrphanFilledError", "Removal", "claims_of", "print_others", "remove_orphans"]
@@ -104,7 +105,7 @@ def remove_orphans(
             found.applied = replace(first, pending=first.pending + deletions)
             if first.failed is None:
                 _recount(administrations, ended, orphans, found.rows)
-                made = administrations.make(deletions, say)
+                made = _delete(administrations, deletions, say)
                 found.applied = replace(made, done=first.done + made.done)
     except IsthmusError as error:
         found.error = error
@@ -141,6 +142,23 @@ def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
                 f"with: isthmus remove {file} {task}"
             )
         )
+
+
+def _delete(administrations: Administrations, deletions: Sequence[Change], say: Callable[[Change], None]) -> Applied:
+    """Delete; the topics of claims last, and only where no other operator has made a claim there meanwhile."""
+    topics = tuple(each for each in deletions if each.kind == "topic" and each.topic.lower() == CLAIM_TOPIC)
+    made = administrations.make([each for each in deletions if each not in topics], say)
+    if made.failed is not None:
+        return replace(made, pending=made.pending + topics)
+    for index, topic in enumerate(topics):
+        try:
+            last = Applied() if administrations.subscriptions(topic) else administrations.make([topic], say)
+        except IsthmusError as error:
+            last = Applied(failed=topic, error=error)
+        made = replace(last, done=made.done + last.done)
+        if last.failed is not None:
+            return replace(made, pending=topics[index + 1 :])
+    return made
 
 
 def _recount(

@@ -25,7 +25,7 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.copier import copies_of
+from isthmus.connectors.copier import check_apart, copies_of
 from isthmus.connectors.eventhubs.flight import Flight
 from isthmus.connectors.eventhubs.mapping import Outgoing, to_event
 from isthmus.connectors.eventhubs.option import TargetOptions
@@ -259,8 +259,8 @@ class EventHubsTarget(End):
 
     def _opened(self, client: Client, events: list[TargetEvent]) -> None:
         if self._namespace_id is None:
-            self._namespace_id = client.namespace_id
             self._rewriter = self._rewriter_for(client.namespace_id)
+            self._namespace_id = client.namespace_id
         elif self._namespace_id != client.namespace_id:
             raise TargetChangedError(f"'{self.path}': another namespace answers now")
         self.attached()
@@ -269,12 +269,13 @@ class EventHubsTarget(End):
         events.append(Opened(limit and max(1, limit - BATCH_OVERHEAD_BYTES), ENVELOPE_MESSAGES))
 
     def _rewriter_for(self, namespace_id: str) -> MessageRewriter:
-        options = self.settings
+        options, origin = self.settings, self._origin_identity
+        check_apart(options.origin, options.target, self.path, origin_identity=origin, target_identity=namespace_id)
         return MessageRewriter(
             options.origin,
             options.target,
             options.hop_budget,
-            origin_namespace=self._origin_identity if options.origin else "",
+            origin_namespace=origin if options.origin else "",
             target_namespace=namespace_id,
             entity=self.path,
             mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,

@@ -21,7 +21,7 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.copier import copies_of
+from isthmus.connectors.copier import SourceIsTargetError, check_apart, copies_of
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.flight import Flight
 from isthmus.connectors.kafka.mapping.mapping import Record, to_record
@@ -156,8 +156,11 @@ class KafkaTarget:
 
     def _opened(self, cluster_id: str) -> Refusal | None:
         if self._cluster_id is None:
+            try:
+                self._rewriter = self._rewriter_for(cluster_id)
+            except SourceIsTargetError as error:
+                return Refusal(RefusalKind.FATAL, "", str(error))
             self._cluster_id = cluster_id
-            self._rewriter = self._rewriter_for(cluster_id)
         elif self._cluster_id != cluster_id:
             text = f"topic '{self._options.topic}': another cluster, '{cluster_id}', answers now"
             return Refusal(RefusalKind.FATAL, "", text)
@@ -169,11 +172,20 @@ class KafkaTarget:
         options = self._options
         if not options.origin and not options.target and not options.policy:
             return None
+        origin = self._origin_identity
+        check_apart(
+            options.origin,
+            options.target,
+            options.topic,
+            origin_identity=origin,
+            target_identity=cluster_id,
+            is_cased=True,
+        )
         return MessageRewriter(
             options.origin,
             options.target,
             options.hop_budget,
-            origin_namespace=self._origin_identity if options.origin else "",
+            origin_namespace=origin if options.origin else "",
             target_namespace=cluster_id,
             entity=options.topic,
             mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,

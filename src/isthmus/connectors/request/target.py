@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.copier import Copier, CopyOptions
+from isthmus.connectors.copier import Copier, CopyOptions, SourceIsTargetError
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.flight import Flight
 from isthmus.connectors.request.requester import Requester
@@ -98,11 +98,15 @@ class RequestTarget:
         events: list[TargetEvent] = []
         lost = threads.lost  # read before the answers: those that came before the failure are told
         if not self._is_open and threads.identity is not None and lost is None:
-            if self._copier is None:
-                self._copier = Copier(self._copying, self._entity, self._origin_identity, threads.identity)
-            self._is_open = True
-            self._flight = Flight(CREDIT)
-            events += (Opened(), Granted(CREDIT))
+            try:
+                if self._copier is None:
+                    self._copier = Copier(self._copying, self._entity, self._origin_identity, threads.identity)
+            except SourceIsTargetError as error:
+                lost = Refusal(RefusalKind.FATAL, "", str(error))
+            else:
+                self._is_open = True
+                self._flight = Flight(CREDIT)
+                events += (Opened(), Granted(CREDIT))
         if self._is_open:
             count = self._flight.credit
             events += self._flight.answered(*threads.take(), now)

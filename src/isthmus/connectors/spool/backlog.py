@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isthmus.connectors.spool.block import HEADER_BYTES, written_ms_of
-from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.refused import count_refused
 
-__all__ = ["SpoolBacklog", "spool_backlog"]
+__all__ = ["SpoolBacklog", "source_of_waiting", "spool_backlog"]
 
 
 class SpoolBacklog(NamedTuple):
@@ -51,6 +51,26 @@ def spool_backlog(path: Path, taken: int | None = None) -> SpoolBacklog:
     taken = max(taken or 0, numbers[0] if numbers else 0)
     messages = max(0, reader.last().number - taken)
     return SpoolBacklog(messages, size, _oldest_ms(folder, reader, taken) if messages else 0, count_refused(path))
+
+
+def source_of_waiting(path: Path) -> str:
+    """Alias and entity that the first message came from that nobody has taken; empty where there is none, or it cannot be read.
+
+    Args:
+        path: of the spool.
+    """
+    reader = SpoolReader(path)
+    taken = reader.taken() or 0
+    place = reader.place(taken)
+    with suppress(SpoolError):
+        while (end := reader.end(place, 1)) != place:
+            for part in reader.ranges(place, end, 1 << 62):
+                for block, records in reader.blocks(part):
+                    for number, record in enumerate(records, block.first):
+                        if record.key and number >= taken:
+                            return record.key.rpartition(" ")[0]
+            place = end
+    return ""
 
 
 def _oldest_ms(folder: SpoolFolder, reader: SpoolReader, taken: int) -> int:

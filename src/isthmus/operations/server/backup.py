@@ -5,6 +5,7 @@ none has, the store is opened here. What it is not: for a namespace elsewhere; l
 
 Invariants:
     I1. The folder that was asked for is whole and on disk when it has its name.
+    I2. What the namespace makes on the way goes with its next back-up where this process is killed, or has not waited for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from isthmus.broker.backup import back_up_stopped, copy_folder
+from isthmus.broker.backup import PARTIAL, back_up_stopped, copy_folder, held
 from isthmus.broker.running import read_running
 from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.zone import back_up_zoned, known_zones
@@ -52,7 +53,8 @@ def back_up_anyhow(data: Path, folder: Path) -> bool:
         return False
     made = Path(_ask(data))
     try:
-        copy_folder(made, folder)
+        with held(made):
+            copy_folder(made, folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
         with suppress(OSError):
@@ -79,7 +81,7 @@ def _ask(data: Path) -> str:
         ca_file=running.get("ca_file", ""),
     )
     root = f"{'http' if running['plain'] else 'https'}://{shown}:{port}"
-    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.{uuid.uuid4().hex[:8]}{PARTIAL}"
     answer = Target(endpoint, root).ask("POST", f"/$isthmus/backup?name={name}", _TIMEOUT_SECONDS)
     made = json.loads(answer).get("folder")
     if not isinstance(made, str):

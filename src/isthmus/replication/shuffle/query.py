@@ -15,7 +15,8 @@ Invariants:
     I1. The messages of a batch are in the outgoing spool once, as a whole and before Spark commits the batch.
     I2. Segments of the incoming spool are given up only after Spark has committed what read them.
     I3. Its failure text is fit for an operator, and stays the same once it has ended.
-    I4. The state of windows that `aggregate` has open is never taken for that of other `fields`, or of another `by`.
+    I4. The state of windows that `aggregate` has open is never taken for that of other `fields`, or of another `by`, and no state for that of
+        another source.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = ["ShuffleQuery", "ShuffleSettings", "check_folder", "results"]
 log = logging.getLogger(__name__)
 
 FORMAT = "isthmus_spool"
-# What the state of an aggregation was made of, in the folder of the outgoing spool.
+# What the query's state was made of, in the folder of the outgoing spool.
 _STATE = "state"
 # A batch's results are one block, and in the driver's memory some times over.
 _BATCH_BYTES = 16 << 20
@@ -131,7 +132,7 @@ class ShuffleQuery:
         Raises:
             SpoolError: it cannot be written.
             SparkGoneError: Spark has ended.
-            ConfigError: the state of its windows is of other settings.
+            ConfigError: its state is of other settings, or of another source.
         """
         self._writer.open()
         try:
@@ -141,8 +142,7 @@ class ShuffleQuery:
                 folder.write_origin(folder.identity())
             with calling_spark():
                 self._query = self._start()
-            if self._step.kind == "aggregate":
-                self._check_state(str(self._query.id))
+            self._check_state(str(self._query.id))
             self._started.set()
         except BaseException:
             self._is_stopped = True
@@ -161,25 +161,38 @@ class ShuffleQuery:
         Raises:
             ConfigError: it is of others.
         """
-        path = self._settings.outgoing / _STATE
-        fits = {name: self._step.settings.get(name) for name in ("fields", "by")}
-        wanted = json.dumps({"query": query, **fits}, sort_keys=True).encode()
+        settings, kind = self._settings, self._step.kind
+        path = settings.outgoing / _STATE
+        fits = {name: self._step.settings.get(name) for name in ("fields", "by")} if kind == "aggregate" else {}
+        wanted = json.loads(json.dumps({"query": query, "source": settings.source, **fits}))
         try:
             found = json.loads(path.read_bytes())
         except (FileNotFoundError, ValueError):
             found = {}
-        if isinstance(found, dict) and found.get("query") == query and found != json.loads(wanted):
-            raise ConfigError(
-                [
-                    Fault(
-                        f"task {self._settings.task}: fields or by of the step aggregate were changed, and windows are open that were "
-                        "begun with the old ones",
-                        "write the old ones back, let the windows close with publishers stopped, and delete the checkpoint "
-                        f"{self._settings.checkpoint}",
-                    )
-                ]
-            )
-        write_file(path, wanted)
+        if isinstance(found, dict) and found.get("query") == query:
+            others = [name for name in wanted if found.get(name, wanted[name]) != wanted[name]]
+            if "source" in others:
+                raise ConfigError([self._other_source(str(found["source"]))])
+            if others:
+                raise ConfigError(
+                    [
+                        Fault(
+                            f"task {settings.task}: fields or by of the step aggregate were changed, and windows are open that were begun "
+                            "with the old ones",
+                            "write the old ones back, let the windows close with publishers stopped, and delete the checkpoint "
+                            f"{settings.checkpoint}",
+                        )
+                    ]
+                )
+        write_file(path, json.dumps(wanted, sort_keys=True).encode())
+
+    def _other_source(self, source: str) -> Fault:
+        was, now = (each.rpartition("/")[0] for each in (source, self._settings.source))
+        return Fault(
+            f"task {self._settings.task}: the state of its step {self._step.kind} is of messages of {was}, and the task reads {now} now",
+            "write the former one back, let its windows close with publishers stopped, and delete the checkpoint "
+            f"{self._settings.checkpoint}",
+        )
 
     def _start(self) -> StreamingQuery:
         settings, step = self._settings, self._step

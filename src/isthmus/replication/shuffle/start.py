@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.bridge.route_spec import End, RouteSpec
-from isthmus.connectors.spool.backlog import spool_backlog
+from isthmus.connectors.spool.backlog import source_of_waiting, spool_backlog
 from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.option import numbering_of
+from isthmus.errors import ConfigError, Fault
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.shared_route import SharedRoute
 from isthmus.replication.query.sighting import Seldom, SpoolView
@@ -23,6 +24,7 @@ from isthmus.replication.shuffle.place import SpoolPlace, known_places
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
 from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.topology.model import Route
+from isthmus.topology.planning.finding import OWN
 from isthmus.topology.step import StepDeclaration
 from isthmus.topology.step.divert import diverts_of
 from isthmus.topology.step.order import legs
@@ -71,7 +73,7 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
     if not is_spooled(route):
         return (spec,)
     parts = legs(route.options.steps)
-    is_aggregate = bool(parts.shuffle) and StepDeclaration.from_text(parts.shuffle).kind == "aggregate"
+    is_aggregate = _is_aggregate(parts.shuffle)
     source = f"{route.source.alias}/{route.source.entity}"
     filled = {"path": str(folder / "in"), "source": source}
     filled |= numbering_of(spec.source.kind)
@@ -107,6 +109,11 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
     return filling, sending
 
 
+def _is_aggregate(shuffle: str) -> bool:
+    """Whether the step between the spools, if there is one, is `aggregate`."""
+    return bool(shuffle) and StepDeclaration.from_text(shuffle).kind == "aggregate"
+
+
 def _with_option(end: End, name: str, value: str) -> End:
     """The end with another value of an option that it has."""
     return replace(end, options={**end.options, name: value}) if name in end.options else end
@@ -124,14 +131,42 @@ def _origin(route: Route) -> str:
 
 
 def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
-    """Say what keeps spools from being written, without changing anything.
+    """Say what keeps spools from being written, or sent on, without changing anything.
 
     Raises:
-        ConfigError: a folder cannot be written.
+        ConfigError: a folder cannot be written, or holds messages of an entity that the task does not read any more.
     """
     for route in routes:
-        if is_spooled(route):
-            check_folder(spool_folder(route, state_folder), route.task)
+        if not is_spooled(route):
+            continue
+        folder = spool_folder(route, state_folder)
+        check_folder(folder, route.task)
+        shuffle = legs(route.options.steps).shuffle
+        for spool in ("in", "out") if shuffle and not _is_aggregate(shuffle) else ("in",):
+            _check_source(folder / spool, route)
+
+
+def _check_source(spool: Path, route: Route) -> None:
+    """A route's copies say that they come from where it reads, and `verify` and the prevention of loops believe it.
+
+    Raises:
+        ConfigError: what waits in the spool comes from another entity.
+    """
+    source = source_of_waiting(spool)
+    alias, _, entity = source.partition("/")
+    entered = entity.partition("/Subscriptions/")[0]
+    if not source or entered.lower().startswith(OWN):  # a mailbox, which does not tell its topic
+        return
+    if (alias, entered.lower()) != (route.source.alias, route.entered.lower()):
+        raise ConfigError(
+            [
+                Fault(
+                    f"task {route.task}: spool {spool} holds messages of {source}, and the task reads {route.source} now: their copies would "
+                    "say that they come from there",
+                    "let the former file's run send them first, with nothing sent there any more; or remove the spool with what is in it",
+                )
+            ]
+        )
 
 
 def places_of(routes: Iterable[Route], state_folder: Path) -> Iterator[SpoolPlace]:

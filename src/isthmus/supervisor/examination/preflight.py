@@ -9,6 +9,8 @@ Invariants:
     I1. All faults of all namespaces are reported together.
     I2. A namespace that does not answer is no fault, and hides those of no other.
     I3. Nothing is changed at a namespace.
+    I4. Two aliases of one namespace are a fault, as for `isthmus plan`: a connection may have been changed since that looked, and messages
+        would be sent back to where they come from.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 from isthmus.connectors.secret import resolve, scrub
 from isthmus.errors import EntityDisabledError, EntityNotFoundError, Fault, IsthmusError
@@ -47,6 +51,15 @@ class Preflight:
     away: tuple[tuple[str, str], ...] = ()
 
 
+class _Found(NamedTuple):
+    """What was found at one namespace; `identity` is what a Service Bus namespace calls itself, where it was reached."""
+
+    alias: str
+    faults: tuple[Fault, ...] = ()
+    away: tuple[tuple[str, str], ...] = ()
+    identity: str = ""
+
+
 def is_fault(error: IsthmusError) -> bool:
     """Whether the same attempt fails until somebody changes the configuration."""
     if _UNTRUSTED in str(error):
@@ -68,9 +81,23 @@ def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[
         return Preflight()
     with ThreadPoolExecutor(len(aliases), thread_name_prefix="preflight") as pool:
         found = list(pool.map(lambda alias: _namespace(federation, routes, alias, reach), aliases))
-    return Preflight(
-        tuple(fault for each in found for fault in each.faults), tuple(pair for each in found for pair in each.away)
-    )
+    faults = [fault for each in found for fault in each.faults]
+    for first, second in combinations(found, 2):
+        if first.identity and first.identity == second.identity:
+            faults.append(
+                _fault(
+                    federation,
+                    second.alias,
+                    f"it is namespace {first.alias} too",
+                    "write one alias, or another connection",
+                )
+            )
+    return Preflight(tuple(faults), tuple(pair for each in found for pair in each.away))
+
+
+def _fault(federation: Federation, alias: str, message: str, hint: str = "") -> Fault:
+    place = federation.namespaces[alias].place
+    return Fault(f"namespace {alias}: {scrub(message)}", hint, federation.file, place.line, place.column)
 
 
 def _absent(name: str, path: str, fault: Callable[[str, str], Fault]) -> Fault:
@@ -83,47 +110,44 @@ def _absent(name: str, path: str, fault: Callable[[str, str], Fault]) -> Fault:
     return fault(f"there is no file {path}", f"write {name}: a PEM file")
 
 
-def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reach: Callable[[], Reach]) -> Preflight:
+def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reach: Callable[[], Reach]) -> _Found:
     namespace = federation.namespaces[alias]
-
-    def fault(message: str, hint: str = "") -> Fault:
-        place = namespace.place
-        return Fault(f"namespace {alias}: {scrub(message)}", hint, federation.file, place.line, place.column)
-
+    fault = partial(_fault, federation, alias)
     options = namespace_options(namespace)
     ca_file = options.get("ca_file", "")
     if ca_file and not Path(ca_file).is_file():
-        return Preflight((fault(f"there is no file {ca_file}", "write ca_file: the PEM file of the authority"),))
+        return _Found(alias, (fault(f"there is no file {ca_file}", "write ca_file: the PEM file of the authority"),))
     kind = KINDS[namespace.kind]
     files = [kind.option(each.name) for each in kind.settings if each.kind is Kind.PATH]
     for name in files:
         if not Path(options.get(name, "/")).exists():
-            return Preflight((_absent(name, options[name], fault),))
+            return _Found(alias, (_absent(name, options[name], fault),))
     secrets = [kind.option(each.name) for each in kind.settings if each.kind is Kind.REFERENCE]
     try:
         for name in ("connection", *secrets):
             if options.get(name):
                 resolve(options[name])
     except IsthmusError as error:
-        return Preflight((fault(str(error)),)) if is_fault(error) else Preflight(away=((alias, str(error)),))
+        return _Found(alias, (fault(str(error)),)) if is_fault(error) else _Found(alias, away=((alias, str(error)),))
     faults: list[Fault] = []
+    identity = ""
     with reach() as opened:
         for attempt in _attempts(routes, namespace, opened):
             try:
-                attempt()
+                identity = attempt() or identity
             except EntityNotFoundError as error:
                 faults.append(fault(str(error), "make it by: isthmus apply"))
             except IsthmusError as error:
                 if not is_fault(error):
-                    return Preflight(tuple(faults), ((alias, scrub(str(error))),))
+                    return _Found(alias, tuple(faults), ((alias, scrub(str(error))),), identity)
                 faults.append(fault(str(error)))
             except OSError as error:
-                return Preflight(tuple(faults), ((alias, scrub(str(error))),))
-    return Preflight(tuple(dict.fromkeys(faults)))
+                return _Found(alias, tuple(faults), ((alias, scrub(str(error))),), identity)
+    return _Found(alias, tuple(dict.fromkeys(faults)), identity=identity)
 
 
-def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) -> Iterator[Callable[[], object]]:
-    """To browse what routes read, and to attach where they send."""
+def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) -> Iterator[Callable[[], str | None]]:
+    """To browse what routes read, and to attach where they send; each gives what a Service Bus namespace calls itself."""
     alias = namespace.alias
     sources = [route.source for route in routes if route.source.alias == alias]
     targets = [target for route in routes for target in route.sent_to if target.alias == alias]
@@ -138,13 +162,15 @@ def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) ->
         yield partial(_attach, reach, target)
 
 
-def _browse(reach: Reach, source: Endpoint) -> None:
+def _browse(reach: Reach, source: Endpoint) -> str:
     reach.peek(source)(0, 1)
+    return reach.identity(source.alias)
 
 
-def _attach(reach: Reach, target: Endpoint) -> None:
+def _attach(reach: Reach, target: Endpoint) -> str:
     client = reach.open(target)
     try:
         Sender(client, target.entity).wait_ready(_ATTACH_SECONDS)
     finally:
         client.close(1.0)
+    return client.namespace_id

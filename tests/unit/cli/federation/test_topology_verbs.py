@@ -17,7 +17,7 @@ from isthmus.connectors.administration import AdministrationError
 from isthmus.supervisor.claim.claim import TaskClaimedError
 from isthmus.supervisor.pause import PauseFile
 from isthmus.testing.administration import FakeAdministration
-from isthmus.topology import NamespaceRef, NamespaceState, TopicState, lint
+from isthmus.topology import Change, NamespaceRef, NamespaceState, SubscriptionState, TopicState, lint
 from isthmus.topology.file.name import state_folder
 
 KEY = "bm90LWEta2V5LWJ1dC1sb25n"
@@ -292,6 +292,57 @@ def test_remove_takes_what_a_member_or_a_task_left(shrunk: dict[str, FakeAdminis
     assert not any(
         topic.name == "isthmus.claims" and len(topic.subscriptions) != 1 for topic in shrunk["ewr"].inventory("ewr")
     )
+
+
+def test_a_claim_that_another_operator_made_meanwhile_stays(
+    shrunk: dict[str, FakeAdministration], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic of claims goes with the last claim that was seen there; a run elsewhere may hold one since."""
+    lga, make = shrunk["lga"], FakeAdministration.make
+    claims = [
+        Change(
+            alias="lga",
+            action="create",
+            kind="subscription",
+            topic="isthmus.claims",
+            subscription="gates",
+            after=SubscriptionState(name="gates"),
+        )
+    ]
+
+    def interrupted(self: FakeAdministration, change: Change) -> None:
+        while self is lga and claims:
+            make(lga, claims.pop())
+        make(self, change)
+
+    monkeypatch.setattr(FakeAdministration, "make", interrupted)
+    code, answer = call_json("remove", "isthmus.yaml", "lga", "--yes")
+    assert (code, answer["ok"], answer["removed"]["pending"]) == (0, True, [])
+    assert "isthmus.claims" not in {each["path"] for each in answer["removed"]["applied"]}
+    held = lga.inventory("lga").topic("isthmus.claims")
+    assert held is not None
+    assert [each.name for each in held.subscriptions] == ["gates"]
+
+
+def test_what_was_deleted_before_a_namespace_went_away_is_told(
+    shrunk: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lga, make = shrunk["lga"], FakeAdministration.make
+
+    def goes(self: FakeAdministration, change: Change) -> None:
+        make(self, change)
+        lga.away = change.topic == "isthmus.claims"
+
+    monkeypatch.setattr(FakeAdministration, "make", goes)
+    code, answer = call_json("remove", "isthmus.yaml", "lga", "--yes")
+    removed = answer["removed"]
+    assert (code, removed["failed"]["path"], removed["failed"]["error"]["code"], removed["pending"]) == (
+        1,
+        "isthmus.claims",
+        "namespace-unreachable",
+        [],
+    )
+    assert len(removed["applied"]) == len(answer["orphans"])
 
 
 def test_what_came_into_an_orphan_until_nothing_forwarded_to_it_is_not_deleted_unsaid(

@@ -50,10 +50,23 @@ class Thread(ProducerThread):
             self._refused.extend(Answer(each, refusal) for each in numbers)
 
 
+def test_a_topic_that_is_the_source_takes_nothing() -> None:
+    """It would be read and written without end, or doubled once."""
+    rig = Rig(origin="ewr/t", target="jfk")
+    (lost,) = rig.opened("origin-id")
+    assert lost.refusal.kind is RefusalKind.FATAL
+    assert "jfk leads to the namespace of ewr" in lost.refusal.description
+    rig.close()
+    for origin, cluster in (("ewr/T", "origin-id"), ("ewr/t", "c1")):
+        rig = Rig(origin=origin, target="jfk")
+        assert rig.opened(cluster)[:1] == [Opened()]
+        rig.close()
+
+
 class Rig:
     """A target over threads that do nothing."""
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, *, identity: str = "origin-id", **options: str) -> None:
         self.threads: list[Thread] = []
         self.pool = EndPool()
 
@@ -62,7 +75,7 @@ class Rig:
             return self.threads[-1]
 
         read = read_target({"bootstrap_servers": "a", "topic": "t", **options})
-        self.target = KafkaTarget(self.pool, 1, read, "origin-id", make)
+        self.target = KafkaTarget(self.pool, 1, read, identity, make)
         self.now = time.monotonic()
         self.target.open()
 
@@ -182,7 +195,7 @@ def test_copies_tell_where_they_have_been_and_never_return() -> None:
     message = to_message(record(1), 7)
     copies = rig.target.copies(message, [0, len(message)], 0)
     assert not copies.disposed
-    back = Rig(origin="there/t", target="here")
+    back = Rig(identity="c1", origin="there/t", target="here")
     back.opened("origin-id")
     again = back.target.copies(copies.payloads[0], [0, len(copies.payloads[0])], 0)
     assert not again.payloads
@@ -217,7 +230,7 @@ def test_a_message_that_would_return_is_dead_lettered_where_it_is_the_only_one()
     there.opened("c1")
     message = to_message(record(1), 7)
     (copy,) = there.target.copies(message, [0, len(message)], 0).payloads
-    back = Rig(origin="there/t", target="here", policy=CopyPolicy(dead_letters_returning=True).to_text())
+    back = Rig(identity="c1", origin="there/t", target="here", policy=CopyPolicy(dead_letters_returning=True).to_text())
     back.opened("origin-id")
     assert back.target.copies(copy, [0, len(copy)], 0).disposed[0][1].kind == "dead-letter"
     there.close()

@@ -192,6 +192,36 @@ def failed_but_for(*answered: int) -> RequestError:
     return found
 
 
+def test_a_queue_that_is_the_source_takes_nothing() -> None:
+    pool, news = RequestPool(), threading.Event()
+    fake = Fake(None)
+    copying = CopyOptions(
+        origin=f"ewr/{fake.entity}",
+        target="jfk",
+        hop_budget=8,
+        mark="",
+        mark_value="",
+        trusts_provenance=False,
+        policy="",
+    )
+    target = RequestTarget(
+        pool, 1, lambda: fake, copying=copying, origin_identity="identity", parallel=1, stall_seconds=60.0
+    )
+    pool.mark = lambda key: news.set()  # type: ignore[method-assign]
+    target.open()
+    found: list[TargetEvent] = []
+    while not found:
+        assert news.wait(60.0)
+        news.clear()
+        found += target.poll(time.monotonic())
+    (lost,) = found
+    assert isinstance(lost, Lost)
+    assert lost.refusal.kind is RefusalKind.FATAL
+    assert "jfk leads to the namespace of ewr" in lost.refusal.description
+    target.close()
+    pool.close()
+
+
 @pytest.mark.parametrize(
     ("answers", "told"),
     [

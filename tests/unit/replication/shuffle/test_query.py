@@ -24,13 +24,15 @@ class Killed(BaseException):
     """Ends what runs, as a signal would."""
 
 
-def opened(folder: Path, step: str = "deduplicate", query: str = "q1", **settings: Any) -> ShuffleQuery:
+def opened(
+    folder: Path, step: str = "deduplicate", query: str = "q1", *, source: str = "ewr/q/t", **settings: Any
+) -> ShuffleQuery:
     """A query as it is after its start."""
     step_text = StepDeclaration(step, {"window": 1000, "interval": 100, "by": "system:MessageId", **settings}).to_text()
     made = ShuffleQuery(
         None,  # type: ignore[arg-type]
         ShuffleSettings(
-            task="t", step=step_text, incoming=folder / "in", outgoing=folder / "out", source="ewr/q/t", checkpoint=""
+            task="t", step=step_text, incoming=folder / "in", outgoing=folder / "out", source=source, checkpoint="c"
         ),
     )
     made._writer.open()
@@ -238,3 +240,38 @@ def test_i4_windows_that_are_open_are_of_the_same_fields(tmp_path: Path, monkeyp
     assert stopped == ["q1"]
     start("q1", "fare").stop()
     start("q2", "delay").stop()  # the checkpoint was deleted
+
+
+@pytest.mark.parametrize("step", ["aggregate", "deduplicate"])
+def test_i4_what_is_remembered_is_of_the_same_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """`deduplicate` would hold the ids of the former queue's messages against those of the present one."""
+
+    def start(query: str, source: str) -> ShuffleQuery:
+        settings = {"fields": {"n": "count"}, "by": [], "wait": 1000} if step == "aggregate" else {}
+        made = opened(tmp_path, step, source=source, **settings)
+        made._writer.close()
+        monkeypatch.setattr(made, "_start", lambda: SimpleNamespace(id=query, stop=lambda: None))
+        made._started.clear()
+        return made.start()
+
+    start("q1", "ewr/q/t").stop()
+    with pytest.raises(
+        ConfigError, match=f"step {step} is of messages of ewr/q, and the task reads ewr/other now"
+    ) as told:
+        start("q1", "ewr/other/t")
+    assert "delete the checkpoint c" in told.value.faults[0].hint
+    start("q1", "ewr/q/t").stop()
+    start("q2", "ewr/other/t").stop()  # the checkpoint was deleted
+    with pytest.raises(ConfigError, match="is of messages of ewr/other"):
+        start("q2", "ewr/q/t")
+
+
+def test_a_state_whose_source_was_not_told_is_of_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = opened(tmp_path, "aggregate", fields={"n": "count"}, by=[], wait=1000)
+    made._writer.close()
+    (tmp_path / "out" / "state").write_text('{"query": "q1", "fields": {"n": "count"}, "by": []}')
+    monkeypatch.setattr(made, "_start", lambda: SimpleNamespace(id="q1", stop=lambda: None))
+    made._started.clear()
+    made.start().stop()

@@ -12,13 +12,13 @@ from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.reader import SpoolMissingError, SpoolReader
 from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.sighting import Seldom, SpoolView
 from isthmus.replication.shuffle.note import BatchNote
 from isthmus.replication.shuffle.place import note_places
 from isthmus.replication.shuffle.standing import SpoolsStanding
-from isthmus.replication.shuffle.start import places_of, spool_folder, spool_view, stranded
+from isthmus.replication.shuffle.start import check_spools, places_of, spool_folder, spool_view, stranded
 from isthmus.topology import read
 from isthmus.topology.model import Route
 from isthmus.topology.route import routes
@@ -27,15 +27,15 @@ HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection:
 KEY = "ewr/a id"
 
 
-def route(setting: str) -> Route:
-    (found,) = routes(read(HEAD + f"  t: {{pattern: copy, source: ewr, target: jfk, topic: a, {setting}}}\n"))
+def route(setting: str, *, topic: str = "a") -> Route:
+    (found,) = routes(read(HEAD + f"  t: {{pattern: copy, source: ewr, target: jfk, topic: {topic}, {setting}}}\n"))
     return found
 
 
-def write(path: Path, *messages: bytes, segment_bytes: int = 1 << 20) -> None:
+def write(path: Path, *messages: bytes, segment_bytes: int = 1 << 20, key: str = KEY) -> None:
     writer = SpoolWriter(path, segment_bytes=segment_bytes, wall=lambda: 5.0).open()
     for message in messages:
-        writer.append([Record(KEY, -1, 0, message) if message else BatchNote(number=1).record()])
+        writer.append([Record(key, -1, 0, message) if message else BatchNote(number=1).record()])
     writer.sync()
     writer.close()
 
@@ -146,3 +146,51 @@ def test_spools_are_looked_at_once_in_a_second() -> None:
     assert (look().waiting, look().waiting) == (1, 1)
     now[0] = 1.0
     assert look().waiting == 2
+
+
+STEPS = "steps: [{deduplicate: 10m}]"
+
+
+@pytest.mark.parametrize(("setting", "spool"), [("when_full: spool", "in"), (STEPS, "in"), (STEPS, "out")])
+def test_messages_of_a_former_topic_are_not_sent_as_those_of_the_present_one(
+    tmp_path: Path, setting: str, spool: str
+) -> None:
+    was, now = route(setting), route(setting, topic="b")
+    folder = spool_folder(was, tmp_path)
+    assert spool_folder(now, tmp_path) == folder
+    write(folder / spool, b"a", b"", b"b", key=f"ewr/{was.source.entity} id")
+    check_spools([was], tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        check_spools([now], tmp_path)
+    (fault,) = caught.value.faults
+    assert fault.message == (
+        f"task t: spool {folder / spool} holds messages of ewr/{was.source.entity}, and the task reads ewr/{now.source.entity} now: their copies "
+        "would say that they come from there"
+    )
+    SpoolReader(folder / spool).take(3)
+    check_spools([now], tmp_path)
+    write(folder / spool, b"c", key=f"ewr/{now.source.entity} id")
+    check_spools([now], tmp_path)
+
+
+def test_a_mailbox_that_a_task_gets_or_gives_up_has_the_same_topic(tmp_path: Path) -> None:
+    found = route("when_full: spool")
+    folder = spool_folder(found, tmp_path) / "in"
+    write(folder, b"a", key="ewr/isthmus.t.jfk id")
+    check_spools([found], tmp_path)
+
+
+def test_results_in_a_spool_are_their_own_source(tmp_path: Path) -> None:
+    aggregated = "steps: [{aggregate: {window: 5m, fields: {n: count}}}]"
+    found = route(aggregated, topic="b")
+    write(spool_folder(found, tmp_path) / "out", b"result", key="ewr/a/t id")
+    check_spools([found], tmp_path)
+
+
+def test_a_spool_that_cannot_be_read_is_told_by_its_route(tmp_path: Path) -> None:
+    found = route("when_full: spool", topic="b")
+    folder = spool_folder(found, tmp_path) / "in"
+    write(folder, b"a", b"b", segment_bytes=1)
+    SpoolReader(folder).take(1)
+    (folder / "segments" / f"{1:020d}.seg").rename(tmp_path / "away")
+    check_spools([found], tmp_path)

@@ -69,8 +69,12 @@ def test_what_only_the_operator_can_mend_is_a_fault(error: IsthmusError, expecte
 class Reach:
     """Namespaces of which some entities stand."""
 
-    def __init__(self, errors: dict[str, IsthmusError]) -> None:
+    def __init__(self, errors: dict[str, IsthmusError], identities: dict[str, str] | None = None) -> None:
         self.errors = errors
+        self.identities = identities or {}
+
+    def identity(self, alias: str) -> str:
+        return self.identities.get(alias, f"{alias}-id")
 
     def __enter__(self) -> Self:
         return self
@@ -88,20 +92,26 @@ class Reach:
         return look
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, unset: Sequence[str] = (), **errors: IsthmusError) -> Preflight:
+def checked(
+    monkeypatch: pytest.MonkeyPatch,
+    unset: Sequence[str] = (),
+    identities: dict[str, str] | None = None,
+    **errors: IsthmusError,
+) -> Preflight:
     for name in ("EWR", "JFK", "LGA"):
         monkeypatch.setenv(f"{name}_CONNECTION", "Endpoint=sb://x/;SharedAccessKeyName=n;SharedAccessKey=k")
     for name in unset:
         monkeypatch.delenv(name)
     places = {name.replace("__", "/"): error for name, error in errors.items()}
 
-    def attach(reach: Any, target: Endpoint) -> None:
+    def attach(reach: Any, target: Endpoint) -> str:
         if str(target) in places:
             raise places[str(target)]
+        return str(reach.identity(target.alias))
 
     monkeypatch.setattr(preflight_module, "_attach", attach)
     federation = read(TEXT, "f.yaml")
-    opened: Any = lambda: Reach(places)  # noqa: E731
+    opened: Any = lambda: Reach(places, identities)  # noqa: E731
     return preflight(federation, routes(federation), opened)
 
 
@@ -128,6 +138,14 @@ def test_i2_a_namespace_that_does_not_answer_is_no_fault_and_hides_none(monkeypa
     found = checked(monkeypatch, ["LGA_CONNECTION"], ewr=ConnectionLostError("ewr:5671: Connection refused"))
     assert found.away == (("ewr", "ewr:5671: Connection refused"),)
     assert [fault.line for fault in found.faults] == [5]
+
+
+def test_i4_two_aliases_of_one_namespace_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checked(monkeypatch, identities={"lga": "ewr-id"}, jfk=ConnectionLostError("jfk:5671: Connection refused"))
+    assert [str(fault) for fault in found.faults] == [
+        "f.yaml:5:3: namespace lga: it is namespace ewr too; write one alias, or another connection"
+    ]
+    assert [alias for alias, _ in found.away] == ["jfk"]
 
 
 def test_a_missing_authority_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from isthmus.amqp import BATCH_FORMAT
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.copier import copies_of
+from isthmus.connectors.copier import SourceIsTargetError, check_apart, copies_of
 from isthmus.connectors.servicebus.message.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.option import SinkOptions
 from isthmus.connectors.servicebus.port.connection import peer_of
@@ -156,8 +156,12 @@ class ServiceBusTarget(End):
     def _opened(self, sender: MarkedSender, events: list[TargetEvent], now: float) -> None:
         found = (sender.client.namespace_id, frozenset(filter(sender.offers, set(self._capabilities) - {DEFLATE})))
         if self._known is None:
+            try:
+                self._rewriter = self._rewriter_for(*found)
+            except SourceIsTargetError as error:
+                self.fail(error)
+                return
             self._known = found
-            self._rewriter = self._rewriter_for(*found)
         elif self._known != found:
             self.fail(TargetChangedError(f"'{self.path}': another namespace, or another version of it, answers now"))
             return
@@ -167,12 +171,13 @@ class ServiceBusTarget(End):
         events.append(Opened(sender.max_message_bytes, ENVELOPE_MESSAGES))
 
     def _rewriter_for(self, namespace_id: str, offered: frozenset[str]) -> MessageRewriter:
-        options = self._options
+        options, origin = self._options, self._origin_identity
+        check_apart(options.origin, options.target, self.path, origin_identity=origin, target_identity=namespace_id)
         return MessageRewriter(
             options.origin,
             options.target,
             options.hop_budget,
-            origin_namespace=self._origin_identity if options.origin else "",
+            origin_namespace=origin if options.origin else "",
             target_namespace=namespace_id,
             entity=self.path,
             mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,

@@ -131,7 +131,8 @@ class StateCopier:
     def __init__(self, pool: ConnectionPool, key: int, mark: Callable[[], None], options: PortSourceOptions) -> None:
         self._path, self._mark = options.entity.strip("/"), mark
         target = options.state_target()
-        self._target = StateTarget(pool, key, target.entity.strip("/"), peer_of(target))
+        self._target_path = target.entity.strip("/")
+        self._target = StateTarget(pool, key, self._target_path, peer_of(target))
         self._memory = StateMemory(Path(options.state_file))
         self._copies = StateCopies({})
         self._of: str | None = None  # identity of the source that the memory is about
@@ -151,7 +152,7 @@ class StateCopier:
         if self._of == client.namespace_id:
             return
         self._of, self._to = client.namespace_id, None
-        self._remember(partial(self._memory.open, client.namespace_id))
+        self._remember(partial(self._memory.open, client.namespace_id, self._path))
         self._copies = StateCopies(self._memory.copied, self._memory.due, self._memory.tried)
 
     def arrived(self, link: int, session_id: str) -> None:
@@ -297,14 +298,14 @@ class StateCopier:
             self._copies.source_lost()
 
     def _check_target(self) -> None:
-        """To another namespace than before nothing was copied."""
+        """To another target than before nothing was copied."""
         identity = self._target.identity
         if self._to != identity:
             self._to = identity
-            if self._memory.target not in (None, identity):
+            if self._memory.is_other_target(identity, self._target_path):
                 self._copies.forget_copied()
                 self._look_at = -math.inf
-            self._remember(partial(self._memory.note_target, identity))
+            self._remember(partial(self._memory.note_target, identity, self._target_path))
 
     def _read_held(self, hold: _Hold, management: Callable[[], Management], now: float) -> None:
         if hold.is_read:

@@ -232,7 +232,7 @@ class StateCopies:
         self._setting.clear()
 
     def forget_copied(self) -> None:
-        """Source or target is another namespace than before: nothing was copied."""
+        """Source or target is another than before: nothing was copied."""
         self._copied.clear()
         self._tried.clear()
 

@@ -5,8 +5,8 @@ and no states. What it is not: the decisions (`state_copy`).
 
 | line | says |
 | --- | --- |
-| `["of", SOURCE]` | the identity of the source's namespace, which what follows is about |
-| `["to", TARGET]` | the identity of the target's namespace; where it was another one before, nothing was copied to it and nothing looked at |
+| `["of", SOURCE, QUEUE]` | the identity of the source's namespace, and the queue there, which what follows is about |
+| `["to", TARGET, QUEUE]` | the same of the target; where it was another one before, nothing was copied to it and nothing looked at |
 | `["due", SESSION]` | the state of the session may differ from what was copied |
 | `["tried", SESSION, DIGEST]` | the target was asked to take this; nothing was copied of the session before |
 | `["copied", SESSION, DIGEST]` | this was copied last, and the session is not due; an empty digest: no state |
@@ -17,7 +17,8 @@ again.
 
 Invariants:
     I1. A line that a kill left incomplete is passed over, and so is one that cannot be read.
-    I2. Lines about another source count for nothing, and to another target nothing was copied.
+    I2. Lines about another source count for nothing, and to another target nothing was copied: neither to another namespace nor to another
+        queue of the same one. A line that names no queue, of an earlier release, is of any.
     I3. What the disk did not take is written with the next note that it takes.
 """
 
@@ -27,7 +28,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from isthmus.errors import StoreError
 from isthmus.whole_file import make_folder, write_file
@@ -36,6 +37,26 @@ __all__ = ["StateMemory"]
 
 # A file of fewer lines is not rewritten.
 FEW_LINES = 2_000
+
+
+class _Place(NamedTuple):
+    """Where states are: the identity of a namespace, and a queue of it; empty where that is not known."""
+
+    namespace: str
+    queue: str = ""
+
+    @classmethod
+    def of(cls, namespace: str, queue: str) -> _Place:
+        return cls(namespace, queue.lower())
+
+    @classmethod
+    def of_line(cls, line: list[Any]) -> _Place:
+        return cls(*map(str, line[1:3]))
+
+    def may_be(self, other: _Place) -> bool:
+        """Whether both are one, as far as is known."""
+        are_alike = self.queue == other.queue or not (self.queue and other.queue)
+        return self.namespace == other.namespace and are_alike
 
 
 class StateMemory:
@@ -55,22 +76,26 @@ class StateMemory:
         self._path = path
         self._descriptor = -1
         self._lines = 0
-        self._of = ""
-        self._to: str | None = None
+        self._of = _Place("")
+        self._to: _Place | None = None
         self._is_mine = False
         self.copied: dict[str, bytes] = {}
         self.due: dict[str, None] = {}
         self.tried: dict[str, set[bytes]] = {}
         self.looked_ms = 0
 
-    def open(self, source: str) -> None:
-        """Reads what is known about a source's namespace, by its identity, and takes notes from then on.
+    def open(self, source: str, queue: str) -> None:
+        """Reads what is known about a source, and takes notes from then on.
+
+        Args:
+            source: the identity of its namespace.
+            queue: its path there.
 
         Raises:
             StoreError: the file cannot be read or written.
         """
         self.close()
-        self._of = source
+        self._of = _Place.of(source, queue)
         self._clear()
         try:
             make_folder(self._path.parent)
@@ -83,19 +108,20 @@ class StateMemory:
         except OSError as error:
             raise self._error(error) from None
 
-    @property
-    def target(self) -> str | None:
-        """The identity of the target's namespace; None while none was noted."""
-        return self._to
+    def is_other_target(self, target: str, queue: str) -> bool:
+        """Whether what was noted is of another target."""
+        return self._to is not None and not self._to.may_be(_Place.of(target, queue))
 
-    def note_target(self, target: str) -> None:
-        """The identity of the target's namespace. Where it was another one before, nothing was copied and nothing looked at.
+    def note_target(self, target: str, queue: str) -> None:
+        """The identity of the target's namespace, and the queue there. Where it was another one before, nothing was copied and nothing
+        looked at.
 
         Raises:
             StoreError: the file cannot be written; so it is with all notes.
         """
-        if self._to != target:
-            self._append(["to", target])
+        place = _Place.of(target, queue)
+        if self._to != place:
+            self._append(["to", *place])
 
     def note_due(self, session_id: str) -> None:
         """A session is due."""
@@ -126,15 +152,16 @@ class StateMemory:
     def _take(self, line: Any) -> None:
         kind = line[0]
         if kind == "of":
-            self._is_mine = str(line[1]) == self._of
+            self._is_mine = _Place.of_line(line).may_be(self._of)
         elif not self._is_mine:
             return
         elif kind == "to":
-            if self._to not in (None, str(line[1])):
+            place = _Place.of_line(line)
+            if self._to is not None and not self._to.may_be(place):
                 self.copied.clear()
                 self.tried.clear()
                 self.looked_ms = 0
-            self._to = str(line[1])
+            self._to = place
         elif kind == "due":
             self.due[str(line[1])] = None
         elif kind == "tried":
@@ -163,7 +190,7 @@ class StateMemory:
             raise self._error(error) from None
 
     def _rewrite(self) -> None:
-        lines: list[list[Any]] = [["of", self._of], *([] if self._to is None else [["to", self._to]])]
+        lines: list[list[Any]] = [["of", *self._of], *([] if self._to is None else [["to", *self._to]])]
         lines += [["copied", name, digest.hex()] for name, digest in self.copied.items()]
         lines += [["due", name] for name in self.due]
         lines += [["tried", name, each.hex()] for name, digests in self.tried.items() for each in digests]

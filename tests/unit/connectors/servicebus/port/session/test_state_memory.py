@@ -16,10 +16,12 @@ from isthmus.errors import StoreError
 A = digest_of(b"a")
 
 
-def opened(path: Path, source: str = "source", target: str = "target") -> StateMemory:
+def opened(
+    path: Path, source: str = "source", target: str = "target", *, queue: str = "orders", to: str = "copies"
+) -> StateMemory:
     memory = StateMemory(path)
-    memory.open(source)
-    memory.note_target(target)
+    memory.open(source, queue)
+    memory.note_target(target, to)
     return memory
 
 
@@ -36,7 +38,8 @@ def test_what_was_noted_is_there_after_a_restart(tmp_path: Path) -> None:
     again = opened(path)  # the first one was killed
     assert again.copied == {"s": A, "u": A}
     assert list(again.due) == ["é\n\x00", "u"]
-    assert (again.looked_ms, again.target) == (17, "target")
+    assert again.looked_ms == 17
+    assert not again.is_other_target("target", "Copies")
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -93,7 +96,27 @@ def test_to_another_target_nothing_was_copied_i2(tmp_path: Path) -> None:
     other = opened(path, target="other")
     assert (other.copied, list(other.due), other.looked_ms) == ({}, ["s"], 0)
     again = opened(path, target="other")
-    assert (again.copied, list(again.due), again.looked_ms, again.target) == ({}, ["s"], 0, "other")
+    assert (again.copied, list(again.due), again.looked_ms) == ({}, ["s"], 0)
+
+
+@pytest.mark.parametrize("queue", [{"queue": "others"}, {"to": "others"}])
+def test_of_another_queue_of_the_same_namespace_nothing_was_copied_i2(tmp_path: Path, queue: dict[str, str]) -> None:
+    path = tmp_path / "orders.jsonl"
+    memory = opened(path)
+    memory.note_copied("t", A, is_due=False)
+    memory.note_looked(17)
+    other = opened(path, **queue)
+    assert (other.copied, other.looked_ms) == ({}, 0)
+    assert opened(path, **queue).copied == {}
+
+
+def test_a_file_that_names_no_queues_is_of_any(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    path.write_text(f'["of","source"]\n["to","target"]\n["copied","t","{A.hex()}"]\n["looked",17]\n')
+    assert StateMemory(path).copied == {}
+    memory = opened(path)
+    assert (memory.copied, memory.looked_ms) == ({"t": A}, 17)
+    assert opened(path, to="others").copied == {}
 
 
 def test_the_file_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +157,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     memory = StateMemory(tmp_path / "file" / "orders.jsonl")
     with pytest.raises(StoreError, match="session states in"):
-        memory.open("source")
+        memory.open("source", "orders")
     with pytest.raises(StoreError):
         memory.note_due("s")
 
