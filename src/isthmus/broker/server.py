@@ -40,12 +40,15 @@ from isthmus.broker.net.shell import Shell
 from isthmus.broker.net.sniff import Speech
 from isthmus.broker.random_pool import RandomPool
 from isthmus.broker.running import forget_running, tell_running
+from isthmus.broker.security.authority import Authority
 from isthmus.broker.security.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.security.emulator_key import emulator_connection_string, with_emulator_key
 from isthmus.broker.security.entity_rules import EngineRules
+from isthmus.broker.security.grant import Grant
 from isthmus.broker.security.jwt_setting import JwtSettings
-from isthmus.broker.security.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
+from isthmus.broker.security.keyring import KEY_FILE, ROOT_KEY_NAME, Keyring
 from isthmus.broker.security.own_host import OwnHosts
+from isthmus.broker.security.rule import merge_rules
 from isthmus.broker.zone import ZoneFiles, check_zones, close_zoned, open_zoned
 from isthmus.clock import SystemClock
 from isthmus.entities import BlobFiles, Engine, FragmentStores, Journal, Limits

@@ -37,7 +37,7 @@ from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.handler import LinkHandler, LinkUse, Rounds
 from isthmus.broker.link.request import Way, text_map
 from isthmus.broker.security.access import Access
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.entities import Acquired, Payload, Transaction
 from isthmus.entities.port import MessageSource
 from isthmus.entities.queue.run import runs_of
