@@ -43,8 +43,10 @@ from azure.servicebus.management import (
 )
 
 from isthmus.broker.admin import build_admin_app
+from isthmus.broker.security.authority import Authority
 from isthmus.broker.security.certificate import CertificateFiles, ensure_certificate, server_context
-from isthmus.broker.security.keyring import Authority, Keyring, new_key
+from isthmus.broker.security.keyring import Keyring
+from isthmus.broker.security.rule import new_key
 from isthmus.clock import SystemClock
 from isthmus.entities import AuthorizationRule as StoredRule
 from isthmus.entities import Engine

@@ -29,7 +29,7 @@ from isthmus.broker.link.sender_link import SenderLink
 from isthmus.broker.net.admission import Admission
 from isthmus.broker.peer import Peer
 from isthmus.broker.relay.relay import Relay
-from isthmus.broker.security.keyring import Authority
+from isthmus.broker.security.authority import Authority
 from isthmus.broker.zone import ZoneRow, zone_rows
 from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, FragmentStore, FragmentStores, Journal

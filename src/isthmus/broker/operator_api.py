@@ -34,7 +34,8 @@ from isthmus.broker.exposition import CONTENT_TYPE, entity_text, is_quiet, names
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.net.admission import admit
 from isthmus.broker.relay.metric import relay_text
-from isthmus.broker.security.keyring import Authority, Grant, Right
+from isthmus.broker.security.authority import Authority
+from isthmus.broker.security.grant import Grant, Right
 from isthmus.broker.statistics import EntityRow, as_dict, entity_rows, namespace_row
 from isthmus.clock import SystemClock
 from isthmus.errors import InvalidArgumentError, IsthmusError, UnauthorizedError

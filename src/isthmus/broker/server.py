@@ -1,8 +1,7 @@
-"""The namespace process: store, engine, keys, certificate and listeners put together.
+"""One namespace that is served: store, engine, keys, certificate and listeners put together.
 
-What it is: the composition of everything that `isthmus namespace serve` runs, from opening the data folder to a clean
-stop. What it is not: a command line (`isthmus.cli.namespace.serve`), nor any of the parts. Over 400 lines: it names each part once, and the
-order of start and stop is read in one piece.
+What it is: the composition of a namespace, from opening the data folder to a clean stop. What it is not: the process, which may serve several
+(`isthmus.broker.process`), nor any of the parts.
 
 Invariants:
     I1. `start` returns when clients can connect; `stop` returns when everything acknowledged is on disk and the folder
@@ -15,14 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import ipaddress
 import logging
-import signal
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,40 +27,33 @@ from isthmus.broker.config.namespace_file import NamespaceConfig, load_config
 from isthmus.broker.config.provision import provision
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.net.admission import Admission, AdmissionLimits
-from isthmus.broker.net.descriptor import allow_many, socket_limit, upload_limit
+from isthmus.broker.net.descriptor import socket_limit, upload_limit
 from isthmus.broker.net.http_gate import HttpGate
 from isthmus.broker.net.listener import Listener
-from isthmus.broker.net.log_line import LogLineFilter
-from isthmus.broker.net.log_sample import SECONDS, LogSampleFilter
 from isthmus.broker.net.shell import Shell
 from isthmus.broker.net.sniff import Speech
 from isthmus.broker.random_pool import RandomPool
 from isthmus.broker.running import forget_running, tell_running
+from isthmus.broker.security.authority import Authority
 from isthmus.broker.security.certificate import CertificateFiles, ensure_certificate, server_context
-from isthmus.broker.security.emulator_key import emulator_connection_string, with_emulator_key
+from isthmus.broker.security.emulator_key import emulator_connection_string
 from isthmus.broker.security.entity_rules import EngineRules
+from isthmus.broker.security.grant import Grant
 from isthmus.broker.security.jwt_setting import JwtSettings
-from isthmus.broker.security.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
 from isthmus.broker.security.own_host import OwnHosts
+from isthmus.broker.security.served_keys import ServedKeys
 from isthmus.broker.zone import ZoneFiles, check_zones, close_zoned, open_zoned
 from isthmus.clock import SystemClock
 from isthmus.entities import BlobFiles, Engine, FragmentStores, Journal, Limits
-from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal, make_private, narrow_files
 
-__all__ = ["Options", "Server", "serve"]
+__all__ = ["Options", "Server"]
 
 _log = logging.getLogger(__name__)
 
-# Threads change places this often: the sync thread, which waits for the disk without the interpreter, must not wait for
-# it for the default 5 ms on top (measured: p50 of a durable send falls from 7 to 2 ms under load).
-_SWITCH_INTERVAL_SECONDS = 0.0005
 # How soon a key that was changed in its file counts.
 _KEY_LOOK_SECONDS = 2.0
-# Messages make no reference cycles; the collector looks for those of connections only, and seldom.
-_GC_THRESHOLD = (50_000, 20, 100)
-
 # Of a store's memory: that of one of the stores of fragments, which are four by default.
 _FRAGMENT_SHARE = 4
 # What a few messages leave to be synced; more is worth a change of threads.
@@ -123,9 +112,7 @@ class Server:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._stack = contextlib.AsyncExitStack()
-        self._keyring: Keyring | None = None
-        self._key_stamp = 0
-        self._key_fault = ""
+        self._keys: ServedKeys | None = None
         self._zone_files: ZoneFiles | None = None
         self._certificate: CertificateFiles | None = None
         self.namespace: Namespace | None = None
@@ -165,10 +152,10 @@ class Server:
         stores = FragmentStores(open_fragments, clock, limits, random_bytes)
         engine = Engine(store, clock, limits=limits, random_bytes=random_bytes, blob_files=blobs, stores=stores)
         self._stack.callback(engine.close)
-        self._keyring = self._open_keys(config, machine_clock)
         issuer = _load_issuer(config.jwt) if config.jwt is not None else None
+        keys = self._keys = self._open_keys(config, machine_clock, issuer)
         hosts = OwnHosts((options.host, *options.host_names))
-        authority = _MachineTimeAuthority(self._keyring, EngineRules(engine), issuer, hosts)
+        authority = _MachineTimeAuthority(keys.keyring, EngineRules(engine), issuer, hosts)
         name = config.name or "isthmus"
         namespace = self.namespace = Namespace(
             engine,
@@ -184,7 +171,7 @@ class Server:
         )
         self._stack.push_async_callback(namespace.close)
         provision(engine, config, file=str(options.config or ""), limits=limits)
-        namespace.every(_KEY_LOOK_SECONDS, lambda: self._look_at_keys(issuer))
+        namespace.every(_KEY_LOOK_SECONDS, keys.look)
         commits = namespace.commits
         await commits.wait_durable()
         gate = HttpGate()
@@ -219,58 +206,16 @@ class Server:
         strangers = min(config.connection_limits.max_unauthenticated_connections, max(1, sockets // 2))
         return Admission(AdmissionLimits(sockets, strangers))
 
-    @property
-    def _key_file(self) -> Path:
-        return self._options.data / KEY_FILE
-
-    def _open_keys(self, config: NamespaceConfig, clock: SystemClock) -> Keyring:
-        """The namespace's own rules: those of the key file, brought in line with what the config file says."""
-        keyring = Keyring.open(self._key_file, clock)
+    def _open_keys(self, config: NamespaceConfig, clock: SystemClock, issuer: Any) -> ServedKeys:
+        keys = ServedKeys(self._options.data, clock, issuer, emulator=self._options.emulator)
         wanted = config.authorization_rules.get("")
         if wanted is not None:
-            standing = keyring.rules
-            kept = [rule for rule in standing if rule.key_name == ROOT_KEY_NAME]
-            named = {rule.key_name for rule in wanted}
             try:
-                merged = merge_rules(wanted, standing, clock.wall_ms())
-                keyring.replace([*(rule for rule in kept if rule.key_name not in named), *merged])
+                keys.apply(wanted)
             except InvalidArgumentError as error:
                 fault = Fault(f"authorization_rules: {error}", file=str(self._options.config))
                 raise ConfigError([fault]) from None
-            if tuple(keyring.rules) != tuple(standing):
-                keyring.save(self._key_file)
-        self._key_stamp = self._key_file.stat().st_mtime_ns
-        self._take_rules(keyring, keyring.rules)
-        return keyring
-
-    def _take_rules(self, keyring: Keyring, rules: Iterable[AuthorizationRule]) -> None:
-        """Let a keyring have the rules of the key file, and the emulator's key where it is asked for."""
-        keyring.replace(with_emulator_key(rules) if self._options.emulator else rules)
-
-    def _look_at_keys(self, issuer: Any) -> None:
-        """Take over keys that were changed in their files; what cannot be read leaves the keys as they are, and is read again."""
-        faults = []
-        for read in (self._read_own_keys, lambda: self._read_issuers_keys(issuer)):
-            try:
-                read()
-            except (ConfigError, InvalidArgumentError, OSError) as error:
-                faults.append(str(error))
-        fault = "; ".join(faults)
-        if fault and fault != self._key_fault:
-            _log.warning("keys not read again: reason=%s", fault)
-        self._key_fault = fault
-
-    def _read_own_keys(self) -> None:
-        assert self._keyring is not None
-        stamp = self._key_file.stat().st_mtime_ns
-        if stamp != self._key_stamp:
-            self._take_rules(self._keyring, Keyring.open(self._key_file, SystemClock()).rules)
-            self._key_stamp = stamp
-            _log.info("keys read again: rules=%s", [rule.key_name for rule in self._keyring.rules])
-
-    def _read_issuers_keys(self, issuer: Any) -> None:
-        if issuer is not None and issuer.refresh():
-            _log.info("keys of the issuer read again")
+        return keys
 
     async def _listen(self, namespace: Namespace, http: Any, now_ms: int) -> None:
         options = self._options
@@ -317,14 +262,16 @@ class Server:
 
     def describe(self) -> dict[str, Any]:
         """How to connect: connection strings, ports, and the file of the authority that clients have to trust."""
-        assert self._keyring is not None, "describe() is for a started server"
+        assert self._keys is not None, "describe() is for a started server"
         host = self._options.host
         plain = self._options.allow_plain or is_loopback(host)
         shown = "127.0.0.1" if host in {"0.0.0.0", ""} else f"[{host}]" if ":" in host else host
         port = self.ports["amqp"] if plain else self.ports["tls"]
         described: dict[str, Any] = {
-            "connection_string": self._keyring.connection_string(f"{shown}:{port}", emulator=plain),
-            "admin_connection_string": self._keyring.connection_string(f"{shown}:{self.ports['http']}", emulator=plain),
+            "connection_string": self._keys.keyring.connection_string(f"{shown}:{port}", emulator=plain),
+            "admin_connection_string": self._keys.keyring.connection_string(
+                f"{shown}:{self.ports['http']}", emulator=plain
+            ),
             "ports": dict(self.ports),
         }
         if self._options.emulator:
@@ -354,51 +301,6 @@ def _open_fragments(data: Path, index: int) -> RocksJournal:
     """A store of fragments. All of them together have the memory of one store of a namespace."""
     make_private(data / FRAGMENTS_FOLDER)
     return RocksJournal(data / FRAGMENTS_FOLDER / str(index), share=_FRAGMENT_SHARE)
-
-
-async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Run namespaces in this process until SIGTERM or SIGINT; each has a store, keys and ports of its own.
-
-    Args:
-        namespaces: what the operator said of each.
-        ready: told how to connect to each, once clients can connect to all.
-    """
-    allow_many()
-    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    sampled, lines = LogSampleFilter(), LogLineFilter()  # in this order: a kind is a line's format
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(sampled)
-        handler.addFilter(lines)
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    async with contextlib.AsyncExitStack() as stack:
-        servers: list[Server] = []
-        for options in namespaces:
-            server = Server(replace(options, namespaces=len(namespaces)))
-            await server.start()
-            stack.push_async_callback(_stop, server, options)
-            servers.append(server)
-            _log.info("namespace started: data=%s ports=%s", options.data, server.ports)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLD)
-        ready([server.describe() for server in servers])
-        telling = asyncio.create_task(_tell_left_out(sampled))
-        await stopped.wait()
-        telling.cancel()
-
-
-async def _tell_left_out(sampled: LogSampleFilter) -> None:
-    while True:
-        await asyncio.sleep(SECONDS)
-        sampled.tell()
-
-
-async def _stop(server: Server, options: Options) -> None:
-    await server.stop()
-    _log.info("namespace stopped: data=%s", options.data)
 
 
 class _MachineTimeAuthority(Authority):

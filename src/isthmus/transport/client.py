@@ -1,7 +1,7 @@
 """One connection to a namespace.
 
-What it is: a socket below an `isthmus.amqp.Connection`, with SASL, `$cbs` tokens kept fresh, heartbeats, and the hand-out
-of events to the links' owners. It blocks only where its name or a time-out says so; an owner that waits on several
+What it is: a socket below an `isthmus.amqp.Connection`, with SASL, heartbeats, and the hand-out of events to the links' owners; tokens are kept
+fresh beside it (`shown_token`). It blocks only where its name or a time-out says so; an owner that waits on several
 things polls `fileno()` for `interest()` and calls `service()` no later than `deadline()`. What it is not: safe for several
 threads at once (an owner with two threads holds a lock), and no reconnect: links and locks die with a connection, so
 the owner opens a new client.
@@ -10,9 +10,7 @@ Over 400 lines: opening, waiting and serving are one loop over one socket.
 Invariants:
     I1. `service` never blocks and never raises for what the peer or the network did: the fault is kept in `error`, and
         every link's owner has been told.
-    I2. A token is renewed 5 s before it expires, or with a tenth of a longer life and a third of a shorter one left,
-        before the peer drops the links it covers.
-    I3. What was queued is written in order; nothing is written after the connection is lost.
+    I2. What was queued is written in order; nothing is written after the connection is lost.
 """
 
 from __future__ import annotations
@@ -46,34 +44,27 @@ from isthmus.amqp import (
     Transfers,
 )
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
-from isthmus.amqp.types import Timestamp
 from isthmus.errors import (
     ConnectionLostError,
-    EntityNotFoundError,
     IsthmusError,
     OperationTimeoutError,
     UnauthorizedError,
 )
 from isthmus.message.name import NAMESPACE_ID
+from isthmus.transport.dial import dial, place_of
 from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.error import error_from
-from isthmus.transport.request import Reply, RequestLink
+from isthmus.transport.request import Reply
+from isthmus.transport.shown_token import ShownTokens
 
 __all__ = ["Client", "LinkOwner"]
 
 RECEIVE_BYTES = 1 << 20
-SOCKET_BUFFER_BYTES = 1 << 20
 # Frames, not messages: a lease's credit window must never wait for the session's.
 INCOMING_WINDOW_FRAMES = 65535
 MAX_FRAME_BYTES = 1 << 20
 # What a peer waits for that tells no idle time-out.
 UNHEARD_SECONDS = 30.0
-# AMQP over TLS, and over WebSocket.
-_USUAL_PORTS = (5671, 443)
-# What a renewal may take on a machine that stands still for a while.
-RENEWAL_SECONDS = 5.0
-# The shortest pause between two attempts to get a token from who fails.
-RENEWAL_RETRY_SECONDS = 0.2
 
 
 # Terminal states (OASIS AMQP 1.0 3.4). A disposition with another one, or with none, that settles nothing is not an outcome:
@@ -92,26 +83,6 @@ class LinkOwner(Protocol):
     def on_transfers(self, event: Transfers) -> None: ...
     def on_disposed(self, first: int, last: int, state: Any) -> None: ...
     def on_lost(self, error: IsthmusError) -> None: ...
-
-
-class _Grant:
-    """A token shown for one audience; `held_until`: when the token that it replaces expires, 0 where there is none."""
-
-    __slots__ = ("expires_at", "held_until", "is_refused", "renew_at", "reply")
-
-    def __init__(self, reply: Reply, expires_at: float, now: float, held_until: float = 0.0) -> None:
-        self.reply = reply
-        self.expires_at = expires_at
-        self.held_until = held_until
-        self.is_refused = False
-        # Not at once: what cannot be renewed, a ready signature, is shown again before its end, but not without a pause.
-        life = expires_at - now
-        self.renew_at = max(now + 1.0, expires_at - max(life / 10, min(RENEWAL_SECONDS, life / 3)))
-
-    def put_off(self, now: float) -> None:
-        """There is no new token now; the one that the peer has is good for a while."""
-        good_until = self.held_until if self.is_refused else self.expires_at
-        self.renew_at = now + max(RENEWAL_RETRY_SECONDS, (good_until - now) / 10)
 
 
 class Client:
@@ -137,7 +108,7 @@ class Client:
         self.endpoint = endpoint
         self.shared = shared
         self.error: IsthmusError | None = None
-        self.namespace_id = _place_of(endpoint)
+        self.namespace_id = place_of(endpoint)
         self.peer_properties: Mapping[Any, Any] = {}
         self.connection = Connection(
             server=False,
@@ -151,9 +122,7 @@ class Client:
         self._pending: deque[memoryview] = deque()
         self._opened = False
         self._closing = False
-        self._cbs: RequestLink | None = None
-        self._grants: dict[str, _Grant] = {}
-        self._renewal_due = math.inf  # the earliest of the grants, in seconds since the epoch
+        self._tokens = ShownTokens(self)
         self._owners: dict[AmqpSession, LinkOwner] = {}
         self._want_write = False
         self._is_ended_by_peer = False
@@ -175,7 +144,7 @@ class Client:
 
             self._socket = websocket.dial(self.endpoint, timeout_seconds)
         else:
-            self._socket = _dial(self.endpoint, timeout_seconds)
+            self._socket = dial(self.endpoint, timeout_seconds)
         self._socket.setblocking(False)
         login = self.endpoint.login
         self.connection.start(login.mechanism or None, login.response)
@@ -238,8 +207,8 @@ class Client:
     def deadline(self) -> float | None:
         """When `service` is due though nothing happened, in monotonic seconds."""
         due = self.connection.deadline()
-        if self._renewal_due < math.inf:
-            renewal = self._renewal_due - time.time() + time.monotonic()
+        if self._tokens.due < math.inf:
+            renewal = self._tokens.due - time.time() + time.monotonic()
             due = renewal if due is None else min(due, renewal)
         return due
 
@@ -255,7 +224,8 @@ class Client:
         if read:
             self._read()
         self._dispatch(self.connection.tick(time.monotonic()))
-        self._renew()
+        if (refused := self._tokens.renew()) is not None:
+            self._lost(refused)
         self._write()
 
     def flush(self) -> None:
@@ -334,11 +304,7 @@ class Client:
         Raises:
             TokenError: the credential has no token.
         """
-        audience = self.endpoint.audience(path)
-        grant = self._grants.get(audience)
-        if grant is None or grant.reply.error is not None or grant.expires_at <= time.time():
-            grant = self._put_token(audience)
-        return None if grant is None else grant.reply
+        return self._tokens.start(path)
 
     def finish_authorize(self, path: str, reply: Reply) -> None:
         """Checks the answer of `start_authorize`.
@@ -348,86 +314,11 @@ class Client:
             EntityNotFoundError: there is no such entity.
             IsthmusError: another refusal, or the connection's error.
         """
-        error = reply.error
-        if error is None:
-            return
-        self._forget_grant(self.endpoint.audience(path), reply)
-        if isinstance(error, EntityNotFoundError):
-            raise EntityNotFoundError(path)
-        raise error if error.retryable else UnauthorizedError(f"'{path}': {error}")
+        self._tokens.finish(path, reply)
 
     def withdraw(self, path: str) -> None:
         """The token for the entity at `path` is no longer kept fresh. No error if there is none."""
-        self._forget_grant(self.endpoint.audience(path))
-
-    def _forget_grant(self, audience: str, reply: Reply | None = None) -> None:
-        grant = self._grants.get(audience)
-        if grant is not None and (reply is None or grant.reply is reply):
-            del self._grants[audience]
-            self._schedule_renewal()
-
-    def _schedule_renewal(self) -> None:
-        now = time.time()
-        # What has expired is renewed no more: the peer ends what it covered.
-        self._renewal_due = min(
-            (grant.renew_at for grant in self._grants.values() if now < grant.expires_at), default=math.inf
-        )
-
-    def _put_token(self, audience: str) -> _Grant | None:
-        now = time.time()
-        token = self.endpoint.credential.token(audience, now)
-        if token is None:
-            return None
-        if self._cbs is not None and self._cbs.error is not None and self.error is None:
-            # The peer has ended the links, and not the connection.
-            self._cbs.close()
-            self._cbs = None
-        if self._cbs is None:
-            self._cbs = RequestLink(self, "$cbs", "$cbs")
-        properties = {
-            "operation": "put-token",
-            "type": token.kind,
-            "name": audience,
-            "expiration": Timestamp(int(token.expires_at * 1000)),
-        }
-        reply = self._cbs.request(properties, token.text)
-        before = self._grants.get(audience)
-        held_until = 0.0 if before is None else before.held_until if before.is_refused else before.expires_at
-        grant = self._grants[audience] = _Grant(reply, token.expires_at, now, held_until)
-        self._renewal_due = min(self._renewal_due, grant.renew_at)
-        reply.when_done(lambda: self._on_token_answered(audience, reply))
-        return grant
-
-    def _on_token_answered(self, audience: str, reply: Reply) -> None:
-        grant = self._grants.get(audience)
-        if grant is None or grant.reply is not reply or reply.error is None:
-            return
-        now = time.time()
-        if not self.shared:
-            self._renewal_due = 0.0  # `_renew` ends the connection
-        elif grant.held_until <= now:
-            self._forget_grant(audience)
-        else:
-            grant.is_refused = True
-            grant.put_off(now)
-            self._schedule_renewal()
-
-    def _renew(self) -> None:
-        now = time.time()
-        if now < self._renewal_due:
-            return
-        for audience, grant in list(self._grants.items()):
-            if not grant.reply.done:
-                continue
-            if grant.reply.error is not None and not self.shared:
-                self._lost(grant.reply.error)
-                return
-            if grant.renew_at <= now < grant.expires_at:
-                try:
-                    self._put_token(audience)
-                except IsthmusError:
-                    grant.put_off(now)
-        self._schedule_renewal()
+        self._tokens.withdraw(path)
 
     # ---- socket
 
@@ -555,27 +446,3 @@ class Client:
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
             owner.on_lost(error)
-
-
-def _place_of(endpoint: Endpoint) -> str:
-    """Where a namespace is that says nothing of itself; the ports of Azure are understood."""
-    host = endpoint.host.lower()
-    return host if endpoint.port in _USUAL_PORTS else f"{host}:{endpoint.port}"
-
-
-def _dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
-    where = f"{endpoint.host}:{endpoint.port}"
-    raw: socket.socket | None = None
-    try:
-        raw = socket.create_connection((endpoint.host, endpoint.port), timeout_seconds)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        context = endpoint.ssl_context()
-        return raw if context is None else context.wrap_socket(raw, server_hostname=endpoint.host)
-    except (OSError, UnicodeError) as error:  # a name that cannot be one, e.g. with a label of 64 characters
-        if raw is not None:
-            raw.close()
-        if isinstance(error, TimeoutError):
-            raise OperationTimeoutError(f"{where}: no connection within {timeout_seconds:g} s") from None
-        raise ConnectionLostError(f"{where}: {getattr(error, 'strerror', None) or error}") from None

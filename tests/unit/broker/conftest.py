@@ -12,8 +12,9 @@ from isthmus.amqp import Closed, Connection, Link, LinkAttached, LinkDetached, T
 from isthmus.amqp.performative import Source, Target
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.peer import Peer
+from isthmus.broker.security.authority import Authority
 from isthmus.broker.security.entity_rules import EngineRules
-from isthmus.broker.security.keyring import Authority, Keyring
+from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.sas import make_token
 from isthmus.entities import AuthorizationRule, Engine, EntityStatus, QueueDescription
 from isthmus.store import MemoryJournal

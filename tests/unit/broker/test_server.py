@@ -154,14 +154,14 @@ async def test_a_key_that_changes_in_its_file_counts_while_the_namespace_runs(se
     content["rules"][0]["primary_key"] = "fresh"
     file.write_text(json.dumps(content))
     os.utime(file, (1, 1))
-    server._look_at_keys(None)
+    server._keys.look()
     assert authority.authorise_plain(name, "fresh")
     with pytest.raises(UnauthorizedError):
         authority.authorise_plain(name, old)
     # What cannot be read leaves the keys as they are.
     file.write_text("nonsense")
     os.utime(file, (2, 2))
-    server._look_at_keys(None)
+    server._keys.look()
     assert authority.authorise_plain(name, "fresh")
     assert "keys not read again" in caplog.text
     assert "fresh" not in caplog.text
@@ -175,14 +175,14 @@ async def test_a_key_file_that_could_not_be_read_is_read_again(serve, tmp_path, 
     file.write_text(json.dumps(content))
     os.utime(file, (1, 1))
     refreshed = []
-    issuer = SimpleNamespace(refresh=lambda: refreshed.append(1))
+    server._keys._issuer = SimpleNamespace(refresh=lambda: refreshed.append(1))
     with monkeypatch.context() as patch:
         patch.setattr(Keyring, "open", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
-        server._look_at_keys(issuer)
-        server._look_at_keys(issuer)
+        server._keys.look()
+        server._keys.look()
     assert len([record for record in caplog.records if "keys not read again" in record.message]) == 1
     assert len(refreshed) == 2
-    server._look_at_keys(issuer)
+    server._keys.look()
     assert server.namespace.authority.authorise_plain(content["rules"][0]["key_name"], "fresh")
 
 

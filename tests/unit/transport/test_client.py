@@ -20,13 +20,10 @@ from isthmus.testing.peer import Peer
 from isthmus.transport import (
     Client,
     Endpoint,
-    IdentityCredential,
     Management,
     Receiver,
     Sender,
     SharedKeyCredential,
-    SignatureCredential,
-    Token,
 )
 from isthmus.transport import client as client_module
 from isthmus.transport.error import TransportError
@@ -139,120 +136,12 @@ def test_a_peer_may_hold_messages_only_for_a_connection_whose_end_it_has_not_not
         assert noticed.held_seconds == 0.0
 
 
-def test_nobody_listening_is_a_lost_connection() -> None:
-    with Peer("q") as peer:
-        endpoint = peer.endpoint
-    with pytest.raises(ConnectionLostError, match=str(endpoint.port)):
-        Client(endpoint).open(2.0)
-
-
 def test_a_peer_that_accepts_and_says_nothing_is_left_without_a_socket_behind() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = Client(Endpoint("127.0.0.1", silent.getsockname()[1], tls=False))
         with pytest.raises(OperationTimeoutError, match="no answer to open"):
             client.open(0.2)
         assert client.fileno() == -1
-
-
-def test_a_host_that_is_no_name_is_a_lost_connection() -> None:
-    with pytest.raises(ConnectionLostError, match="aaaa:5671"):
-        Client(Endpoint("a" * 64, 5671)).open(2.0)
-
-
-class Ahead:
-    """The module `time` with a wall clock that the test moves forward."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.monotonic = time.monotonic
-
-    def time(self) -> float:
-        return time.time() + self.seconds
-
-
-@pytest.fixture(name="ahead")
-def _ahead(monkeypatch: pytest.MonkeyPatch) -> Ahead:
-    made = Ahead()
-    monkeypatch.setattr(client_module, "time", made)
-    return made
-
-
-def test_tokens_are_shown_and_renewed_before_they_expire_i2(ahead: Ahead) -> None:
-    class Hourly:
-        def __init__(self) -> None:
-            self.made = 0
-
-        def token(self, audience: str, now: float) -> Token:
-            self.made += 1
-            return Token(f"token {self.made} for {audience}", "jwt", now + 3600)
-
-    with Peer("q") as peer:
-        credential = Hourly()
-        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, authority="name:1", credential=credential)
-        with Client(endpoint).open() as client:
-            client.authorize("q")
-            client.wait(0.1)
-            assert credential.made == 1
-            ahead.seconds = 3600 * 0.9
-            client.wait_until(lambda: credential.made == 2, 5, "renewal")
-            assert client.error is None
-        shown = [body for node, operation, body in peer.requests if (node, operation) == ("$cbs", "put-token")]
-        assert shown[0] == "token 1 for sb://name:1/q"
-
-
-def test_a_token_service_that_fails_for_a_moment_costs_no_connection_i1(ahead: Ahead) -> None:
-    class Identity:
-        def __init__(self) -> None:
-            self.asked = 0
-
-        def get_token(self, scope: str) -> SimpleNamespace:
-            self.asked += 1
-            if self.asked == 2:
-                raise ValueError("the token service is away")
-            return SimpleNamespace(token=f"token {self.asked}", expires_on=ahead.time() + 3600)
-
-    with Peer("q") as peer:
-        identity = Identity()
-        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=IdentityCredential(identity))
-        with Client(endpoint).open() as client:
-            client.authorize("q")
-            ahead.seconds = 3600 * 0.95
-            client.wait_until(lambda: identity.asked == 2, 5, "renewal")
-            ahead.seconds = 3600 * 0.96  # a tenth of what was left has gone
-            client.wait_until(lambda: identity.asked == 3, 5, "renewal")
-            assert client.error is None
-            peer.wait_for(lambda: [body for _, _, body in peer.requests] == ["token 1", "token 3"])
-
-
-def test_a_token_that_cannot_be_renewed_keeps_nobody_busy_i2() -> None:
-    with Peer("q") as peer:
-        text = f"SharedAccessSignature sr=x&sig=y&se={int(time.time()) + 2}&skn=z"
-        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=SignatureCredential(text))
-        with Client(endpoint).open() as client:
-            client.authorize("q")
-            limit, turns = time.monotonic() + 2.5, 0
-            while (left := limit - time.monotonic()) > 0:
-                client.wait(left)
-                turns += 1
-            assert turns < 20
-            assert len(peer.requests) <= 3
-            deadline = client.deadline()
-            assert deadline is not None
-            assert deadline > time.monotonic()
-
-
-def test_tokens_are_shown_on_new_links_where_the_peer_has_ended_the_old_ones_i2(ahead: Ahead) -> None:
-    with Peer("q", "r") as peer:
-        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=SharedKeyCredential("name", "key"))
-        with Client(endpoint, shared=True).open() as client:
-            client.authorize("q")
-            assert client._cbs is not None
-            client._cbs._receiver.detach()
-            client._cbs.on_lost(ConnectionLostError("the link was idle"))
-            ahead.seconds = 3600 * 0.95
-            client.wait_until(lambda: len(peer.requests) == 2, 5, "renewal")
-            client.authorize("r")
-            assert len(peer.requests) == 3
 
 
 def test_a_run_is_disposed_of_across_the_end_of_the_ids() -> None:

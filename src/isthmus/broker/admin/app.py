@@ -28,7 +28,8 @@ from isthmus.broker.admin.failure import ConflictError, MethodError, TooLargeErr
 from isthmus.broker.admin.operation import Operations
 from isthmus.broker.admin.request import PAGE_LIMIT, Answer, Request
 from isthmus.broker.health import HEALTHY, Health
-from isthmus.broker.security.keyring import Authority, Grant, Right
+from isthmus.broker.security.authority import Authority
+from isthmus.broker.security.grant import Grant, Right
 from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.errors import InvalidArgumentError, IsthmusError, UnauthorizedError

@@ -19,7 +19,7 @@ from isthmus.broker.admin import setting
 from isthmus.broker.admin.atom import SERVICE_BUS, format_time
 from isthmus.broker.admin.document import Node, element, text_element
 from isthmus.broker.admin.setting import Setting
-from isthmus.broker.security.keyring import merge_rules
+from isthmus.broker.security.rule import merge_rules
 from isthmus.entities.catalog.description import (
     AuthorizationRule,
     QueueDescription,

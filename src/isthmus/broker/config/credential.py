@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
+from isthmus.broker.security.grant import Right
 from isthmus.broker.security.jwt_setting import JwtSettings
-from isthmus.broker.security.keyring import Right
 from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.topology.file.document import Document
 from isthmus.topology.file.reference import SecretError, SecretReference

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from isthmus.broker.config.namespace_file import NamespaceConfig, SubscriptionConfig
-from isthmus.broker.security.keyring import merge_rules
+from isthmus.broker.security.rule import merge_rules
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, FragmentStores, Limits
 from isthmus.entities.catalog.description import (

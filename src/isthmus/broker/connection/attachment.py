@@ -33,7 +33,7 @@ from isthmus.broker.link.session_attach import SessionSenderLink, SessionWait, W
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
 from isthmus.broker.security import cbs
 from isthmus.broker.security.access import Access
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.entities.port import MessageTarget, SessionLock, Sessions
 from isthmus.errors import (
     InvalidArgumentError,

@@ -24,7 +24,7 @@ from isthmus.broker.hub.metric import RUNTIME_METRIC
 from isthmus.broker.hub.ownership import Ownership
 from isthmus.broker.hub.receiver_link import HubReceiverLink
 from isthmus.broker.hub.sender_link import HubSenderLink
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.clock import Clock
 from isthmus.entities.hub import Cursor, EventHub, EventHubs, Selector, parse_selector
 from isthmus.errors import EntityNotFoundError, InvalidArgumentError, IsthmusError, NotAllowedError

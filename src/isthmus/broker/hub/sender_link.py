@@ -19,7 +19,7 @@ from isthmus.amqp import Link
 from isthmus.broker.hub.metric import with_metric
 from isthmus.broker.link.handler import LinkHandler, LinkUse
 from isthmus.broker.security.access import Access
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.clock import Clock
 from isthmus.entities.hub import Cursor, EventHub
 from isthmus.errors import IsthmusError

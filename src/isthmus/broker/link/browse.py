@@ -56,11 +56,12 @@ class BrowseSenderLink(SenderLink):
 
     def on_disposed(self, first: int, last: int, state: Any, settled: bool) -> None:
         """The client is done with copies (I1)."""
-        for each in [each for each in self._tokens if (each - first) & 0xFFFFFFFF <= (last - first) & 0xFFFFFFFF]:
-            del self._tokens[each]
+        tokens = self._settlement.tokens
+        for each in [each for each in tokens if (each - first) & 0xFFFFFFFF <= (last - first) & 0xFFFFFFFF]:
+            del tokens[each]
         if not settled:
             count = ((last - first) & 0xFFFFFFFF) + 1
-            self._answer([(first + number) & 0xFFFFFFFF for number in range(count)], state or Accepted())
+            self._settlement.answer([(first + number) & 0xFFFFFFFF for number in range(count)], state or Accepted())
 
     def _turn(self) -> None:
         self._scheduled = False

@@ -25,7 +25,7 @@ from isthmus.amqp.performative import Composite, Declare, Declared, Discharge, R
 from isthmus.broker.link.condition import amqp_error
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.handler import LinkHandler
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.clock import Clock
 from isthmus.entities import (
     Engine,

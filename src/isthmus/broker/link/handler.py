@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from isthmus.amqp import TransferParts, Transfers
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.security.access import Access
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 
 if TYPE_CHECKING:
     from isthmus.broker.link.sender_link import SenderLink

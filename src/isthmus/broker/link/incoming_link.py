@@ -28,7 +28,7 @@ from isthmus.broker.link.condition import amqp_error, refusal
 from isthmus.broker.link.departure import Owed
 from isthmus.broker.link.handler import LinkHandler
 from isthmus.broker.security.access import Access
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.errors import IsthmusError
 from isthmus.message.compression import DEFLATED_FORMAT, expand
 

@@ -1,6 +1,6 @@
 """Links on partitioned entities.
 
-What it is: an `ReceiverLink` and an `SenderLink` that do in one step only what belongs to one fragment: runs of messages are split by
+What it is: a `ReceiverLink` and a `SenderLink` that do in one step only what belongs to one fragment: runs of messages are split by
 their keys, dispositions by their lock tokens, so that each delivery's outcome is that of its own store. What it is not:
 the choice of fragments (`isthmus.entities.fragment`).
 Spec: docs/explanation/protocol.md, Entities.
@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isthmus.amqp import Link
-from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.receiver_link import ReceiverLink
-from isthmus.broker.link.sender_link import Carrier, SenderLink, Verdict
-from isthmus.entities.port import MessageSource
+from isthmus.broker.link.sender_link import SenderLink
+from isthmus.broker.link.settlement import Settlement
+from isthmus.broker.link.verdict import Verdict
 
 __all__ = ["PartitionedReceiverLink", "PartitionedSenderLink"]
 
@@ -33,20 +32,20 @@ class PartitionedReceiverLink(ReceiverLink):
             at += count
 
 
-class PartitionedSenderLink(SenderLink):
-    """One link on which a client receives from a partitioned entity; arguments as for `SenderLink`."""
+class PartitionedSettlement(Settlement):
+    """The settlement of one link on which a client receives from a partitioned entity; arguments as for `Settlement`."""
 
-    def __init__(
-        self, link: Link, path: str, queue: MessageSource, carrier: Carrier, transactions: Transactions
-    ) -> None:
-        super().__init__(link, path, queue, carrier, transactions)
-        self._fragment_index = queue.fragment_index
-
-    def _settle(self, ids: Sequence[int], tokens: list[bytes], verdict: Verdict, settled: bool) -> None:
+    def settle(self, ids: Sequence[int], tokens: list[bytes], verdict: Verdict, settled: bool) -> None:
         parts: dict[int, tuple[list[int], list[bytes]]] = {}
         for each, token in zip(ids, tokens, strict=True):
-            part = parts.setdefault(self._fragment_index(token), ([], []))
+            part = parts.setdefault(self._queue.fragment_index(token), ([], []))
             part[0].append(each)
             part[1].append(token)
         for part_ids, part_tokens in parts.values():
-            super()._settle(part_ids, part_tokens, verdict, settled)
+            super().settle(part_ids, part_tokens, verdict, settled)
+
+
+class PartitionedSenderLink(SenderLink):
+    """One link on which a client receives from a partitioned entity; arguments as for `SenderLink`."""
+
+    settlement_type = PartitionedSettlement

@@ -21,7 +21,7 @@ from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
 from isthmus.broker.link.coordinator import Transactions
 from isthmus.broker.link.handler import LinkUse
 from isthmus.broker.link.incoming_link import BATCH_BYTES, CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.entities import Copy, Large, Payload, Transaction
 from isthmus.entities.port import MessageTarget
 from isthmus.entities.record import envelope

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from isthmus.broker.link.condition import refusal
 from isthmus.broker.link.request import Reply, Request, Respond, Style
 from isthmus.broker.management import message, rule, session
-from isthmus.broker.security.keyring import Right
+from isthmus.broker.security.grant import Right
 from isthmus.entities import Engine
 from isthmus.errors import IsthmusError, NotAllowedError
 

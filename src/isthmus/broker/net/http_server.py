@@ -21,7 +21,7 @@ from isthmus.broker.net.http_log import http_log
 from isthmus.broker.net.websocket import add_websocket
 from isthmus.broker.operator_api import add_operator_api
 from isthmus.broker.relay.gate import add_relay
-from isthmus.broker.security.keyring import Authority
+from isthmus.broker.security.authority import Authority
 from isthmus.entities import Limits
 
 __all__ = ["start_http"]

@@ -21,7 +21,7 @@ from aiohttp import web
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.net.admission import admit
 from isthmus.broker.relay.address import query_parameter, split_target
-from isthmus.broker.security.keyring import Grant, Right
+from isthmus.broker.security.grant import Grant, Right
 from isthmus.errors import IsthmusError, UnauthorizedError
 
 __all__ = ["RelayRefusedError", "authorise", "check_token", "parameter", "refused", "token_is_plain_header"]

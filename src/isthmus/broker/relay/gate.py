@@ -51,7 +51,7 @@ from isthmus.broker.relay.listener import Listener
 from isthmus.broker.relay.relay import Place, Rejection, Relay
 from isthmus.broker.relay.request import host_of, origin_of, relay_request, remote_of
 from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
-from isthmus.broker.security.keyring import Grant, Right
+from isthmus.broker.security.grant import Grant, Right
 from isthmus.broker.security.sas import canonical_path
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnectionDescription

@@ -19,7 +19,7 @@ from isthmus.broker.relay.exchange import TEXT_BYTES, Exchange
 from isthmus.broker.relay.frame import BINARY, CLOSE, PING, TEXT, Piece
 from isthmus.broker.relay.message import MessageError, Renewal, Response, read_command
 from isthmus.broker.relay.socket import POLICY, PROTOCOL_ERROR, TOO_BIG, RelaySocket
-from isthmus.broker.security.keyring import Grant
+from isthmus.broker.security.grant import Grant
 from isthmus.errors import UnauthorizedError
 
 __all__ = ["PING_SECONDS", "SILENCE_SECONDS", "Listener"]

@@ -25,7 +25,7 @@ from isthmus.broker.relay.listener import Listener
 from isthmus.broker.relay.metric import RelayRow
 from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
 from isthmus.broker.relay.tunnel import Tunnel
-from isthmus.broker.security.keyring import Grant
+from isthmus.broker.security.grant import Grant
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnections
 from isthmus.errors import ServerBusyError

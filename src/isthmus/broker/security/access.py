@@ -1,7 +1,7 @@
 """What one connection may do: the grants that its tokens and keys earned.
 
 What it is: the grants of one connection, the question "may it?", and when they end. What it is not: the check of a
-token (`isthmus.broker.security.keyring.Authority`).
+token (`isthmus.broker.security.authority.Authority`).
 Spec: docs/explanation/protocol.md, Tokens: Send for sending links, Listen for receiving ones; a token for the same audience replaces
 the one before; tokens die with the connection.
 
@@ -14,7 +14,8 @@ Invariants:
 
 from __future__ import annotations
 
-from isthmus.broker.security.keyring import Authority, Grant, Right
+from isthmus.broker.security.authority import Authority
+from isthmus.broker.security.grant import Grant, Right
 from isthmus.broker.security.sas import PATH_LIMIT_CHARACTERS, canonical_path, parents
 from isthmus.clock import Clock
 from isthmus.errors import UnauthorizedError

@@ -17,7 +17,7 @@ _Described = QueueDescription | TopicDescription | EventHubDescription | HybridC
 
 
 class EngineRules:
-    """The rules of an engine's entities; an `isthmus.broker.security.keyring.EntityRules`.
+    """The rules of an engine's entities; an `isthmus.broker.security.authority.EntityRules`.
 
     Args:
         engine: where the entities are.

@@ -23,8 +23,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from isthmus.broker.security.grant import Right
 from isthmus.broker.security.jwt_setting import JwtSettings
-from isthmus.broker.security.keyring import Right
 from isthmus.broker.security.sas import (
     TOKEN_LIMIT_BYTES,
     ExpiredTokenError,

@@ -1,7 +1,7 @@
 """Shared access signature tokens.
 
 What it is: parsing, checking and making of ``SharedAccessSignature sr=..&sig=..&se=..&skn=..``. Pure: time and keys are
-arguments. What it is not: it knows no rules and no rights (`isthmus.broker.security.keyring`).
+arguments. What it is not: it knows no rules and no rights (`rule`, `grant`).
 Spec: Service Bus SAS (service-bus-sas.md); the signature is HMAC-SHA256 over the ``sr`` text exactly as received, a line
 feed and the ``se`` text.
 

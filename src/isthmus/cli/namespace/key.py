@@ -38,7 +38,8 @@ def _keys(
     """List the namespace's authorization rules, or regenerate a key."""
     from dataclasses import replace
 
-    from isthmus.broker.security.keyring import KEY_FILE, Keyring, new_key
+    from isthmus.broker.security.keyring import KEY_FILE, Keyring
+    from isthmus.broker.security.rule import new_key
     from isthmus.clock import SystemClock
     from isthmus.errors import InvalidArgumentError
 

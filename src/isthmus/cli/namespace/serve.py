@@ -1,7 +1,7 @@
 """`isthmus namespace`: run a Service Bus namespace on this machine.
 
 What it is: options and output of `serve`; the other verbs are in `health`, `key` and `operation`. What it is not: the namespace
-(`isthmus.broker.server`).
+(`isthmus.broker.process`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _serve(
     """
     import uvloop
 
-    from isthmus.broker.server import Options, serve
+    from isthmus.broker.process import serve
+    from isthmus.broker.server import Options
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"

@@ -16,8 +16,9 @@ from isthmus.broker.admin import build_admin_app
 from isthmus.broker.admin.app import INSTANCE_HEADER
 from isthmus.broker.admin.document import Node, read
 from isthmus.broker.health import HEALTHY, Health
+from isthmus.broker.security.authority import Authority
 from isthmus.broker.security.entity_rules import EngineRules
-from isthmus.broker.security.keyring import Authority, Keyring
+from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.sas import make_token
 from isthmus.entities import Engine
 from isthmus.entities.catalog.description import AuthorizationRule, QueueDescription

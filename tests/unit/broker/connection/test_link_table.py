@@ -7,6 +7,16 @@ import pytest
 from isthmus.amqp import Transfers
 from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Described, Symbol
+from isthmus.entities import EntityStatus, QueueDescription, TopicDescription
+
+HEARTBEAT = b"\0\0\0\x08\2\0\0\0"
+
+
+def tick(broker, client, milliseconds=0):
+    broker.clock.advance(milliseconds)
+    client.peer.receive(HEARTBEAT)
+    client.peer.tick()
+    client.pump()
 
 
 @pytest.mark.parametrize(
@@ -113,3 +123,38 @@ async def test_the_links_of_replies_are_known_until_they_end(broker):
     replies.detach()
     client.pump()
     assert list(client.peer.replies()) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "sends", "receives"),
+    [
+        (EntityStatus.ACTIVE, True, True),
+        (EntityStatus.DISABLED, False, False),
+        (EntityStatus.SEND_DISABLED, False, True),
+        (EntityStatus.RECEIVE_DISABLED, True, False),
+    ],
+)
+async def test_status_is_judged_when_a_link_attaches_and_while_it_stands_i2(broker, status, sends, receives):
+    client = broker.client()
+    standing = client.sender("orders"), client.receiver("orders")
+    broker.engine.update_queue("orders", QueueDescription(status=status))
+    fresh = client.sender("orders", "s2"), client.receiver("orders", name="r2")
+    tick(broker, client)
+    for links in (standing, fresh):
+        assert [client.attached(link) for link in links] == [sends, receives]
+        for link, passes in zip(links, (sends, receives), strict=True):
+            assert client.detached(link) == ("" if passes else "com.microsoft:entity-disabled")
+
+
+async def test_a_disabled_topic_and_subscription_refuse_their_links_i2(broker):
+    client = broker.client()
+    sender, receiver = client.sender("flights"), client.receiver("flights/Subscriptions/all")
+    broker.engine.update_topic("flights", TopicDescription(status=EntityStatus.DISABLED))
+    tick(broker, client)
+    assert client.detached(sender) == "com.microsoft:entity-disabled"
+    assert client.attached(receiver)
+
+
+async def test_a_dead_letter_queue_is_open_while_its_queue_only_receives_no_more_i2(broker):
+    client = broker.client()
+    assert client.attached(client.receiver("closed/$DeadLetterQueue"))

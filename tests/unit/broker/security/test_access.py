@@ -2,8 +2,10 @@ import pytest
 
 from isthmus.broker.link.request import Request
 from isthmus.broker.security.access import Access
+from isthmus.broker.security.authority import Authority
 from isthmus.broker.security.cbs import put_token
-from isthmus.broker.security.keyring import Authority, Grant, Keyring, Right
+from isthmus.broker.security.grant import Grant, Right
+from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.sas import make_token
 from isthmus.entities import AuthorizationRule
 from isthmus.errors import UnauthorizedError

@@ -10,9 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from isthmus.broker.security.authority import Authority
+from isthmus.broker.security.grant import Right
 from isthmus.broker.security.jwt import Issuer
 from isthmus.broker.security.jwt_setting import JwtSettings
-from isthmus.broker.security.keyring import Authority, Keyring, Right
+from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.sas import TokenError
 from isthmus.entities.catalog.description import AuthorizationRule
 from isthmus.errors import ConfigError

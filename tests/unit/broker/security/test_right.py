@@ -12,7 +12,9 @@ from isthmus.amqp import section
 from isthmus.amqp.performative import Source, Target
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.management.node import _OPERATIONS
-from isthmus.broker.security.keyring import Authority, Keyring, Right
+from isthmus.broker.security.authority import Authority
+from isthmus.broker.security.grant import Right
+from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.sas import make_token
 from isthmus.entities import AuthorizationRule
 

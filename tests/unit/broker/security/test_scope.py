@@ -6,7 +6,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from isthmus.broker.security.keyring import Authority, Keyring, Right
+from isthmus.broker.security.authority import Authority
+from isthmus.broker.security.grant import Right
+from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.security.own_host import OwnHosts
 from isthmus.broker.security.sas import TokenError, make_token, sign
 from isthmus.entities import AuthorizationRule
