@@ -38,13 +38,14 @@ class EventGrid:
 
     Args:
         options: how it is reached.
+        wait_seconds: how long the service may wait for an event before it answers.
 
     Raises:
         IsthmusError: the reference leads nowhere, or the address is none.
         OSError: the certificates cannot be read.
     """
 
-    def __init__(self, options: ServiceOptions) -> None:
+    def __init__(self, options: ServiceOptions, wait_seconds: float = 0.0) -> None:
         self._options = options
         self._key: Secret | None = resolve(options.key) if options.key else None
         self._credential: TokenSource | None = None
@@ -53,7 +54,10 @@ class EventGrid:
         if self._key is None:
             self._credential = shared_credential(options.identity)
         self._http = HttpClient(
-            options.endpoint, options.timeout_seconds, ca_file=options.ca_file, answer_bytes=_ANSWER_BYTES
+            options.endpoint,
+            options.timeout_seconds + wait_seconds,
+            ca_file=options.ca_file,
+            answer_bytes=_ANSWER_BYTES,
         )
 
     @property

@@ -77,7 +77,7 @@ class EventGridPuller:
         self.close()
         try:
             self._service = EventGrid(self._options.service)
-            self._receiving = EventGrid(self._options.service)
+            self._receiving = EventGrid(self._options.service, WAIT_SECONDS)
             self._service.connect()
         except IsthmusError as error:
             raise PullError(str(error), not error.retryable) from None

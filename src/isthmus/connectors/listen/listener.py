@@ -6,6 +6,7 @@ the decisions (`door`).
 Invariants:
     I1. A server ends with the last of its paths.
     I2. A body that is larger than a path takes is not kept.
+    I3. A sender that asks before it sends a body is answered (RFC 9110, 10.1.1).
 """
 
 from __future__ import annotations
@@ -168,6 +169,9 @@ async def _body(request: web.BaseRequest, limit: int) -> bytes | None:
     """The body of a request; None where it is larger than that."""
     if (request.content_length or 0) > limit:
         return None
+    if request.headers.get("Expect", "").lower() == "100-continue":  # aiohttp answers it in an application alone
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
     parts, size = [], 0
     async for part in request.content.iter_any():
         size += len(part)

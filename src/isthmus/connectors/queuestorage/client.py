@@ -100,6 +100,8 @@ def refusal_of(queue: str, error: Exception) -> Refusal:
 
 
 def _kind_of(error: Exception) -> RefusalKind:
+    if isinstance(error, ClientAuthenticationError) and error.status_code is None:
+        return RefusalKind.UNKNOWN  # who issues tokens gave none: the service was not asked
     if isinstance(error, ClientAuthenticationError | ResourceNotFoundError):
         return RefusalKind.FATAL
     if isinstance(error, HttpResponseError):

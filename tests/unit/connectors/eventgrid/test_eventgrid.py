@@ -12,7 +12,7 @@ from isthmus.amqp import section
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.eventgrid.mapping import event_of, to_messages
 from isthmus.connectors.eventgrid.option import PullOptions, TargetOptions, read_source, read_target
-from isthmus.connectors.eventgrid.source import EventGridPuller
+from isthmus.connectors.eventgrid.source import WAIT_SECONDS, EventGridPuller
 from isthmus.connectors.eventgrid.target import EventGridRequester
 from isthmus.connectors.http.client import Answer
 from isthmus.connectors.pull.held import Locks
@@ -165,3 +165,17 @@ def test_a_key_that_no_header_can_hold_is_told_without_it(monkeypatch: pytest.Mo
             made.send([message("a")])
         made.close()
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_receive_may_take_as_long_as_the_service_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a quiet subscription is lost again and again, with what it gave to requests that had ended."""
+    monkeypatch.setenv("GRID_KEY", "key")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {**PLACE, "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}", "key": "env:GRID_KEY"}
+        options = read_source({**place, "subscription": "sub", "timeout_seconds": "1"})
+        assert isinstance(options, PullOptions)
+        made = EventGridPuller(options)
+        made.open()
+        assert made._receiving is not None
+        assert (made._receiving._http._connection().sock.gettimeout() or 0) > WAIT_SECONDS
+        made.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
-from azure.core.exceptions import ServiceResponseError
+from azure.core.exceptions import ClientAuthenticationError, ServiceResponseError
 
-from isthmus.connectors.queuestorage.client import open_queue
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.connectors.queuestorage.client import open_queue, refusal_of
 from isthmus.connectors.queuestorage.option import read_account
 
 
@@ -22,3 +24,10 @@ def test_i3_a_request_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises(ServiceResponseError):
                 client.get_queue_properties()
     assert time.monotonic() < begun + 30
+
+
+def test_who_issues_tokens_may_be_away_for_a_while() -> None:
+    """azure-identity tells so by the error of a key that is wrong, without the answer of a service."""
+    assert refusal_of("q", ClientAuthenticationError("Authentication failed: timed out")).kind is RefusalKind.UNKNOWN
+    refused = ClientAuthenticationError("no", response=SimpleNamespace(status_code=403, reason="Forbidden"))  # type: ignore[arg-type]
+    assert refusal_of("q", refused).kind is RefusalKind.FATAL
