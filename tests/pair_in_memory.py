@@ -14,7 +14,7 @@ from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
 
-__all__ = ["FILE", "FakeMember", "Hanging", "session_in"]
+__all__ = ["FILE", "Clockwork", "FakeMember", "Hanging", "session_in"]
 
 FILE = """\
 isthmus: 1
@@ -100,6 +100,25 @@ class FakeMember:
 
     def close(self) -> None:
         pass
+
+
+class Clockwork:
+    """Counts what is asked of the members, and does something at one of it."""
+
+    def __init__(self, members: dict[str, FakeMember], at: int, work: Callable[[], None]) -> None:
+        self._at, self._work, self.count = at, work, 0
+        for member in members.values():
+            member.on_asked = self._tick
+
+    def is_over(self) -> bool:
+        """Whether it has been done; it is done no more."""
+        self._work = lambda: None
+        return self.count >= self._at
+
+    def _tick(self) -> None:
+        self.count += 1
+        if self.count == self._at:
+            self._work()
 
 
 def session_in(folder: Path, members: dict[str, FakeMember]) -> PairSession:

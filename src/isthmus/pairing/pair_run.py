@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from isthmus.errors import IsthmusError
 from isthmus.pairing.alias.proxy import AliasProxy, Lead
+from isthmus.pairing.pair_error import PairBrokenError
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, PairInUseError
@@ -143,7 +144,11 @@ class PairRun:
                 return
             current, found = session.keeper.make(current, compared)
         # Without the lock (I2).
-        session.keeper.settle(current)
+        try:
+            session.keeper.settle(current)
+        except PairBrokenError:
+            self._see_unbroken(current)  # by a process with this state folder, it says so
+            raise
         self._see_unbroken(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)

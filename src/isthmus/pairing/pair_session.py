@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias.address import addresses_of
+from isthmus.pairing.broken import is_broken
 from isthmus.pairing.pair_error import NotInStepError, PairBrokenError, StoppingError
 from isthmus.pairing.state.marker import follow, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, Phase
@@ -200,6 +201,7 @@ class PairSession:
                 state = self.keeper.follow(state)
             if state.phase is not Phase.STEADY:
                 raise _under_way(state)
+            fenced = state
             for alias in (state.standby, state.active):
                 try:
                     if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
@@ -207,6 +209,17 @@ class PairSession:
                         state = state.with_fence(alias, Fence.OPEN)
                     state = give_back(self.members[alias], state)
                     self.members[alias].delete_marker(state.pair)
+                except IsthmusError as error:
+                    if not is_forced:
+                        raise
+                    left[alias] = str(error)
+            # What a round elsewhere has closed, or told, until it could see that no member says anything of the pair.
+            for alias in (each for each in (state.standby, state.active) if each not in left):
+                try:
+                    if fenced.fence_of(alias) is not Fence.OPEN and alias == state.standby:
+                        self._failover().open(fenced, alias)
+                    if self.members[alias].read_marker(state.pair):
+                        self.members[alias].delete_marker(state.pair)
                 except IsthmusError as error:
                     if not is_forced:
                         raise
@@ -307,15 +320,17 @@ class PairSession:
 
     def _tell(self, state: PairState) -> None:
         """Tell the members who is active; a member that gives no answer is told by the next round, and one that says of a later fail-over
-        keeps that: others have to see it.
+        keeps that: others have to see it. Nobody is told of a pair that was broken meanwhile.
         """
-        for member in self.members.values():
-            try:
-                member.write_marker(
-                    state.pair, state.marker, unless=lambda marker: is_behind(state, marker, time.time())
+        for alias, member in self.members.items():
+
+            def is_kept(marker: Mapping[str, Any], alias: str = alias) -> bool:
+                return is_behind(state, marker, time.time()) or (
+                    not marker and is_broken(self.members, state.pair, alias)
                 )
-            except IsthmusError:
-                continue
+
+            with contextlib.suppress(IsthmusError):
+                member.write_marker(state.pair, state.marker, unless=is_kept)
 
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
         from isthmus.pairing.failover.failover import Failover

@@ -178,6 +178,12 @@ def test_the_end_of_a_fail_over_does_not_replace_what_a_later_one_elsewhere_says
     assert [each.marker for each in members.values()] == [later[0], later[0]]
 
 
+def told(members: dict[str, FakeMember], state: PairState) -> None:
+    """Both members say of the pair."""
+    for member in members.values():
+        member.marker = state.marker
+
+
 def test_a_fail_over_that_was_given_up_is_told_to_others(
     session: PairSession, members: dict[str, FakeMember], tmp_path: Path
 ) -> None:
@@ -186,6 +192,7 @@ def test_a_fail_over_that_was_given_up_is_told_to_others(
     elsewhere = session_in(tmp_path / "elsewhere", members)
     state = PairState(pair="contoso", active="ewr", standby="jfk")
     elsewhere.file.save(state)
+    told(members, state)
     session.file.save(state.begin(1.0, statuses={}, consume_ms=0, leaves=False))
     session.abort()
     assert elsewhere.keeper.follow(elsewhere.state()).epoch == session.state().epoch == 2
@@ -519,6 +526,7 @@ def test_a_fail_over_after_one_that_was_killed_on_its_way_back_is_made(
     """Its exit code says that the other member is active."""
     members["ewr"].statuses["orders"] = "SendDisabled"
     begun = PairState(pair="contoso", active="ewr", standby="jfk").begin(1.0, statuses={}, consume_ms=0, leaves=False)
+    told(members, begun)
     session.file.save(replace(begun.aborting(1.0), moved=3, left={"orders": 1}))
     state, work = session.fail_over(consume_ms=0, leaves=False)
     assert (state.active, state.epoch, state.phase) == ("jfk", 3, Phase.STEADY)
