@@ -31,10 +31,12 @@ class Hanging(BaseException):
 
 
 class FakeMember:
-    """A namespace in memory; `hangs` makes every question to it an end of the test."""
+    """A namespace in memory; `hangs` makes every question to it an end of the test, `named` is what it calls itself."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
+        self.endpoint = f"{alias}.test"
+        self.named = alias
         self.statuses = {"orders": "Active"}
         self.held = Counts()
         self.marker: Mapping[str, object] = {}
@@ -50,6 +52,10 @@ class FakeMember:
             raise Hanging(self.alias)
         if self.is_away:
             raise ConnectionLostError(self.alias)
+
+    def identity(self) -> str:
+        self._ask()
+        return self.named
 
     def descriptions(self) -> list[Description]:
         self._ask()

@@ -65,6 +65,7 @@ class PairRun:
         session.is_stopping = self._stop.is_set
         self._wake = threading.Event()
         self._leads = True
+        self._are_distinct = False
         self._counted_at = 0.0
         self._told = ""
 
@@ -137,6 +138,9 @@ class PairRun:
             session.finish(0.0)
             _log.info("pair %s: %s is fenced", state.pair, state.standby)
             return
+        if not self._are_distinct:
+            session.keeper.check_distinct(state.pair)
+            self._are_distinct = True
         compared = session.keeper.observe(state)
         with session.file.held(0.0):
             current = session.state()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias.address import addresses_of
 from isthmus.pairing.broken import is_broken
-from isthmus.pairing.pair_error import NotInStepError, PairBrokenError, StoppingError
+from isthmus.pairing.pair_error import NotInStepError, PairBrokenError, SameNamespaceError, StoppingError
 from isthmus.pairing.state.marker import follow, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, Stamp, StateFile, SupersededError
@@ -79,10 +79,17 @@ class PairSession:
 
         Raises:
             SecretError, ConnectionStringError: a connection leads nowhere.
+            SameNamespaceError: both connections lead to one host: the fence of a member would close the active one.
         """
         from isthmus.connectors.servicebus.administration.pair_member import PairMember
 
-        return {alias: PairMember(self._federation.namespaces[alias]) for alias in self.pair.members}
+        found = {alias: PairMember(self._federation.namespaces[alias]) for alias in self.pair.members}
+        first, second = found.values()
+        if first.endpoint.lower() == second.endpoint.lower():
+            for member in found.values():
+                member.close()
+            raise SameNamespaceError(self.pair.name, first.alias, second.alias)
+        return found
 
     @cached_property
     def keeper(self) -> Keeper:
@@ -170,8 +177,10 @@ class PairSession:
 
         Raises:
             InvalidArgumentError: a fail-over is under way.
+            SameNamespaceError: both members are one: a connection has been changed since the pair was created.
             IsthmusError: a member gives no answer, or the state cannot be kept.
         """
+        self.keeper.check_distinct(self.pair.name)
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
@@ -249,6 +258,7 @@ class PairSession:
             note: is told each phase, for people.
 
         Raises:
+            SameNamespaceError: as `sync`; nothing was begun.
             NotInStepError: the standby member lacks something; nothing was begun.
             SupersededError: another machine has made a fail-over, or makes one.
             NotEmptyError: messages would stay behind; the old member is active again.
@@ -260,6 +270,7 @@ class PairSession:
             if state.phase is Phase.REOPENING:  # of one that went back: what is asked for now is another one
                 state, work = work.run(state), self._failover(note)
             if state.phase is Phase.STEADY:
+                self.keeper.check_distinct(self.pair.name)
                 state = self.keeper.settle(state)
                 state, found = self.keeper.make(state, self.keeper.observe(state))
                 apart = [str(step) for step, _ in found.failed] + [str(each) for each in found.drift.conflicts]
