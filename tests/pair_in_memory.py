@@ -14,7 +14,7 @@ from isthmus.topology.file.source import load
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
 
-__all__ = ["FILE", "FakeMember", "Hanging", "session_in"]
+__all__ = ["FILE", "Clockwork", "FakeMember", "Hanging", "session_in"]
 
 FILE = """\
 isthmus: 1
@@ -31,10 +31,12 @@ class Hanging(BaseException):
 
 
 class FakeMember:
-    """A namespace in memory; `hangs` makes every question to it an end of the test."""
+    """A namespace in memory; `hangs` makes every question to it an end of the test, `named` is what it calls itself."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
+        self.endpoint = f"{alias}.test"
+        self.named = alias
         self.statuses = {"orders": "Active"}
         self.held = Counts()
         self.marker: Mapping[str, object] = {}
@@ -50,6 +52,10 @@ class FakeMember:
             raise Hanging(self.alias)
         if self.is_away:
             raise ConnectionLostError(self.alias)
+
+    def identity(self) -> str:
+        self._ask()
+        return self.named
 
     def descriptions(self) -> list[Description]:
         self._ask()
@@ -100,6 +106,25 @@ class FakeMember:
 
     def close(self) -> None:
         pass
+
+
+class Clockwork:
+    """Counts what is asked of the members, and does something at one of it."""
+
+    def __init__(self, members: dict[str, FakeMember], at: int, work: Callable[[], None]) -> None:
+        self._at, self._work, self.count = at, work, 0
+        for member in members.values():
+            member.on_asked = self._tick
+
+    def is_over(self) -> bool:
+        """Whether it has been done; it is done no more."""
+        self._work = lambda: None
+        return self.count >= self._at
+
+    def _tick(self) -> None:
+        self.count += 1
+        if self.count == self._at:
+            self._work()
 
 
 def session_in(folder: Path, members: dict[str, FakeMember]) -> PairSession:

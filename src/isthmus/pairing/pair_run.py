@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from isthmus.errors import IsthmusError
 from isthmus.pairing.alias.proxy import AliasProxy, Lead
+from isthmus.pairing.pair_error import PairBrokenError
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, PairInUseError
@@ -64,6 +65,7 @@ class PairRun:
         session.is_stopping = self._stop.is_set
         self._wake = threading.Event()
         self._leads = True
+        self._are_distinct = False
         self._counted_at = 0.0
         self._told = ""
 
@@ -136,6 +138,9 @@ class PairRun:
             session.finish(0.0)
             _log.info("pair %s: %s is fenced", state.pair, state.standby)
             return
+        if not self._are_distinct:
+            session.keeper.check_distinct(state.pair)
+            self._are_distinct = True
         compared = session.keeper.observe(state)
         with session.file.held(0.0):
             current = session.state()
@@ -143,7 +148,11 @@ class PairRun:
                 return
             current, found = session.keeper.make(current, compared)
         # Without the lock (I2).
-        session.keeper.settle(current)
+        try:
+            session.keeper.settle(current)
+        except PairBrokenError:
+            self._see_unbroken(current)  # by a process with this state folder, it says so
+            raise
         self._see_unbroken(current)
         for step in found.done:
             _log.info("pair %s: %s: %s", state.pair, state.standby, step)

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.pairing.alias.address import addresses_of
-from isthmus.pairing.pair_error import NotInStepError, PairBrokenError, StoppingError
+from isthmus.pairing.broken import is_broken
+from isthmus.pairing.pair_error import NotInStepError, PairBrokenError, SameNamespaceError, StoppingError
 from isthmus.pairing.state.marker import follow, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, Stamp, StateFile, SupersededError
@@ -78,10 +79,17 @@ class PairSession:
 
         Raises:
             SecretError, ConnectionStringError: a connection leads nowhere.
+            SameNamespaceError: both connections lead to one host: the fence of a member would close the active one.
         """
         from isthmus.connectors.servicebus.administration.pair_member import PairMember
 
-        return {alias: PairMember(self._federation.namespaces[alias]) for alias in self.pair.members}
+        found = {alias: PairMember(self._federation.namespaces[alias]) for alias in self.pair.members}
+        first, second = found.values()
+        if first.endpoint.lower() == second.endpoint.lower():
+            for member in found.values():
+                member.close()
+            raise SameNamespaceError(self.pair.name, first.alias, second.alias)
+        return found
 
     @cached_property
     def keeper(self) -> Keeper:
@@ -169,8 +177,10 @@ class PairSession:
 
         Raises:
             InvalidArgumentError: a fail-over is under way.
+            SameNamespaceError: both members are one: a connection has been changed since the pair was created.
             IsthmusError: a member gives no answer, or the state cannot be kept.
         """
+        self.keeper.check_distinct(self.pair.name)
         with self.file.held(_WAIT_SECONDS):
             state = self.keeper.follow(self.state())
             if state.phase is not Phase.STEADY:
@@ -200,6 +210,7 @@ class PairSession:
                 state = self.keeper.follow(state)
             if state.phase is not Phase.STEADY:
                 raise _under_way(state)
+            fenced = state
             for alias in (state.standby, state.active):
                 try:
                     if state.fence_of(alias) is not Fence.OPEN and alias == state.standby:
@@ -207,6 +218,17 @@ class PairSession:
                         state = state.with_fence(alias, Fence.OPEN)
                     state = give_back(self.members[alias], state)
                     self.members[alias].delete_marker(state.pair)
+                except IsthmusError as error:
+                    if not is_forced:
+                        raise
+                    left[alias] = str(error)
+            # What a round elsewhere has closed, or told, until it could see that no member says anything of the pair.
+            for alias in (each for each in (state.standby, state.active) if each not in left):
+                try:
+                    if fenced.fence_of(alias) is not Fence.OPEN and alias == state.standby:
+                        self._failover().open(fenced, alias)
+                    if self.members[alias].read_marker(state.pair):
+                        self.members[alias].delete_marker(state.pair)
                 except IsthmusError as error:
                     if not is_forced:
                         raise
@@ -236,6 +258,7 @@ class PairSession:
             note: is told each phase, for people.
 
         Raises:
+            SameNamespaceError: as `sync`; nothing was begun.
             NotInStepError: the standby member lacks something; nothing was begun.
             SupersededError: another machine has made a fail-over, or makes one.
             NotEmptyError: messages would stay behind; the old member is active again.
@@ -247,6 +270,7 @@ class PairSession:
             if state.phase is Phase.REOPENING:  # of one that went back: what is asked for now is another one
                 state, work = work.run(state), self._failover(note)
             if state.phase is Phase.STEADY:
+                self.keeper.check_distinct(self.pair.name)
                 state = self.keeper.settle(state)
                 state, found = self.keeper.make(state, self.keeper.observe(state))
                 apart = [str(step) for step, _ in found.failed] + [str(each) for each in found.drift.conflicts]
@@ -307,15 +331,17 @@ class PairSession:
 
     def _tell(self, state: PairState) -> None:
         """Tell the members who is active; a member that gives no answer is told by the next round, and one that says of a later fail-over
-        keeps that: others have to see it.
+        keeps that: others have to see it. Nobody is told of a pair that was broken meanwhile.
         """
-        for member in self.members.values():
-            try:
-                member.write_marker(
-                    state.pair, state.marker, unless=lambda marker: is_behind(state, marker, time.time())
+        for alias, member in self.members.items():
+
+            def is_kept(marker: Mapping[str, Any], alias: str = alias) -> bool:
+                return is_behind(state, marker, time.time()) or (
+                    not marker and is_broken(self.members, state.pair, alias)
                 )
-            except IsthmusError:
-                continue
+
+            with contextlib.suppress(IsthmusError):
+                member.write_marker(state.pair, state.marker, unless=is_kept)
 
     def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
         from isthmus.pairing.failover.failover import Failover

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import NotPairedError, SupersededError
 from isthmus.topology.pair.description import Description
-from pair_in_memory import FakeMember, session_in
+from pair_in_memory import Clockwork, FakeMember, session_in
 
 START = PairState(pair="contoso", active="ewr", standby="jfk")
 
@@ -278,25 +278,6 @@ def test_a_state_that_is_older_than_what_the_members_say_is_known_as_such(
 
 class Killed(BaseException):
     """The process is gone."""
-
-
-class Clockwork:
-    """Counts what is asked of the members, and does something at one of it."""
-
-    def __init__(self, members: dict[str, FakeMember], at: int, work: Callable[[], None]) -> None:
-        self._at, self._work, self.count = at, work, 0
-        for member in members.values():
-            member.on_asked = self._tick
-
-    def is_over(self) -> bool:
-        """Whether it has been done; it is done no more."""
-        self._work = lambda: None
-        return self.count >= self._at
-
-    def _tick(self) -> None:
-        self.count += 1
-        if self.count == self._at:
-            self._work()
 
 
 @pytest.mark.parametrize("is_settled", [False, True])

@@ -19,7 +19,7 @@ from isthmus.pairing.failover import failover
 from isthmus.pairing.failover.moved import Moved
 from isthmus.pairing.keeper.keeper import Keeper
 from isthmus.pairing.keeper.round import Comparison
-from isthmus.pairing.pair_error import StoppingError
+from isthmus.pairing.pair_error import SameNamespaceError, StoppingError
 from isthmus.pairing.pair_run import PairRun
 from isthmus.pairing.pair_session import PairSession
 from isthmus.pairing.state.marker import follow
@@ -178,6 +178,12 @@ def test_the_end_of_a_fail_over_does_not_replace_what_a_later_one_elsewhere_says
     assert [each.marker for each in members.values()] == [later[0], later[0]]
 
 
+def told(members: dict[str, FakeMember], state: PairState) -> None:
+    """Both members say of the pair."""
+    for member in members.values():
+        member.marker = state.marker
+
+
 def test_a_fail_over_that_was_given_up_is_told_to_others(
     session: PairSession, members: dict[str, FakeMember], tmp_path: Path
 ) -> None:
@@ -186,6 +192,7 @@ def test_a_fail_over_that_was_given_up_is_told_to_others(
     elsewhere = session_in(tmp_path / "elsewhere", members)
     state = PairState(pair="contoso", active="ewr", standby="jfk")
     elsewhere.file.save(state)
+    told(members, state)
     session.file.save(state.begin(1.0, statuses={}, consume_ms=0, leaves=False))
     session.abort()
     assert elsewhere.keeper.follow(elsewhere.state()).epoch == session.state().epoch == 2
@@ -519,6 +526,7 @@ def test_a_fail_over_after_one_that_was_killed_on_its_way_back_is_made(
     """Its exit code says that the other member is active."""
     members["ewr"].statuses["orders"] = "SendDisabled"
     begun = PairState(pair="contoso", active="ewr", standby="jfk").begin(1.0, statuses={}, consume_ms=0, leaves=False)
+    told(members, begun)
     session.file.save(replace(begun.aborting(1.0), moved=3, left={"orders": 1}))
     state, work = session.fail_over(consume_ms=0, leaves=False)
     assert (state.active, state.epoch, state.phase) == ("jfk", 3, Phase.STEADY)
@@ -630,3 +638,31 @@ def test_an_entity_that_cannot_be_closed_is_told_in_each_round_and_keeps_the_res
     with pytest.raises(IsthmusError, match=r"odd.*refused with 400"):
         PairRun(session)._round()
     assert members["ewr"].statuses["fresh"] == "Disabled"
+
+
+@pytest.mark.parametrize("verb", ["sync", "failover", "run"])
+def test_a_connection_that_leads_to_the_other_member_closes_nothing(
+    session: PairSession, members: dict[str, FakeMember], verb: str
+) -> None:
+    """It was changed since the pair was created. The fence of one member would close the other one, which is the same."""
+    session.file.save(PairState(pair="contoso", active="ewr", standby="jfk"))
+    members["jfk"].named = "ewr"
+    verbs = {
+        "sync": session.sync,
+        "failover": lambda: session.fail_over(consume_ms=0, leaves=False),
+        "run": PairRun(session)._round,
+    }
+    with pytest.raises(SameNamespaceError):
+        verbs[verb]()
+    assert session.state().phase is Phase.STEADY
+    assert [each.statuses for each in members.values()] == [{"orders": "Active"}] * 2
+
+
+def test_two_connections_to_one_host_are_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EWR", "JFK"):
+        text = f"Endpoint=sb://contoso.example/;SharedAccessKeyName={name};SharedAccessKey=a2V5"
+        monkeypatch.setenv(f"ABSENT_{name}", text)
+    (tmp_path / "isthmus.yaml").write_text(FILE)
+    federation = load(str(tmp_path / "isthmus.yaml"))
+    with PairSession(federation, federation.pairs["contoso"], tmp_path) as made, pytest.raises(SameNamespaceError):
+        assert made.members

@@ -10,11 +10,18 @@ from rich.console import Console
 from rich.text import Text
 
 from isthmus.cli.federation.plan import change_table, print_plan, refuse
-from isthmus.cli.federation.removal import Removal, claims_of, print_others, remove_orphans
+from isthmus.cli.federation.removal import (
+    Removal,
+    claims_of,
+    print_others,
+    print_spools,
+    remove_orphans,
+    spools_left,
+)
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.topology import Change, plan
-from isthmus.topology.file.name import DEFAULT_FILE
+from isthmus.topology.file.name import DEFAULT_FILE, state_folder
 from isthmus.topology.file.source import load
 from isthmus.topology.planning.orphan import Orphan, find_orphans, of_tasks, strays
 
@@ -60,6 +67,7 @@ def run(
 
     try:
         federation = load(file)
+        spools = spools_left(federation, state_folder(file)) if prune else []
         with Administrations(federation) as administrations:
             made = plan(federation, administrations.observe())
             if made.faults and not as_json:
@@ -93,6 +101,7 @@ def run(
                 "unknown_tasks": unknown,
                 "forwarding": [each.to_dict() for each in stray],
                 "ended": ended.to_dict() if ended else None,
+                "spools": spools,
             }
         print(json.dumps({"file": file, "ok": ok, **told}))
     else:
@@ -105,6 +114,7 @@ def run(
             told_failed = f"{ended.failed.alias}: update {ended.failed.kind} {ended.failed.path} failed: {ended.error}"
             console.print(Text(f"{told_failed}; run it again", style="red"))
         print_others(others, file, console)
+        print_spools(spools, console)
     if applied.failed is not None or pruned.failed or (ended is not None and ended.failed is not None):
         raise typer.Exit(1)
 

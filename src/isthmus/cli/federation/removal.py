@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from isthmus.topology import Change, Federation, NamespaceState
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.planning.orphan import Orphan, claims_at, removal
 
-__all__ = ["OrphanFilledError", "Removal", "claims_of", "print_others", "remove_orphans"]
+__all__ = ["OrphanFilledError", "Removal", "claims_of", "print_others", "print_spools", "remove_orphans", "spools_left"]
 
 
 Claims = Callable[[Sequence[tuple[str, str]]], AbstractContextManager[None]]
@@ -140,6 +141,31 @@ def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
             Text(
                 f"note: task {task} has entities at {where} and is not in this file; unless another file has it, delete them "
                 f"with: isthmus remove {file} {task}"
+            )
+        )
+
+
+def spools_left(federation: Federation, folder: Path) -> list[dict[str, Any]]:
+    """Spools of a state folder whose messages no task of the file sends on: they have been settled at their source.
+
+    Raises:
+        InvalidArgumentError: what runs have noted of their spools cannot be read.
+    """
+    if not folder.exists():
+        return []
+    from isthmus.replication.shuffle.start import stranded
+    from isthmus.topology.route import routes
+
+    return [{"spool": str(path), "messages": messages} for path, messages in stranded(routes(federation), folder)]
+
+
+def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
+    """Name the spools that hold messages which no task sends on."""
+    for each in spools:
+        console.print(
+            Text(
+                f"note: spool {each['spool']} holds {each['messages']:,} messages that were settled at their source and that no task of the file "
+                "sends on; it is not deleted: put the task back, and let it drain"
             )
         )
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isthmus.cli.federation.plan import refuse
-from isthmus.cli.federation.removal import claims_of, remove_orphans
+from isthmus.cli.federation.removal import claims_of, print_spools, remove_orphans, spools_left
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import ConfigError
 from isthmus.supervisor.pause import PauseFile
@@ -43,6 +43,7 @@ def run(
     console = Console(soft_wrap=True)
     try:
         federation = load(file)
+        spools = spools_left(federation, state_folder(file))
         with Administrations(federation) as administrations:
             held = administrations.inventory()
             orphans = named(federation, find_orphans(federation, held.values()), name)
@@ -57,11 +58,13 @@ def run(
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json) from None
     if as_json:
-        print(json.dumps({"file": file, "name": name, "ok": not found.failed, **found.to_dict()}))
+        print(json.dumps({"file": file, "name": name, "ok": not found.failed, **found.to_dict(), "spools": spools}))
     elif not orphans:
         console.print(Text(f"The namespaces of {file} have nothing of {name}."))
     elif not yes:
         console.print("Nothing was deleted; add --yes to delete these, with the messages in them.")
+    if not as_json:
+        print_spools(spools, console)
     if found.failed:
         raise typer.Exit(1)
     if yes and name not in federation.tasks:

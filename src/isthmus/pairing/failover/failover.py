@@ -30,11 +30,12 @@ from typing import Any, Protocol
 
 from isthmus.connectors.servicebus.administration.message_count import Counts
 from isthmus.errors import IsthmusError
+from isthmus.pairing.broken import is_broken
 from isthmus.pairing.failover.movable import detects, is_movable
 from isthmus.pairing.failover.moved import Moved
 from isthmus.pairing.failover.stop_layer import deliverable, feeds, stop_layers, with_topics
 from isthmus.pairing.failover.wanted_status import GIVES_NONE, to_close, to_give, to_open, to_stop, to_take
-from isthmus.pairing.pair_error import NotEmptyError
+from isthmus.pairing.pair_error import NotEmptyError, PairBrokenError
 from isthmus.pairing.state.marker import is_later, is_overtaken, take_over
 from isthmus.pairing.state.state import Fence, PairState, Phase
 from isthmus.pairing.state.state_file import SupersededError
@@ -190,12 +191,19 @@ class Failover:
             raise _OvertakenError
 
     def _say(self, state: PairState, alias: str) -> None:
-        """Write a state's marker at a member, unless that says of a later fail-over (I8)."""
+        """Write a state's marker at a member, unless that says of a later fail-over (I8).
+
+        Raises:
+            PairBrokenError: before anything was changed, or once it has gone back: another process has broken the pair.
+        """
         later: list[int] = []
+        may_be_broken = state.is_told and state.phase in (Phase.STOPPING, Phase.STEADY)
 
         def tells_later(marker: Mapping[str, Any]) -> bool:
             if is_later(state, marker):
                 later.append(marker["epoch"])
+            elif not marker and may_be_broken and is_broken(self.members, state.pair, alias):
+                raise PairBrokenError(state.pair)
             return bool(later)
 
         if not self.members[alias].write_marker(state.pair, state.marker, unless=tells_later):
@@ -229,7 +237,10 @@ class Failover:
                 self.open(state, state.active)
                 reopened = state.reopened(now)
                 # Others may know of the epoch by nothing else; what the other member misses, if it is away, the next round makes up for.
-                self._say(reopened, state.active)
+                try:
+                    self._say(reopened, state.active)
+                except PairBrokenError:
+                    return reopened  # the next round says so, and leaves both members alone
                 with contextlib.suppress(IsthmusError):
                     if state.fence_of(state.standby) is Fence.CLOSED:  # what was moved found it open in part
                         self.fence(state, state.standby)

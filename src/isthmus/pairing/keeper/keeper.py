@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.pair_member import PairMember
 from isthmus.errors import IsthmusError
+from isthmus.pairing.broken import is_broken
 from isthmus.pairing.failover.fence import close
 from isthmus.pairing.keeper.round import Comparison, Consent, Round
 from isthmus.pairing.keeper.stopped import give_back, to_be_stopped, with_former_status
@@ -31,8 +32,8 @@ from isthmus.pairing.pair_error import PairBrokenError, SameNamespaceError, Stil
 from isthmus.pairing.state.marker import follow, insist, is_behind, is_overtaken
 from isthmus.pairing.state.state import Fence, PairState, key_of
 from isthmus.pairing.state.state_file import SupersededError
-from isthmus.pairing.status import statuses_of
-from isthmus.topology.pair.description import Key, closed, kept
+from isthmus.pairing.status import set_statuses, statuses_of
+from isthmus.topology.pair.description import CLOSED, Key, closed, kept
 from isthmus.topology.pair.difference import Step, difference
 
 __all__ = ["Keeper"]
@@ -144,6 +145,7 @@ class Keeper:
 
         Raises:
             SupersededError: a member says of a later fail-over, which is left as it is: others have to see it.
+            PairBrokenError: another process has broken the pair; nobody is told of it again.
             AdministrationError: a member gives no answer, or refuses.
         """
         unanswered: IsthmusError | None = None
@@ -151,22 +153,22 @@ class Keeper:
             self._tell(state, state.active)  # before the other one is asked, which may be lost: others have to follow
         except IsthmusError as error:
             # One that has been told may be away for a time: the other one, which applications may reach, is fenced all the same.
-            if isinstance(error, SupersededError) or not state.is_told:
+            if isinstance(error, SupersededError | PairBrokenError) or not state.is_told:
                 raise
             unanswered = error
         if not state.is_told:
             state = replace(state, is_told=True)
             self._save(state)
         if state.fence_of(state.standby) is Fence.PENDING:
-            member, later = self._members[state.standby], list[int]()
+            member, later = self._members[state.standby], list[IsthmusError]()
 
             def has_overtaken() -> bool:
                 marker = member.read_marker(state.pair)
-                later.extend([marker["epoch"]] if is_behind(state, marker, time.time()) else [])
+                later.extend(self._later(state, state.standby, marker))
                 return bool(later)
 
             if not close(member, self._exclude, state.statuses, has_overtaken):
-                raise SupersededError(state.pair, later[0])
+                raise later[0]
             state = replace(state.with_fence(state.standby, Fence.CLOSED), spared=self._exclude)
             self._save(state)
         if unanswered is not None:
@@ -175,15 +177,21 @@ class Keeper:
         return state
 
     def _tell(self, state: PairState, alias: str) -> None:
-        later: list[int] = []
+        later: list[IsthmusError] = []
 
         def is_later(marker: Mapping[str, Any]) -> bool:
-            if is_behind(state, marker, time.time()):
-                later.append(marker["epoch"])
+            later.extend(self._later(state, alias, marker))
             return bool(later)
 
         if not self._members[alias].write_marker(state.pair, state.marker, unless=is_later):
-            raise SupersededError(state.pair, later[0])
+            raise later[0]
+
+    def _later(self, state: PairState, alias: str, marker: Mapping[str, Any]) -> Iterator[IsthmusError]:
+        """Why what a member says of the pair is not replaced, or followed by a change there: another process has decided since."""
+        if is_behind(state, marker, time.time()):
+            yield SupersededError(state.pair, int(marker["epoch"]))
+        elif not marker and state.is_told and is_broken(self._members, state.pair, alias):
+            yield PairBrokenError(state.pair)
 
     def compare(self, state: PairState, consent: Consent | None = None) -> Comparison:
         """How far the members are apart. Needs no lock.
@@ -234,6 +242,7 @@ class Keeper:
 
         Raises:
             SupersededError: a fail-over has begun.
+            PairBrokenError: another process has broken the pair; what was closed since is open again.
             AdministrationError: a member gives no answer.
             StateFileError: the disk refuses; nothing more is made.
         """
@@ -254,21 +263,27 @@ class Keeper:
             state = state.with_stopped(state.standby, stopped)
             self._save(state)
         replaced = {entity.key for entity in to_create}
-        for group in drift.groups:
-            self._save(state)  # ends the work if a fail-over has begun meanwhile
-            if (followed := self.follow(state)) is not state:  # or elsewhere
-                raise SupersededError(state.pair, followed.epoch)
-            # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
-            stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
-            possible = tuple(
-                with_former_status(step, stopped)
-                for step in group
-                if not any(step.entity.key[: len(key)] == key for key in stays)
-            )
-            goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
-            held = self._still_held(state, goes, found)
-            possible = tuple(each for each in possible if each.entity.key not in held)
-            self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
+        try:
+            for group in drift.groups:
+                self._save(state)  # ends the work if a fail-over has begun meanwhile
+                if (followed := self.follow(state)) is not state:  # or elsewhere
+                    raise SupersededError(state.pair, followed.epoch)
+                # What was to be replaced and stays, e.g. since it holds messages, can be neither created nor filled.
+                stays = {step.entity.key for step, _ in found.failed if step.action == "delete"}
+                possible = tuple(
+                    with_former_status(step, stopped)
+                    for step in group
+                    if not any(step.entity.key[: len(key)] == key for key in stays)
+                )
+                goes = [each for each in possible if each.action == "delete" and each.entity.key not in replaced]
+                held = self._still_held(state, goes, found)
+                possible = tuple(each for each in possible if each.entity.key not in held)
+                self._make(member, possible, found, on_step, with_messages=consent is not None and consent.messages)
+            if found.done and state.is_told and is_broken(self._members, state.pair):
+                raise PairBrokenError(state.pair)
+        except PairBrokenError:
+            self._open_again(state, found.done)
+            raise
         created = {step.entity.path for step in found.done if step.action == "create"}
         # Of what an earlier process intended, that which exists was made by it.
         stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
@@ -283,6 +298,18 @@ class Keeper:
             self._save(state)
         found.seconds = time.monotonic() - began
         return state, found
+
+    def _open_again(self, state: PairState, done: Sequence[Step]) -> None:
+        """Open what a round has closed at the standby member, which another process has opened as it broke the pair."""
+        statuses = {path.lower(): status for path, status in state.statuses.items()}
+        closed_now = [
+            step.entity
+            for step in done
+            if step.entity.status == CLOSED.get(step.entity.kind, "")
+            and (step.action == "create" or "status" in step.changed)
+        ]
+        wanted = [(entity, statuses.get(entity.path.lower(), "Active")) for entity in closed_now]
+        set_statuses(self._members[state.standby], wanted)
 
     def _still_held(self, state: PairState, deletions: Sequence[Step], found: Round) -> set[Key]:
         """Keys of what the active member holds after all (I5); their deletions have failed."""

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 import isthmus.connectors.administration
 from isthmus.cli.app import create_app
 from isthmus.connectors.administration import AdministrationError
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.supervisor.claim.claim import TaskClaimedError
 from isthmus.supervisor.pause import PauseFile
 from isthmus.testing.administration import FakeAdministration
@@ -322,6 +324,23 @@ def test_a_claim_that_another_operator_made_meanwhile_stays(
     held = lga.inventory("lga").topic("isthmus.claims")
     assert held is not None
     assert [each.name for each in held.subscriptions] == ["gates"]
+
+
+def test_what_waits_in_a_spool_of_a_task_that_is_gone_is_told(
+    shrunk: dict[str, FakeAdministration], folder: Path
+) -> None:
+    """Its source has it no more, and no run of the file would send it."""
+    spool = state_folder(folder / "isthmus.yaml") / "spools" / "gates.ewr.jfk" / "in"
+    writer = SpoolWriter(spool).open()
+    writer.append([Record("ewr/gates id", number, 0, b"message") for number in range(3)])
+    writer.sync()
+    writer.close()
+    for verb in (("remove", "isthmus.yaml", "gates", "--yes"), ("apply", "--prune")):
+        code, answer = call_json(*verb)
+        assert (code, answer["spools"]) == (0, [{"spool": str(spool), "messages": 3}])
+        told = " ".join(call(*verb)[1].split())
+        assert f"spool {spool} holds 3 messages that were settled at their source" in told
+    assert "spools" not in call_json("apply")[1]
 
 
 def test_what_was_deleted_before_a_namespace_went_away_is_told(

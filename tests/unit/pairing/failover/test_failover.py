@@ -53,7 +53,7 @@ class FakeMember:
         self._entities = list(entities)
         self.statuses = {each.path: each.status for each in self._entities if each.kind != "rule"}
         self.waiting = dict(waiting or {})
-        self.marker: Mapping[str, object] = {}
+        self.marker: Mapping[str, object] = PairState(pair="contoso", active="ewr", standby="jfk").marker
         self.machine = Machine()
         self.order: list[str] = []
         self.refuses: set[str] = set()
