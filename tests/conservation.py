@@ -969,7 +969,7 @@ class World:
                     hold.messages.complete(acquired.tags)
                 hold.release()
                 self.commit()
-        elif queue.onward_path if hasattr(queue, "onward_path") else getattr(queue, "onward", None):
+        elif queue.onward_path if hasattr(queue, "onward_path") else getattr(queue, "relay", None):
             assert not names, (path, names)
         else:
             while (acquired := queue.acquire(100)) is not None:

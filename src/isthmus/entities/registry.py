@@ -44,6 +44,7 @@ from isthmus.entities.port import Entity
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.queue import Queue
+from isthmus.entities.queue.relay import forward
 from isthmus.entities.session.queue import SessionQueue
 from isthmus.entities.storage.blob import BlobFiles
 from isthmus.entities.storage.journal import Journal
@@ -200,7 +201,6 @@ class Registry:
         sessions = getattr(entry.description, "requires_session", False)
         queue: Queue = self._member(SessionQueue if sessions else Queue, path, entry.number)
         queue.dead_letters = self._member(Queue, path + _DEAD_LETTER, entry.number + 1)
-        queue.dead_letters.become_dead_letter_queue()
         queue.transfer_dead_letters = None
         self._load_transfer(entry)
         return queue
@@ -221,7 +221,6 @@ class Registry:
             return known
         path = "/Subscriptions/".join(entry.names) + _TRANSFER
         queue = self._member(Queue, path, entry.transfer_number)
-        queue.become_dead_letter_queue()
         owner = self._numbers[entry.number]
         assert isinstance(owner, Queue | Topic)
         owner.transfer_dead_letters = queue
@@ -422,26 +421,26 @@ class Registry:
             queue.forward_parts(path, partial(self._forward, path) if path else self._stop_forwarding)
 
     def _forward(self, path: str, queue: Queue, store: FragmentStore | None) -> None:
-        queue.forward_to(Onward(path, ways(queue, self._target)))
+        forward(queue, Onward(path, ways(queue, self._target)))
         self._forwarding[queue] = store
 
     def _stop_forwarding(self, queue: Queue, store: FragmentStore | None) -> None:
         del store
-        queue.forward_to(None)
+        forward(queue, None)
         self._forwarding.pop(queue, None)
 
     def _target_changed(self, name: str) -> None:
         """What could not go on to a queue or topic may now: it has other settings."""
         for queue in self._forwarding:
-            if queue.onward is not None and queue.onward.path.lower() == name.lower():
-                queue.look_again()
+            if queue.relay is not None and queue.relay.onward.path.lower() == name.lower():
+                queue.relay.look_again()
 
     def _pump(self) -> None:
         """Let what waits to be forwarded try again: a setting has changed, time has passed, or a store is back."""
         for queue, store in list(self._forwarding.items()):
             try:
-                if store is None or store.is_up:
-                    queue.retry()
+                if queue.relay is not None and (store is None or store.is_up):
+                    queue.relay.retry()
             except StoreError:
                 if store is None:
                     raise

@@ -647,7 +647,7 @@ def test_a_store_of_another_format_is_refused(namespace: Any) -> None:
 
 @given(st.integers(0, 40))
 def test_whatever_a_power_cut_leaves_is_consistent(kept: int) -> None:
-    """Journal I1, Queue I5: any prefix of the batches is a state in which counts, cursors and messages agree."""
+    """Journal I1, Backlog I3: any prefix of the batches is a state in which counts, cursors and messages agree."""
     from isthmus.entities import Engine
     from isthmus.entities.storage.key import MESSAGE, message_key, numbered_span
     from isthmus.store import MemoryJournal

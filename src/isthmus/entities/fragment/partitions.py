@@ -214,13 +214,11 @@ class Partitions:
     def _member(shape: _Shape, path: str, index: int, engine: FragmentEngine) -> Intake:
         number, before_first = shape.number + shape.step * index, first_of(index)
         transfer = engine.member(Queue, path + TRANSFER, number + shape.step - 1, before_first)
-        transfer.become_dead_letter_queue()
         engine.transfers[number] = transfer
         if shape.kind == "topic":
             return engine.member(Topic, path, number, before_first)
         queue: Queue = engine.member(SessionQueue if shape.kind == "sessions" else Queue, path, number, before_first)
         queue.dead_letters = engine.member(Queue, path + _DEAD_LETTER, number + 1, before_first)
-        queue.dead_letters.become_dead_letter_queue()
         queue.transfer_dead_letters = transfer
         return queue
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from isthmus.entities.port import MessageSource, Sessions
 from isthmus.entities.record.amend import Stored
+from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.blob import Payload
 from isthmus.errors import IsthmusError
 
@@ -44,7 +46,35 @@ class Member:
         """What has these scheduled messages: itself."""
         return self
 
+    def fragment_index(self, token: bytes) -> int:
+        """The fragment that a lock token names: there is only one."""
+        del token
+        return 0
+
+    def holder_of(self, tokens: Sequence[bytes]) -> Self:
+        """Whose locks these are: its own."""
+        del tokens
+        return self
+
+    @property
+    def source(self) -> MessageSource | None:
+        """Itself, where it gives messages; it gives none."""
+        return None
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """Its sessions, where it requires them; it requires none."""
+        return None
+
     # ---- what only some entities do
+
+    def check_sessions(self, messages: Sequence[Parts]) -> None:
+        """Refuse messages without a session; asked only of an entity that requires one.
+
+        Raises:
+            SessionRequiredError: one names none.
+            InvalidMessageError: one names something that is no session id.
+        """
 
     def forward_parts(self, path: str | None, forward: Callable[[Any, Any], None]) -> None:
         """Call `forward` with each part that forwards to a path by itself, and its store: nothing forwards."""

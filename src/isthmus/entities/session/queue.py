@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from isthmus.clock import monotonic_ms
@@ -26,6 +26,7 @@ from isthmus.entities.member.context import Context
 from isthmus.entities.member.listener import call_all
 from isthmus.entities.member.look import LOOK_BYTES, Seen
 from isthmus.entities.port import Sessions
+from isthmus.entities.queue import dead_letter
 from isthmus.entities.queue.lock import Acquired
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.record.amend import Stored, take_apart
@@ -70,8 +71,8 @@ _SETTINGS = (
     "_examination",
     "_fixed_ttl_ms",
     "lock_duration_ms",
-    "_max_delivery_count",
-    "_dead_letters_expired",
+    "max_delivery_count",
+    "dead_letters_expired",
     "max_message_size_bytes",
 )
 
@@ -151,8 +152,8 @@ class SessionQueue(Queue):
 
     # ---- storing
 
-    def _check_sessions(self, messages: Sequence[Parts]) -> None:
-        limit = self._context.limits.max_session_id_characters
+    def check_sessions(self, messages: Sequence[Parts]) -> None:
+        limit = self.context.limits.max_session_id_characters
         for parts in messages:
             session_id = session_id_of(parts.rest)
             if session_id is None:
@@ -171,7 +172,7 @@ class SessionQueue(Queue):
     ) -> None:
         """As `Backlog.store`. Messages without a session, which no sender can bring here directly, are dead-lettered."""
         self._staging.touch(self)
-        if self.onward is not None:
+        if self.relay is not None:
             self._refuse(messages, now_ms, origins, hops, *_FORWARDS)
             return
         ids = [_readable_id(parts) for parts in messages]
@@ -205,17 +206,7 @@ class SessionQueue(Queue):
             Stored(parts, 0 if origins is None else origins[place], now_ms, None, hops)
             for place, parts in enumerate(messages)
         ]
-        self.dead_letters.store_dead(stored, self.path, reason, description)
-
-    def bury(
-        self,
-        records: Sequence[bytes],
-        reason: str | None,
-        description: str | None,
-        properties: Mapping[str, Any] | None,
-    ) -> None:
-        """Stage copies of a session's messages in the dead-letter queue, which has no sessions."""
-        self._bury(records, reason, description, properties)
+        dead_letter.store(self.dead_letters, stored, self.path, reason, description)
 
     # ---- who has a session
 
@@ -258,7 +249,7 @@ class SessionQueue(Queue):
     def cancel_wait(self, on_free: Callable[[], None]) -> None:
         """Undo `wait_for_session`; no error if it has been called."""
         if self._free.cancel(on_free):
-            self.accessed_at_ms = self._context.clock.wall_ms()
+            self.accessed_at_ms = self.context.clock.wall_ms()
 
     @property
     def has_listeners(self) -> bool:
@@ -303,11 +294,11 @@ class SessionQueue(Queue):
         if hold.is_over:
             raise SessionLockLostError(self.path, hold.session_id)
         self._check_open()
-        self.accessed_at_ms = self._context.clock.wall_ms()
+        self.accessed_at_ms = self.context.clock.wall_ms()
         hold.locked_until_ms = self.accessed_at_ms + self.lock_duration_ms
-        hold.ends_at_ms = monotonic_ms(self._context.clock) + self.lock_duration_ms + hold.grace_ms
+        hold.ends_at_ms = monotonic_ms(self.context.clock) + self.lock_duration_ms + hold.grace_ms
         hold.messages.lock_until(hold.locked_until_ms)
-        self._context.wake(self, hold.ends_at_ms)
+        self.context.wake(self, hold.ends_at_ms)
         return hold.locked_until_ms
 
     def end_hold(self, hold: Hold, *, failed: bool) -> None:
@@ -316,7 +307,7 @@ class SessionQueue(Queue):
             return
         hold.is_over = True
         del self._holds[hold]
-        self.accessed_at_ms = self._context.clock.wall_ms()
+        self.accessed_at_ms = self.context.clock.wall_ms()
         session = self.directory[hold.session_id]
         session.hold = None
         hold.messages.give_back(failed=failed)
@@ -361,8 +352,8 @@ class SessionQueue(Queue):
         if state is not None and len(state) > self.max_message_size_bytes:
             raise MessageTooLargeError(len(state), self.max_message_size_bytes)
         if grown > 0:
-            self._check_quota(grown)
-        session.state_at_ms = self._context.clock.wall_ms()
+            self._quota.check(self, grown)
+        session.state_at_ms = self.context.clock.wall_ms()
         session.state_bytes = None if state is None else len(state)
         session.is_stored = True
         row = pack_row(session.number, session.state_at_ms, state)
@@ -397,7 +388,7 @@ class SessionQueue(Queue):
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """As `Intake.peek`, of one session or of all."""
         self._check_open()
-        self.accessed_at_ms = self._context.clock.wall_ms()
+        self.accessed_at_ms = self.context.clock.wall_ms()
         self._staging.write()
         looked = self._look_at_scheduled(from_sequence, count, session_id)
         return self._shown(self.directory.look(from_sequence, count, session_id, looked))

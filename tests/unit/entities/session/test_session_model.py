@@ -380,7 +380,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_those_of_the_store(self) -> None:
-        """SessionMessages I3, Session I1."""
+        """SessionMessages I1, Session I1."""
         self.steps = getattr(self, "steps", 0) + 1
         if not hasattr(self, "queue") or self.steps % LOOK_EVERY:
             return

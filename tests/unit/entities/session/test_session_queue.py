@@ -132,7 +132,7 @@ def test_messages_are_acquired_from_a_session_only(queue: SessionQueue, send: An
 
 
 def test_a_session_gives_its_own_messages_in_order(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
-    """SessionMessages I1."""
+    """SessionBacklog I1."""
     send("a1", "b1", "b2", "a2")
     send("a3")
     hold = queue.open_session("a")
@@ -248,7 +248,7 @@ def test_a_lock_that_expires_is_told_though_the_disk_refuses(
 def test_nothing_is_delivered_past_a_message_that_is_on_its_way_back(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
-    """SessionMessages I1."""
+    """SessionBacklog I1."""
     send("a1", "a2", "a3")
     hold = queue.open_session("a")
     first = hold.messages.acquire(1)
@@ -560,7 +560,7 @@ def test_a_failed_commit_loses_the_locks_and_nothing_else(
 def test_a_message_in_hand_holds_the_head_back(
     namespace: Any, queue: SessionQueue, send: Any, message: Make, read: Any, how: str
 ) -> None:
-    """SessionMessages I2: settling reads messages back, and that writes what was staged before, cursors included."""
+    """SessionBacklog I2: settling reads messages back, and that writes what was staged before, cursors included."""
     send("a1", "a2", "a3", "a4")
     hold = queue.open_session("a")
     tags = hold.messages.acquire(4).tags
@@ -581,7 +581,7 @@ def test_a_message_in_hand_holds_the_head_back(
 
 
 def test_nothing_is_left_of_sessions_that_are_done(namespace: Any, queue: SessionQueue, send: Any) -> None:
-    """Session I1; SessionMessages I2."""
+    """Session I1; SessionBacklog I2."""
     for round_number in range(3):
         send(*[f"{letter}{number}" for number in range(5) for letter in "abc"])
         for _ in range(3):
@@ -702,7 +702,7 @@ def test_batches_are_deleted_in_free_sessions_only(namespace: Any, queue: Sessio
 
 
 def test_whatever_a_power_cut_leaves_is_consistent(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
-    """SessionMessages I3: after every prefix of the batches, counts and messages agree, and each session is in order."""
+    """SessionMessages I1: after every prefix of the batches, counts and messages agree, and each session is in order."""
     send("a1", "b1", "a2")
     hold = queue.open_session("a")
     taken = hold.messages.acquire(2)
