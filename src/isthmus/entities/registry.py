@@ -35,7 +35,6 @@ from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.handover import Handover, Outbox
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
 from isthmus.entities.fragment.port import FragmentStore, FragmentStores
-from isthmus.entities.fragment.queue import PartitionedQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
@@ -126,6 +125,8 @@ class Registry:
         self._queues: dict[str, HeldQueue] = {}
         self._topics: dict[str, HeldTopic] = {}
         self._numbers: dict[int, Intake] = {}
+        # Of them the transfer dead-letter queues.
+        self._transfers: dict[int, Queue] = {}
         self._kept: dict[int, Intake] = {}
         # What forwards, and the store of fragments that it is in; None is the catalog's.
         self._forwarding: dict[Queue, FragmentStore | None] = {}
@@ -216,14 +217,12 @@ class Registry:
         if not entry.transfer_number:  # of a store that an earlier release wrote
             entry.transfer_number = self._number(1)
             self._stage(entry)
-        known = self._numbers.get(entry.transfer_number)
-        if isinstance(known, Queue):
+        known = self._transfers.get(entry.transfer_number)
+        if known is not None:
             return known
         path = "/Subscriptions/".join(entry.names) + _TRANSFER
-        queue = self._member(Queue, path, entry.transfer_number)
-        owner = self._numbers[entry.number]
-        assert isinstance(owner, Queue | Topic)
-        owner.transfer_dead_letters = queue
+        queue = self._transfers[entry.transfer_number] = self._member(Queue, path, entry.transfer_number)
+        self._numbers[entry.number].transfer_dead_letters = queue
         self._apply_transfer(entry)
         return queue
 
@@ -259,6 +258,7 @@ class Registry:
         self.catalog_version += 1
         self._kept = self._numbers
         self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, {}
+        transfers, self._transfers = self._transfers, {}
         try:
             self._staging.begin_load()
             self.key_names = KeyNames()
@@ -269,7 +269,7 @@ class Registry:
             self.hybrid_connections.reload()
         except BaseException:
             self._is_loaded = False
-            self._numbers = self._kept | self._numbers
+            self._numbers, self._transfers = self._kept | self._numbers, transfers | self._transfers
             self._queues, self._topics, self._forwarding, self.key_names = queues, topics, forwarding, key_names
             raise
         gone, self._kept = self._kept, {}
@@ -376,6 +376,7 @@ class Registry:
         if entry.fragments:
             self._partitions.wipe(entry)
             return
+        self._transfers.pop(entry.transfer_number, None)
         for number in (*(member.number for member in whole), entry.transfer_number):
             stored = self._numbers.pop(number, None)
             if stored is not None:
@@ -451,9 +452,9 @@ class Registry:
             self.handover.pump()
 
     def _apply_transfer(self, entry: Entry) -> None:
-        known = self._numbers.get(entry.transfer_number)
+        known = self._transfers.get(entry.transfer_number)
         queue = self._partitions.transfer_dead_letters(entry.number) if entry.fragments else known
-        if isinstance(queue, Queue | PartitionedQueue):
+        if queue is not None:
             queue.configure(
                 status=EntityStatus.ACTIVE,
                 default_ttl_ms=INFINITE_MS,

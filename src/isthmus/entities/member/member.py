@@ -7,7 +7,7 @@ What it is not: state, or any work. The contract is `isthmus.entities.port`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from isthmus.entities.port import MessageSource, Sessions
 from isthmus.entities.record.amend import Stored
@@ -24,10 +24,12 @@ class Member:
     Attributes:
         is_partitioned: whether it is one of several fragments' facade; no.
         is_whole: whether all of its stores are up; asked only of an entity whose store is.
+        transfer_dead_letters: where those went whose target was gone; None while there were none.
     """
 
-    is_partitioned = False
+    is_partitioned: Literal[False] = False
     is_whole = True
+    transfer_dead_letters: MessageSource | None = None
 
     @property
     def stored(self) -> Self:

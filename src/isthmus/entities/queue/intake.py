@@ -25,6 +25,7 @@ from isthmus.entities.member.look import Seen, look
 from isthmus.entities.member.member import Member
 from isthmus.entities.member.quota import Quota
 from isthmus.entities.member.state import load_state, pack_state
+from isthmus.entities.queue.onward import End
 from isthmus.entities.record.envelope import Packed
 from isthmus.entities.record.record import OVERHEAD_BYTES, Parts, plain_payload, size_of
 from isthmus.entities.storage.blob import Payload
@@ -53,15 +54,13 @@ class Intake(Member):
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
         requires_session: whether every message must belong to a session.
         is_fragment: whether it is a part of a partitioned entity.
-        last: highest sequence number given out.
         context: what it shares with the other entities in its store.
         committed: highest sequence number that receivers may see.
         leaving_count, leaving_bytes: messages that have left for another store and have not arrived there.
         taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
             senders, handed to receivers, completed (or deleted at delivery), ended by their time to live.
         refused_total: deliveries that were refused; counted by the broker, which knows what one delivery was.
-
-    The others are as in its row, see `state`.
+        last to may_expire: what is in its row, see `state`.
     """
 
     last: int
@@ -218,10 +217,21 @@ class Intake(Member):
         """Whether the entity exists and its status lets messages in."""
         return not self.is_deleted and self._status not in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
 
+    def refusal(self) -> IsthmusError | None:
+        """Why no message would be taken, whatever it is; None if some would."""
+        if self.is_deleted:
+            return EntityNotFoundError(self.path)
+        return None if self.takes_sends else EntityDisabledError(self.path, self._status)
+
+    def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
+        """Where messages from another store go, with their places: all go here."""
+        del store
+        return {End(0, self.number, self, is_here=False): list(range(len(messages)))}
+
     def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
         """Why these messages, forwarded together, would not be taken; None if they would."""
         if not self.takes_sends:
-            return EntityNotFoundError(self.path) if self.is_deleted else EntityDisabledError(self.path, self._status)
+            return self.refusal()
         sizes = list(map(size_of, messages))
         if max(sizes) > self.max_message_size_bytes:
             return MessageTooLargeError(max(sizes), self.max_message_size_bytes)
@@ -271,12 +281,7 @@ class Intake(Member):
         self._quota.give_back(size_bytes)
 
     def check_sendable(self) -> None:
-        """Refuse where no message would be taken, whatever it is.
-
-        Raises:
-            EntityNotFoundError: the entity was deleted.
-            EntityDisabledError: its status forbids sending.
-        """
+        """Raise what `refusal` says."""
         self._check_open()
         if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise EntityDisabledError(self.path, self._status)
