@@ -380,13 +380,13 @@ def test_an_entity_is_idle_from_when_its_last_receiver_has_gone(sessions: bool, 
             held.advance(10_000)
 
     if sessions:
-        queue.wait_for_session(list)
+        queue.sessions.wait_for_session(list)
     else:
         queue.add_listener(list)
     pass_time(600_000)
     if sessions:
-        queue.cancel_wait(list)
-        hold = queue.open_session("s")
+        queue.sessions.cancel_wait(list)
+        hold = queue.sessions.open_session("s")
         held.clock.advance(20_000)
         hold.release()
     else:

@@ -60,6 +60,7 @@ class Intake(Member):
         taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
             senders, handed to receivers, completed (or deleted at delivery), ended by their time to live.
         refused_total: deliveries that were refused; counted by the broker, which knows what one delivery was.
+        quota: what it may have.
         last to may_expire: what is in its row, see `state`.
     """
 
@@ -89,7 +90,7 @@ class Intake(Member):
         self.context = context
         self._staging = context.staging
         self._status = EntityStatus.ACTIVE
-        self._quota = Quota()
+        self.quota = Quota()
         self._examination = Examination(context.limits, context.random_bytes)
         self._duplicates = DuplicateFilter(number, context.staging, context.limits.duplicate_key_window_ms)
         self._load(state)
@@ -135,7 +136,7 @@ class Intake(Member):
         """Take the settings of a description."""
         self._status = status
         self._examination.set_default_ttl(default_ttl_ms)
-        self._quota.limit_bytes = quota_megabytes << 20
+        self.quota.limit_bytes = quota_megabytes << 20
         self.max_message_size_bytes = max_message_size_bytes or self.context.limits.max_message_size_bytes
         self._duplicates.configure(duplicate_window_ms)
 
@@ -164,10 +165,9 @@ class Intake(Member):
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
-        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's
-        ``end_commit`` or ``fail_commit`` (or from ``begin_commit`` if the store refuses the write).
-
-        A message with ``x-opt-scheduled-enqueue-time`` in the future is scheduled.
+        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's ``end_commit`` or
+        ``fail_commit`` (or from ``begin_commit`` if the store refuses the write). A message with
+        ``x-opt-scheduled-enqueue-time`` in the future is scheduled.
 
         Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
             EntityDisabledError, SessionRequiredError, EntityNotFoundError.
@@ -244,7 +244,7 @@ class Intake(Member):
                 self.check_sessions(messages)
             except IsthmusError as error:
                 return error
-        return self._quota.refusal(self, sum(sizes), midway=True)
+        return self.quota.refusal(self, sum(sizes), midway=True)
 
     def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
         """Take messages that another entity forwards, in its batch; `refusal_of` was asked. Duplicates are dropped.
@@ -262,7 +262,8 @@ class Intake(Member):
         if messages:
             self._take(messages, now_ms, origins, hops)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise EntityNotFoundError where the entity was deleted."""
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
 
@@ -274,15 +275,15 @@ class Intake(Member):
             EntityNotFoundError, EntityDisabledError: no message is taken.
         """
         self.check_sendable()
-        self._quota.hold(self, size_bytes)
+        self.quota.hold(self, size_bytes)
 
     def give_back_room(self, size_bytes: int) -> None:
         """The message is whole and about to be taken, or does not come."""
-        self._quota.give_back(size_bytes)
+        self.quota.give_back(size_bytes)
 
     def check_sendable(self) -> None:
         """Raise what `refusal` says."""
-        self._check_open()
+        self.check_open()
         if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise EntityDisabledError(self.path, self._status)
 
@@ -295,7 +296,7 @@ class Intake(Member):
             return []
         if max(sizes) > self.max_message_size_bytes:
             raise MessageTooLargeError(max(sizes), self.max_message_size_bytes)
-        self._quota.check(self, sum(sizes))
+        self.quota.check(self, sum(sizes))
         largest = max(sizes)
         accepted = self._examination.split(payloads, largest)
         if self.requires_session:
@@ -342,13 +343,13 @@ class Intake(Member):
         Raises:
             MessageNotFoundError: one of them is not scheduled; none is dropped then.
         """
-        self._check_open()
+        self.check_open()
         schedule.cancel(self, sequences)
         self._staging.promise(on_durable, on_failed)
 
     def missing_scheduled(self, sequences: Sequence[int]) -> list[int]:
         """Which of the sequence numbers are none of scheduled messages."""
-        self._check_open()
+        self.check_open()
         return schedule.missing(self, sequences)
 
     def activate(self, due: Sequence[tuple[int, int]], now_ms: int) -> None:
@@ -362,7 +363,7 @@ class Intake(Member):
 
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """Messages of every state from a sequence number on, in order, without locking."""
-        self._check_open()
+        self.check_open()
         self.accessed_at_ms = self.context.clock.wall_ms()
         self._staging.write()
         return self._shown(self.look(from_sequence, count))

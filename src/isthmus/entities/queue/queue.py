@@ -202,7 +202,7 @@ class Queue(Intake):
             EntityNotFoundError: the entity was deleted.
             EntityDisabledError: its status forbids receiving.
         """
-        self._check_open()
+        self.check_open()
         if self._status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
             raise EntityDisabledError(self.path, self._status)
 
@@ -260,7 +260,7 @@ class Queue(Intake):
         self, tokens: Sequence[bytes], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> list[bool]:
         """As `settlement.complete`, as are the other settlements, of an entity that was not deleted."""
-        self._check_open()
+        self.check_open()
         return settlement.complete(self, tokens, on_durable, on_failed)
 
     def abandon(
@@ -271,12 +271,12 @@ class Queue(Intake):
         on_failed: Failure | None = None,
     ) -> list[bool]:
         """As `settlement.abandon`."""
-        self._check_open()
+        self.check_open()
         return settlement.abandon(self, tokens, properties, on_durable, on_failed)
 
     def release(self, tokens: Sequence[bytes]) -> list[bool]:
         """As `settlement.release`."""
-        self._check_open()
+        self.check_open()
         return settlement.release(self, tokens)
 
     def defer(
@@ -287,7 +287,7 @@ class Queue(Intake):
         on_failed: Failure | None = None,
     ) -> list[bool]:
         """As `settlement.defer`."""
-        self._check_open()
+        self.check_open()
         return settlement.defer(self, tokens, properties, on_durable, on_failed)
 
     def dead_letter(
@@ -304,7 +304,7 @@ class Queue(Intake):
         Raises:
             NotAllowedError: this is a dead-letter queue.
         """
-        self._check_open()
+        self.check_open()
         if self.dead_letters is None:
             raise NotAllowedError(f"'{self.path}' has no dead-letter queue of its own; complete the message instead.")
         return settlement.dead_letter(self, tokens, reason, description, properties, on_durable, on_failed)
@@ -312,14 +312,14 @@ class Queue(Intake):
     def holds(self, tokens: Sequence[bytes]) -> list[bool]:
         """Per token whether its message is locked by it now; none is where the entity or session has gone."""
         try:
-            self._check_open()
+            self.check_open()
         except IsthmusError:
             return [False] * len(tokens)
         return self.locks.holds(tokens)
 
     def renew(self, tokens: Sequence[bytes]) -> list[int | None]:
         """As `settlement.renew`."""
-        self._check_open()
+        self.check_open()
         return settlement.renew(self, tokens)
 
     # ---- time

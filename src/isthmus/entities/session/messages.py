@@ -2,7 +2,7 @@
 
 What it is: what is different from a plain queue: locks end with the session's, what is counted is the entity's as well, and
 the session's row comes and goes with it. What it is not: the order of the messages (`session.backlog`), the choice of a session,
-or its lock (`session.queue`).
+or its lock (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions; docs/explanation/store.md.
 
 Invariants:
@@ -143,8 +143,8 @@ class SessionMessages(Queue):
         else:
             settlement.return_spans(self, spans)
 
-    def _check_open(self) -> None:
-        super()._check_open()
+    def check_open(self) -> None:
+        super().check_open()
         if self.is_retired:
             raise SessionLockLostError(self.path, self.session.session_id)
 

@@ -117,7 +117,7 @@ class Topic(Intake):
         self._cost = sum(one.selection.cost for one in subscribers)
         self._has_rules = any(not one.selection.takes_all for one in subscribers)
         # The copies that are sure to be made count to the quota.
-        self._quota.copies = sum(one.selection.takes_all and one.queue.relay is None for one in subscribers)
+        self.quota.copies = sum(one.selection.takes_all and one.queue.relay is None for one in subscribers)
 
     @property
     def takes_senders(self) -> bool:

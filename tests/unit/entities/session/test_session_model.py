@@ -203,7 +203,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
     @rule(session=st.sampled_from(SESSIONS))
     def open_session(self, session: str) -> None:
         try:
-            hold = self.queue.open_session(session)
+            hold = self.queue.sessions.open_session(session)
         except SessionLockedError:
             assert session in self.holds
         else:
@@ -221,7 +221,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
                 maybe.add(session)
             if any(not 0 < one.expires_ms <= self.now for one in available):
                 sure.add(session)
-        hold = self.queue.next_session()
+        hold = self.queue.sessions.next_session()
         if hold is None:
             assert not sure
         else:
