@@ -572,9 +572,9 @@ class World:
         with suppress(IsthmusError):
             queue: Any = self.engine.receiver(path)
             if self.chance.random() < 0.5:
-                hold = queue.next_session(self, str(self.count))
+                hold = queue.sessions.next_session(self, str(self.count))
             else:
-                hold = queue.open_session(self.chance.choice(SESSIONS), self, str(self.count))
+                hold = queue.sessions.open_session(self.chance.choice(SESSIONS), self, str(self.count))
             if hold is not None:
                 self.holds.append(hold)
 
@@ -963,13 +963,13 @@ class World:
             self._check_order(path, seen)
         taken: list[str] = []
         if path in self.sessions:
-            while (hold := queue.next_session(self, "drain")) is not None:
+            while (hold := queue.sessions.next_session(self, "drain")) is not None:
                 while (acquired := hold.messages.acquire(100)) is not None:
                     taken += map(_name_of, acquired.payloads)
                     hold.messages.complete(acquired.tags)
                 hold.release()
                 self.commit()
-        elif queue.onward_path if hasattr(queue, "onward_path") else getattr(queue, "onward", None):
+        elif queue.onward_path if hasattr(queue, "onward_path") else getattr(queue, "relay", None):
             assert not names, (path, names)
         else:
             while (acquired := queue.acquire(100)) is not None:
@@ -984,7 +984,7 @@ class World:
         for payload in [each for each in seen if _state_of(each) == 1]:
             sequence = _sequence_of(payload)
             if path in self.sessions:
-                hold = queue.open_session(_session_of(payload), self, "deferred")
+                hold = queue.sessions.open_session(_session_of(payload), self, "deferred")
                 acquired = hold.messages.receive_deferred([sequence])
                 hold.messages.complete(acquired.tags)
                 hold.release()

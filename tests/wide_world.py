@@ -323,7 +323,7 @@ class WideWorld(World):
         super().come_to_rest()
         for path, session_id in list(self.states):
             queue: Any = self.engine.receiver(path)
-            hold = queue.open_session(session_id, self, "look")
+            hold = queue.sessions.open_session(session_id, self, "look")
             state = hold.get_state()
             self.states[path, session_id].check(state)
             self.states[path, session_id] = History(state)

@@ -131,7 +131,7 @@ def _lost_session(stage: Stage) -> None:
     engine.create_queue("q", QueueDescription(requires_session=True, lock_duration_ms=5_000))
     queue = engine.receiver("q")
     assert isinstance(queue, SessionQueue)
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     clock.advance(6_000)
     engine.tick()
     hold.renew()

@@ -35,7 +35,6 @@ from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.handover import Handover, Outbox
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
 from isthmus.entities.fragment.port import FragmentStore, FragmentStores
-from isthmus.entities.fragment.queue import PartitionedQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
@@ -44,6 +43,7 @@ from isthmus.entities.port import Entity
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.queue import Queue
+from isthmus.entities.queue.relay import forward
 from isthmus.entities.session.queue import SessionQueue
 from isthmus.entities.storage.blob import BlobFiles
 from isthmus.entities.storage.journal import Journal
@@ -125,6 +125,8 @@ class Registry:
         self._queues: dict[str, HeldQueue] = {}
         self._topics: dict[str, HeldTopic] = {}
         self._numbers: dict[int, Intake] = {}
+        # Of them the transfer dead-letter queues.
+        self._transfers: dict[int, Queue] = {}
         self._kept: dict[int, Intake] = {}
         # What forwards, and the store of fragments that it is in; None is the catalog's.
         self._forwarding: dict[Queue, FragmentStore | None] = {}
@@ -200,7 +202,6 @@ class Registry:
         sessions = getattr(entry.description, "requires_session", False)
         queue: Queue = self._member(SessionQueue if sessions else Queue, path, entry.number)
         queue.dead_letters = self._member(Queue, path + _DEAD_LETTER, entry.number + 1)
-        queue.dead_letters.become_dead_letter_queue()
         queue.transfer_dead_letters = None
         self._load_transfer(entry)
         return queue
@@ -216,15 +217,12 @@ class Registry:
         if not entry.transfer_number:  # of a store that an earlier release wrote
             entry.transfer_number = self._number(1)
             self._stage(entry)
-        known = self._numbers.get(entry.transfer_number)
-        if isinstance(known, Queue):
+        known = self._transfers.get(entry.transfer_number)
+        if known is not None:
             return known
         path = "/Subscriptions/".join(entry.names) + _TRANSFER
-        queue = self._member(Queue, path, entry.transfer_number)
-        queue.become_dead_letter_queue()
-        owner = self._numbers[entry.number]
-        assert isinstance(owner, Queue | Topic)
-        owner.transfer_dead_letters = queue
+        queue = self._transfers[entry.transfer_number] = self._member(Queue, path, entry.transfer_number)
+        self._numbers[entry.number].transfer_dead_letters = queue
         self._apply_transfer(entry)
         return queue
 
@@ -260,6 +258,7 @@ class Registry:
         self.catalog_version += 1
         self._kept = self._numbers
         self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, {}
+        transfers, self._transfers = self._transfers, {}
         try:
             self._staging.begin_load()
             self.key_names = KeyNames()
@@ -270,7 +269,7 @@ class Registry:
             self.hybrid_connections.reload()
         except BaseException:
             self._is_loaded = False
-            self._numbers = self._kept | self._numbers
+            self._numbers, self._transfers = self._kept | self._numbers, transfers | self._transfers
             self._queues, self._topics, self._forwarding, self.key_names = queues, topics, forwarding, key_names
             raise
         gone, self._kept = self._kept, {}
@@ -377,6 +376,7 @@ class Registry:
         if entry.fragments:
             self._partitions.wipe(entry)
             return
+        self._transfers.pop(entry.transfer_number, None)
         for number in (*(member.number for member in whole), entry.transfer_number):
             stored = self._numbers.pop(number, None)
             if stored is not None:
@@ -422,26 +422,26 @@ class Registry:
             queue.forward_parts(path, partial(self._forward, path) if path else self._stop_forwarding)
 
     def _forward(self, path: str, queue: Queue, store: FragmentStore | None) -> None:
-        queue.forward_to(Onward(path, ways(queue, self._target)))
+        forward(queue, Onward(path, ways(queue, self._target)))
         self._forwarding[queue] = store
 
     def _stop_forwarding(self, queue: Queue, store: FragmentStore | None) -> None:
         del store
-        queue.forward_to(None)
+        forward(queue, None)
         self._forwarding.pop(queue, None)
 
     def _target_changed(self, name: str) -> None:
         """What could not go on to a queue or topic may now: it has other settings."""
         for queue in self._forwarding:
-            if queue.onward is not None and queue.onward.path.lower() == name.lower():
-                queue.look_again()
+            if queue.relay is not None and queue.relay.onward.path.lower() == name.lower():
+                queue.relay.look_again()
 
     def _pump(self) -> None:
         """Let what waits to be forwarded try again: a setting has changed, time has passed, or a store is back."""
         for queue, store in list(self._forwarding.items()):
             try:
-                if store is None or store.is_up:
-                    queue.retry()
+                if queue.relay is not None and (store is None or store.is_up):
+                    queue.relay.retry()
             except StoreError:
                 if store is None:
                     raise
@@ -452,9 +452,9 @@ class Registry:
             self.handover.pump()
 
     def _apply_transfer(self, entry: Entry) -> None:
-        known = self._numbers.get(entry.transfer_number)
+        known = self._transfers.get(entry.transfer_number)
         queue = self._partitions.transfer_dead_letters(entry.number) if entry.fragments else known
-        if isinstance(queue, Queue | PartitionedQueue):
+        if queue is not None:
             queue.configure(
                 status=EntityStatus.ACTIVE,
                 default_ttl_ms=INFINITE_MS,

@@ -1,6 +1,6 @@
 """Which queues' locks are looked at when.
 
-What it is: the earliest time for each queue, as a heap; pure. What it is not: the end of locks (`queue`, `session.queue`).
+What it is: the earliest time for each queue, as a heap; pure. What it is not: the end of locks (`settlement`, `session.lock`).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ async def test_sessions_are_counted_and_so_is_what_happens_in_them(broker):
     queue = engine.receiver("counted")
     queue.accept([section.encode_message(b"x", properties={"group_id": session}) for session in "aab"])
     await broker.namespace.commits.wait_durable()
-    taken = queue.open_session("a").messages
+    taken = queue.sessions.open_session("a").messages
     taken.complete(taken.acquire(1).tags)
     taken.acquire(1)
     await broker.namespace.commits.wait_durable()

@@ -380,13 +380,13 @@ def test_an_entity_is_idle_from_when_its_last_receiver_has_gone(sessions: bool, 
             held.advance(10_000)
 
     if sessions:
-        queue.wait_for_session(list)
+        queue.sessions.wait_for_session(list)
     else:
         queue.add_listener(list)
     pass_time(600_000)
     if sessions:
-        queue.cancel_wait(list)
-        hold = queue.open_session("s")
+        queue.sessions.cancel_wait(list)
+        hold = queue.sessions.open_session("s")
         held.clock.advance(20_000)
         hold.release()
     else:
@@ -647,7 +647,7 @@ def test_a_store_of_another_format_is_refused(namespace: Any) -> None:
 
 @given(st.integers(0, 40))
 def test_whatever_a_power_cut_leaves_is_consistent(kept: int) -> None:
-    """Journal I1, Queue I5: any prefix of the batches is a state in which counts, cursors and messages agree."""
+    """Journal I1, Backlog I3: any prefix of the batches is a state in which counts, cursors and messages agree."""
     from isthmus.entities import Engine
     from isthmus.entities.storage.key import MESSAGE, message_key, numbered_span
     from isthmus.store import MemoryJournal

@@ -1,7 +1,7 @@
 """Receivers of a session: what they ask for at attach, how they wait for it, and the link by which they have it.
 
 What it is: the session filter read and echoed, the wait of a receiver that takes any session, and an `SenderLink` that holds
-a session as long as it lives. What it is not: the locks of sessions (`isthmus.entities.session.queue`), nor the right to
+a session as long as it lives. What it is not: the locks of sessions (`isthmus.entities.session.lock`), nor the right to
 receive (`isthmus.broker.peer`).
 Spec: docs/explanation/protocol.md, Links, Sessions, Clients.
 

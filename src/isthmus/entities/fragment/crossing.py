@@ -15,35 +15,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.place import keys_of_parts
 from isthmus.entities.member.context import StoreOutbox
 from isthmus.entities.queue.intake import Intake
-from isthmus.entities.queue.onward import Target
+from isthmus.entities.queue.onward import End, Target
 from isthmus.entities.record.record import Parts, size_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError, StoreError
 
 __all__ = ["Crossing", "ways"]
 
 _log = logging.getLogger(__name__)
-
-
-class _End(NamedTuple):
-    """Where messages go.
-
-    Attributes:
-        to: place of the store among all.
-        number: of the queue or topic there.
-        member: itself; None as long as its store could not be opened.
-        is_here: whether it can take messages in the source's own batch.
-    """
-
-    to: int
-    number: int
-    member: Intake | None
-    is_here: bool
 
 
 class Crossing:
@@ -64,7 +47,7 @@ class Crossing:
         # What was asked for last, whole, and where it goes: `refusal_of` and `accept_moved` must not choose differently.
         self._asked: Sequence[Parts] = ()
         self._wholes: list[Parts] = []
-        self._ends: dict[_End, list[int]] = {}
+        self._ends: dict[End, list[int]] = {}
 
     @property
     def takes_sends(self) -> bool:
@@ -74,7 +57,7 @@ class Crossing:
     def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
         """As `Intake.refusal_of`; of fragments whose store could not be opened, what is known without it."""
         target = self.target
-        refusal = target.refusal() if isinstance(target, Partitioned) else None
+        refusal = target.refusal()
         if refusal is not None:
             return refusal
         largest = max(map(size_of, messages))
@@ -110,7 +93,7 @@ class Crossing:
                 end.to, end.number, self.target.path, self._source, parts, own, now_ms, hops, is_via=self._is_via
             )
 
-    def _choose(self, messages: Sequence[Parts]) -> dict[_End, list[int]]:
+    def _choose(self, messages: Sequence[Parts]) -> dict[End, list[int]]:
         """Per end the places of the messages that go there, in order.
 
         Raises:
@@ -118,25 +101,9 @@ class Crossing:
         """
         if messages is self._asked:
             return self._ends
-        target = self.target
-        ends: dict[_End, list[int]] = {}
-        if isinstance(target, Intake):
-            ends = {_End(0, target.number, target, is_here=False): list(range(len(messages)))}
-        else:
-            free: int | None = None
-            for place, parts in enumerate(messages):
-                index = target.index_of(keys_of_parts(parts))
-                if index is None:
-                    index = free = target.free_index(self._outbox.index) if free is None else free
-                ends.setdefault(self._end(target, index), []).append(place)
+        ends = self.target.ends(messages, self._outbox.index)
         self._asked, self._wholes, self._ends = messages, [], ends
         return ends
-
-    def _end(self, target: Partitioned[Any], index: int) -> _End:
-        slot = target.slots[index]
-        to = slot.store.index + 1
-        is_here = to == self._outbox.index and target.is_standing and slot.usable is not None
-        return _End(to, target.number_of(index), slot.member, is_here)
 
     def _whole(self, parts: Parts) -> Parts:
         """The message with its body, which another store cannot refer to.
@@ -176,7 +143,7 @@ def ways(
     def look(path: str) -> Target | None:
         nonlocal known
         target = find(path)
-        if target is None or (isinstance(target, Intake) and not outbox.index):
+        if target is None or (not target.is_partitioned and not outbox.index):
             return target
         if known is None or known.target is not target:
             known = Crossing(source, outbox, target, is_via=is_via)

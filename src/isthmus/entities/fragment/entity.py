@@ -16,17 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.error import InvalidMessageError
-from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, place, runs
+from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, keys_of_parts, place, runs
 from isthmus.entities.fragment.port import FragmentStore
 from isthmus.entities.member.look import LOOK_BYTES
 from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.onward import End
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.record.copy import is_copy
+from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
@@ -140,7 +142,7 @@ class Partitioned(Generic[_M]):
         self._when_standing: list[Callback] = []
 
     # As `isthmus.entities.port.Entity` has them.
-    is_partitioned = True
+    is_partitioned: Literal[True] = True
     takes_bodies = False
 
     # ---- coming and going
@@ -283,13 +285,28 @@ class Partitioned(Generic[_M]):
         """The number of a fragment."""
         return self.number + self._STEP * index
 
-    def index_of(self, keys: Keys) -> int | None:
-        """The fragment of a message's keys; None where each may take it.
+    def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
+        """Where messages from a store go, with their places in order: those of one key to one fragment, those without a key
+        together.
+
+        Args:
+            messages: in order.
+            store: its place among all stores, the catalog's first.
 
         Raises:
-            InvalidMessageError: the keys contradict each other.
+            InvalidMessageError: one has keys that contradict each other.
         """
-        return self._index([keys])
+        ends: dict[End, list[int]] = {}
+        free: int | None = None
+        for at, parts in enumerate(messages):
+            index = self._index([keys_of_parts(parts)])
+            if index is None:
+                index = free = self.free_index(store) if free is None else free
+            slot = self.slots[index]
+            to = slot.store.index + 1
+            is_here = to == store and self.is_standing and slot.usable is not None
+            ends.setdefault(End(to, self.number_of(index), slot.member, is_here), []).append(at)
+        return ends
 
     def free_index(self, store: int) -> int:
         """The fragment for messages without a key that come from a store: one in it, else the next one that is up.

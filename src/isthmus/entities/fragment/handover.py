@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.port import FragmentStore, FragmentStores
 from isthmus.entities.member.context import Context
+from isthmus.entities.queue import dead_letter
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import reason_of
 from isthmus.entities.queue.queue import Queue
@@ -189,7 +190,7 @@ class Outbox:
             stored = one.stored._replace(sequence=one.stored.origin, hops=hops)
             if one.is_via:
                 dead_letters: Queue = self.context.transfer_dead_letters(source)
-                dead_letters.store_dead([stored], source.path, reason_of(error), str(error))
+                dead_letter.store(dead_letters, [stored], source.path, reason_of(error), str(error))
             else:
                 source.take_back(stored, error)
 

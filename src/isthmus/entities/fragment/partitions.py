@@ -152,33 +152,27 @@ class Partitions:
         """The queue or subscription of a row; it exists when the row is durable."""
         sessions = bool(getattr(entry.description, "requires_session", False))
         shape = _Shape(entry.number, "sessions" if sessions else "queue", entry.fragments, entry.stores)
-        kept = self._kept(shape)
-        if isinstance(kept, PartitionedQueue | PartitionedSessionQueue):
-            return kept
-        stores = self._stores_of(shape)
         if sessions:
-            return self._made(shape, PartitionedSessionQueue(path, entry.number, stores, self._limits))
-        return self._made(shape, PartitionedQueue(path, entry.number, stores, self._limits))
+            return self._kept(shape, PartitionedSessionQueue) or self._made(shape, PartitionedSessionQueue, path)
+        return self._kept(shape, PartitionedQueue) or self._made(shape, PartitionedQueue, path)
 
     def topic(self, entry: Entry, path: str) -> PartitionedTopic:
         """The topic of a row; it exists when the row is durable."""
         shape = _Shape(entry.number, "topic", entry.fragments, entry.stores)
-        kept = self._kept(shape)
-        if isinstance(kept, PartitionedTopic):
-            return kept
-        return self._made(shape, PartitionedTopic(path, entry.number, self._stores_of(shape), self._limits))
+        return self._kept(shape, PartitionedTopic) or self._made(shape, PartitionedTopic, path)
 
-    def _kept(self, shape: _Shape) -> AnyPartitioned | None:
-        if self._loading is None:
+    def _kept(self, shape: _Shape, kind: type[_E]) -> _E | None:
+        """The entity that there was before the catalog was loaded again."""
+        kept = None if self._loading is None else self._entities.get(shape.number)
+        if self._loading is None or not isinstance(kept, kind):
             return None
-        kept = self._entities.get(shape.number)
-        if kept is not None:
-            kept.is_deleted = False
-            self._loading[shape.number] = kept
-            self._fill(shape, kept)
+        kept.is_deleted = False
+        self._loading[shape.number] = kept
+        self._fill(shape, kept)
         return kept
 
-    def _made(self, shape: _Shape, entity: _E) -> _E:
+    def _made(self, shape: _Shape, kind: type[_E], path: str) -> _E:
+        entity = kind(path, shape.number, self._stores_of(shape), self._limits)
         self._shapes[shape.number] = shape
         if self._loading is None:
             self._entities[shape.number] = entity
@@ -214,13 +208,11 @@ class Partitions:
     def _member(shape: _Shape, path: str, index: int, engine: FragmentEngine) -> Intake:
         number, before_first = shape.number + shape.step * index, first_of(index)
         transfer = engine.member(Queue, path + TRANSFER, number + shape.step - 1, before_first)
-        transfer.become_dead_letter_queue()
         engine.transfers[number] = transfer
         if shape.kind == "topic":
             return engine.member(Topic, path, number, before_first)
         queue: Queue = engine.member(SessionQueue if shape.kind == "sessions" else Queue, path, number, before_first)
         queue.dead_letters = engine.member(Queue, path + _DEAD_LETTER, number + 1, before_first)
-        queue.dead_letters.become_dead_letter_queue()
         queue.transfer_dead_letters = transfer
         return queue
 
@@ -232,7 +224,7 @@ class Partitions:
         """The transfer dead-letter queue of the entity of a number, while it is loaded or exists."""
         entity = (self._loading or {}).get(number) or self._entities[number]
         queue = entity.transfer_dead_letters
-        assert isinstance(queue, PartitionedQueue)
+        assert queue is not None
         return queue
 
     def whole(self, number: int) -> AnyPartitioned | None:

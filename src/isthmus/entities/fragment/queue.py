@@ -352,16 +352,16 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         return self._member(place(session_id, len(self.slots)))
 
     def open_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
-        """As `SessionQueue.open_session`.
+        """As `SessionLocks.open_session`.
 
         Raises:
             ServerBusyError: the store of the session's fragment is down.
         """
         self.check_receivable()
-        return self._fragment(session_id).open_session(session_id, holder, link_name)
+        return self._fragment(session_id).sessions.open_session(session_id, holder, link_name)
 
     def next_session(self, holder: object = None, link_name: str = "") -> Hold | None:
-        """As `SessionQueue.next_session`, from the next fragment that has a free session, and can be read."""
+        """As `SessionLocks.next_session`, from the next fragment that has a free session, and can be read."""
         self.check_receivable()
         unread: StoreError | None = None
         count = len(self.slots)
@@ -369,7 +369,7 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
             index = (self._session_turn + step) % count
             member = self.slots[index].usable
             try:
-                hold = member.next_session(holder, link_name) if member is not None else None
+                hold = member.sessions.next_session(holder, link_name) if member is not None else None
             except StoreError as error:
                 unread = error
                 continue
@@ -390,36 +390,38 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         self.cancel_wait(on_free)
         self._waiters[on_free] = once
         for member in self._usable:
-            member.wait_for_session(once)
+            member.sessions.wait_for_session(once)
 
     def cancel_wait(self, on_free: Callable[[], None]) -> None:
         """Undo `wait_for_session`; no error if it has been called."""
         once = self._waiters.pop(on_free, None)
         if once is not None:
             for member in self._members:
-                member.cancel_wait(once)
+                member.sessions.cancel_wait(once)
 
     def notify(self) -> None:
         """Let those who wait look again."""
         call_all([super().notify, *self._waiters.values()])
 
     def held_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
-        """As `SessionQueue.held_session`."""
+        """As `SessionLocks.held_session`."""
         self._check_open()
-        return self._fragment(session_id).held_session(session_id, holder, link_name)
+        return self._fragment(session_id).sessions.held_session(session_id, holder, link_name)
 
     def hold_on(self, holder: object, link_name: str) -> Hold:
-        """As `SessionQueue.hold_on`, in the fragments that are up."""
+        """As `SessionLocks.hold_on`, in the fragments that are up."""
         self._check_open()
         for member in self._usable:
             with suppress(SessionLockLostError):
-                return member.hold_on(holder, link_name)
+                return member.sessions.hold_on(holder, link_name)
         raise SessionLockLostError(self.path)
 
     def list_sessions(self, updated_after_ms: int | None, skip: int, top: int) -> list[str]:
-        """As `SessionQueue.list_sessions`, of the fragments that are up."""
+        """As `SessionLocks.list_sessions`, of the fragments that are up."""
         self._check_open()
-        ids = [each for member in self._usable for each in member.list_sessions(updated_after_ms, 0, skip + top)]
+        ids = [
+            each for member in self._usable for each in member.sessions.list_sessions(updated_after_ms, 0, skip + top)
+        ]
         return sorted(ids)[skip : skip + top]
 
     @property
@@ -430,12 +432,12 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
     @property
     def session_count(self) -> int:
         """How many sessions have messages, a state or a receiver."""
-        return self._sum("session_count")
+        return sum(member.sessions.session_count for member in self._members)
 
     @property
     def held_count(self) -> int:
         """How many sessions a receiver has."""
-        return self._sum("held_count")
+        return sum(member.sessions.held_count for member in self._members)
 
     @property
     def has_listeners(self) -> bool:

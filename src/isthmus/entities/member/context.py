@@ -89,7 +89,7 @@ class Context:
         self.wake = wake
         self.transfer_dead_letters = transfer_dead_letters
         self.calendar = Calendar(staging)
-        # Numbers for parts of an entity, and the parts by number; see `session.queue`.
+        # Numbers for parts of an entity, and the parts by number; see `session.directory`.
         self.allocate: Callable[[int], int] = lambda count: 0
         self.sessions: dict[int, Any] = {}
         self.budget = Budget(limits.live_tail_bytes)

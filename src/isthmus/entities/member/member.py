@@ -7,9 +7,11 @@ What it is not: state, or any work. The contract is `isthmus.entities.port`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from isthmus.entities.port import MessageSource, Sessions
 from isthmus.entities.record.amend import Stored
+from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.blob import Payload
 from isthmus.errors import IsthmusError
 
@@ -22,10 +24,12 @@ class Member:
     Attributes:
         is_partitioned: whether it is one of several fragments' facade; no.
         is_whole: whether all of its stores are up; asked only of an entity whose store is.
+        transfer_dead_letters: where those went whose target was gone; None while there were none.
     """
 
-    is_partitioned = False
+    is_partitioned: Literal[False] = False
     is_whole = True
+    transfer_dead_letters: MessageSource | None = None
 
     @property
     def stored(self) -> Self:
@@ -44,7 +48,35 @@ class Member:
         """What has these scheduled messages: itself."""
         return self
 
+    def fragment_index(self, token: bytes) -> int:
+        """The fragment that a lock token names: there is only one."""
+        del token
+        return 0
+
+    def holder_of(self, tokens: Sequence[bytes]) -> Self:
+        """Whose locks these are: its own."""
+        del tokens
+        return self
+
+    @property
+    def source(self) -> MessageSource | None:
+        """Itself, where it gives messages; it gives none."""
+        return None
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """Its sessions, where it requires them; it requires none."""
+        return None
+
     # ---- what only some entities do
+
+    def check_sessions(self, messages: Sequence[Parts]) -> None:
+        """Refuse messages without a session; asked only of an entity that requires one.
+
+        Raises:
+            SessionRequiredError: one names none.
+            InvalidMessageError: one names something that is no session id.
+        """
 
     def forward_parts(self, path: str | None, forward: Callable[[Any, Any], None]) -> None:
         """Call `forward` with each part that forwards to a path by itself, and its store: nothing forwards."""

@@ -1,7 +1,10 @@
 """Scheduled messages of an entity, as they are in the store until they are due.
 
-What it is: putting one there, reading some, and taking one away; counts and calendar with it. What it is not: what becomes
-of a message when it is due (`intake`). Spec: docs/explanation/protocol.md, Sending; docs/explanation/store.md.
+What it is: putting one there, cancelling some, and taking those that are due; counts and calendar with it. What it is not:
+what becomes of a message when it is due (`intake`). Spec: docs/explanation/protocol.md, Sending; docs/explanation/store.md.
+
+Invariants:
+    I1. A scheduled message is activated or cancelled, never both.
 """
 
 from __future__ import annotations
@@ -14,23 +17,29 @@ from isthmus.entities.member.context import Context
 from isthmus.entities.record.amend import take_apart, with_annotation
 from isthmus.entities.record.record import Parts, build
 from isthmus.entities.storage.key import SCHEDULED, message_key
+from isthmus.entities.storage.staging import Member
+from isthmus.errors import MessageNotFoundError
 
-__all__ = ["Owner", "due_ms_of", "put", "records", "remove"]
+__all__ = ["add", "cancel", "missing", "put", "take_due"]
 
 # The last time that an AMQP timestamp can say.
 _LATEST_MS = (1 << 63) - 1
 
 
-class Owner(Protocol):
+class Owner(Member, Protocol):
     """Whose messages they are.
 
     Attributes:
+        path: canonical.
         number: under which they are in the store.
+        last: highest sequence number given out.
         scheduled_count: how many there are.
         size_bytes: of all that the entity stores.
     """
 
+    path: str
     number: int
+    last: int
     scheduled_count: int
     size_bytes: int
 
@@ -59,7 +68,64 @@ def put(owner: Owner, sequence: int, parts: Parts, due_ms: int, now_ms: int) -> 
     context.calendar.schedule(due_ms, owner.number, sequence)
 
 
-def records(owner: Owner, sequences: Sequence[int]) -> dict[int, bytes]:
+def add(owner: Owner, messages: Sequence[tuple[Parts | None, int]], now_ms: int) -> list[int]:
+    """Stage (message, due wall ms) pairs; their numbers. A dropped duplicate (None) has one too, under which nothing is."""
+    sequences = []
+    for parts, due_ms in messages:
+        owner.last += 1
+        sequences.append(owner.last)
+        if parts is not None:
+            put(owner, owner.last, parts, due_ms, now_ms)
+    owner.context.staging.touch(owner)
+    return sequences
+
+
+def missing(owner: Owner, sequences: Sequence[int]) -> list[int]:
+    """Which of the sequence numbers are none of scheduled messages."""
+    records = _records(owner, sequences)
+    return [sequence for sequence in sequences if sequence not in records]
+
+
+def cancel(owner: Owner, sequences: Sequence[int]) -> None:
+    """Stage that messages are scheduled no longer.
+
+    Raises:
+        MessageNotFoundError: one of them is not scheduled; none is dropped then.
+    """
+    records = _records(owner, sequences)
+    unknown = [sequence for sequence in sequences if sequence not in records]
+    if unknown:
+        raise MessageNotFoundError(f"'{owner.path}' has no scheduled message with sequence number {unknown[0]}")
+    for sequence, record in records.items():
+        _remove(owner, sequence, record, _due_ms_of(record))
+    owner.context.staging.touch(owner)
+
+
+def take_due(owner: Owner, due: Sequence[tuple[int, int]]) -> list[Parts]:
+    """Stage that messages are scheduled no longer, since their time has come.
+
+    Args:
+        owner: whose they are.
+        due: (due ms, sequence number) of each.
+
+    Returns:
+        Those that were still scheduled.
+    """
+    records = _records(owner, [sequence for _, sequence in due])
+    taken = []
+    for due_ms, sequence in due:
+        record = records.get(sequence)
+        if record is None:
+            owner.context.calendar.unschedule(due_ms, owner.number, sequence)
+            continue
+        _remove(owner, sequence, record, due_ms)
+        taken.append(take_apart(record).parts)
+    if taken:
+        owner.context.staging.touch(owner)
+    return taken
+
+
+def _records(owner: Owner, sequences: Sequence[int]) -> dict[int, bytes]:
     """The scheduled messages among these numbers, as they are stored."""
     staging = owner.context.staging
     staging.write()
@@ -68,8 +134,7 @@ def records(owner: Owner, sequences: Sequence[int]) -> dict[int, bytes]:
     return {sequence: record for sequence, record in found if record is not None}
 
 
-def remove(owner: Owner, sequence: int, record: bytes, due_ms: int) -> None:
-    """Stage that a message is scheduled no longer."""
+def _remove(owner: Owner, sequence: int, record: bytes, due_ms: int) -> None:
     context = owner.context
     context.staging.batch.delete(message_key(SCHEDULED, owner.number, sequence))
     context.calendar.unschedule(due_ms, owner.number, sequence)
@@ -77,7 +142,7 @@ def remove(owner: Owner, sequence: int, record: bytes, due_ms: int) -> None:
     owner.size_bytes -= len(record)
 
 
-def due_ms_of(record: bytes) -> int:
+def _due_ms_of(record: bytes) -> int:
     """For when a stored scheduled message is due: the annotation that `put` sets comes last."""
     parts = take_apart(record).parts
     return int.from_bytes(parts.head.annotations[-8:], "big")

@@ -1,7 +1,9 @@
 """Messages of one entity in their order: stored, read, gone.
 
 What it is: what a queue has besides locks. Messages get numbers, are read once in order by the window's cursor, may be
-returned to their places, and go in any order. What it is not: who holds a message, and why it goes (`queue`).
+returned to their places, and go in any order. What it is not: who holds a message (`lock`), and why it goes (`settlement`,
+`expiry`). The queue, whose cursors and counts these are, is given with each call: a circle of two objects would be freed
+late, and sessions are many.
 Spec: docs/explanation/protocol.md, Sending, Message; docs/explanation/store.md.
 
 A message is unread (at or above the cursor), taken (below it), returned (below it, to be had again), or gone. The head
@@ -16,21 +18,20 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Protocol
 
 from isthmus.entities.member.context import Context
-from isthmus.entities.member.listener import call_all
 from isthmus.entities.queue.calendar import BUCKET_MS
-from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.run import RunSet, runs_of
 from isthmus.entities.queue.window import Pair, Window
-from isthmus.entities.record.record import Parts, build_many
+from isthmus.entities.record.amend import Stored
+from isthmus.entities.record.record import Parts, build, build_many
 from isthmus.entities.storage.journal import Batch
-from isthmus.entities.storage.key import DEFERRED, MESSAGE, SCHEDULED, message_key, message_span, unpack_message
-from isthmus.entities.storage.staging import Callback
+from isthmus.entities.storage.key import MESSAGE, message_key, message_span, unpack_message
+from isthmus.entities.storage.staging import Callback, Member
 from isthmus.errors import StoreError
 
-__all__ = ["Backlog", "sequences_of"]
+__all__ = ["Backlog", "BacklogQueue", "sequences_of"]
 
 # Dead messages below the head are removed in ranges of this many, or of this many bytes: a range tombstone makes each
 # new scan of the store dearer, a dead message that reaches a table file costs its rewriting.
@@ -42,264 +43,302 @@ _READ_AT_ONCE = 256
 _LAST_NUMBER = (1 << 64) - 2
 
 
-class Backlog(Intake):
-    """An entity's messages in sequence order."""
+class BacklogQueue(Member, Protocol):
+    """Whose messages they are.
 
-    def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
-        super().__init__(path, number, context, state)
-        self._fixed_ttl_ms = 0
-        self._prefix = message_key(MESSAGE, number, 0)[:-8]
-        self._listeners: list[Callback] = []
-        self._returned = RunSet()
-        self._returning: list[tuple[int, int]] = []
+    Attributes:
+        number: under which they are in the store.
+        last: highest sequence number given out.
+        committed: highest sequence number that receivers may see.
+        head: lowest sequence number of a message that is not gone.
+        cleaned: lowest sequence number under which something may be in the store.
+        active_count: messages that are neither deferred nor scheduled.
+        size_bytes: of all that the queue stores.
+        may_expire: whether some message may have an end of life.
+    """
+
+    number: int
+    last: int
+    committed: int
+    head: int
+    cleaned: int
+    active_count: int
+    size_bytes: int
+    may_expire: bool
+
+    @property
+    def context(self) -> Context:
+        """What entities share."""
+        ...
+
+    @property
+    def quota_number(self) -> int:
+        """Of the entity whose quota bodies of large messages count to."""
+        ...
+
+
+class Backlog:
+    """The messages of one queue in sequence order.
+
+    Args:
+        queue: whose they are.
+
+    Attributes:
+        window: the cursor.
+        returned: messages below the cursor that may be had again.
+        returning: runs of those that are returned when the next commit ends.
+        listeners: who waits for messages.
+        has_news: whether the next commit calls the listeners, though nothing new has come.
+    """
+
+    __slots__ = (
+        "_cleanable_bytes",
+        "_gone",
+        "_prefix",
+        "_removed",
+        "_staging",
+        "has_news",
+        "listeners",
+        "returned",
+        "returning",
+        "window",
+    )
+
+    def __init__(self, queue: BacklogQueue) -> None:
+        context = queue.context
+        self._staging = context.staging
+        self.listeners: list[Callback] = []
+        self.returned = RunSet()
+        self.returning: list[tuple[int, int]] = []
+        self.has_news = False
+        self.window = Window(
+            context.staging.journal, queue.number, context.budget, queue.head, caught_up=queue.head > queue.last
+        )
+        self._prefix = message_key(MESSAGE, queue.number, 0)[:-8]
         self._removed: list[tuple[int, int]] = []
         self._gone = RunSet()
         self._cleanable_bytes = 0
-        self._tell_again = False
-        self._window = Window(self._staging.journal, number, context.budget, self.head, caught_up=self.head > self.last)
 
-    def reload(self, state: bytes | None) -> None:
-        """Go back to what the store holds: as after a restart, nothing is taken."""
-        super().reload(state)
-        self._returned.clear()
-        self._returning = []
+    def reload(self, queue: BacklogQueue) -> None:
+        """The queue has gone back to what the store holds: as after a restart, nothing is taken."""
+        self.returned.clear()
+        self.returning = []
         self._removed = []
         self._gone.clear()
-        self._window.reset(self.head, caught_up=self.head > self.last)
+        self.window.reset(queue.head, caught_up=queue.head > queue.last)
+
+    def wipe(self, queue: BacklogQueue) -> None:
+        """The queue has ended."""
+        self.returned.clear()
+        self.returning, self._removed = [], []
+        self.window.reset(queue.last + 1, caught_up=True)
 
     # ---- storing
 
-    def _take(
-        self, accepted: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, hops: int = 0
-    ) -> None:
-        self.store(accepted, now_ms, origins, hops=hops)
-
     def store(
         self,
+        queue: BacklogQueue,
         messages: Sequence[Parts],
         now_ms: int,
         origins: Sequence[int] | None = None,
-        *,
-        fed: bool = False,
         hops: int = 0,
     ) -> None:
         """Stage messages as active under new sequence numbers.
 
         Args:
+            queue: whose they are.
             messages: in order.
             now_ms: enqueued time.
             origins: per message the sequence number where it first entered, if elsewhere.
-            fed: whether the messages come from a topic, so that this entity's default time to live is still to apply.
             hops: how often the messages were forwarded.
         """
-        if fed and self._fixed_ttl_ms:
-            messages = self._capped(messages)
-        first = self.last + 1
+        first = queue.last + 1
         pairs, size, blobs = build_many(messages, first, now_ms, self._prefix, origins, hops)
+        context = queue.context
         put = self._staging.batch.put
         for key, record in pairs:
             put(key, record)
         for sequence, blob in blobs:
-            self._context.blobs.refer(self.number, sequence, blob, self.quota_number)
+            context.blobs.refer(queue.number, sequence, blob, queue.quota_number)
         if any(parts.head.ttl_ms for parts in messages):
-            self._index_expiry(messages, first, now_ms)
-        self._stored(pairs, size, self.last + len(pairs))
+            queue.may_expire = True
+            _index_expiry(queue, messages, first, now_ms)
+        self._append(queue, pairs, size, queue.last + len(pairs))
 
-    def _stored(self, pairs: Sequence[Pair], size_bytes: int, last: int) -> None:
-        self.last = last
-        self.active_count += len(pairs)
-        self.size_bytes += size_bytes
-        self._staging.touch(self)
-        if self._listeners:
-            self._window.append(pairs, size_bytes)
+    def store_again(self, queue: BacklogQueue, messages: Sequence[Stored]) -> None:
+        """Stage messages that were stored already, elsewhere: they keep what they have got there, but get new numbers."""
+        context = queue.context
+        put = self._staging.batch.put
+        pairs: list[Pair] = []
+        size = 0
+        sequence = queue.last
+        for stored in messages:
+            sequence += 1
+            record = build(stored.parts, sequence, stored.enqueued_ms, 0, stored.origin, stored.hops)
+            if stored.parts.blob is not None:
+                context.blobs.refer(queue.number, sequence, stored.parts.blob, queue.quota_number)
+            key = message_key(MESSAGE, queue.number, sequence)
+            put(key, record)
+            pairs.append((key, record))
+            size += len(record)
+        self._append(queue, pairs, size, sequence)
+
+    def _append(self, queue: BacklogQueue, pairs: Sequence[Pair], size_bytes: int, last: int) -> None:
+        """Count messages that were staged behind all others, up to a number."""
+        queue.last = last
+        queue.active_count += len(pairs)
+        queue.size_bytes += size_bytes
+        self._staging.touch(queue)
+        if self.listeners:
+            self.window.append(pairs, size_bytes)
         else:
-            self._window.decline()
-
-    def _index_expiry(self, messages: Sequence[Parts], first: int, now_ms: int) -> None:
-        self._may_expire = True
-        calendar = self._context.calendar
-        run_first = run_last = run_ms = 0
-        for sequence, parts in enumerate(messages, first):
-            if not parts.head.ttl_ms:
-                continue
-            expires_ms = now_ms + parts.head.ttl_ms
-            if run_ms and expires_ms // BUCKET_MS == run_ms // BUCKET_MS:
-                run_last = sequence
-                continue
-            if run_ms:
-                calendar.expire(run_ms, self.number, run_first, run_last)
-            run_first, run_last, run_ms = sequence, sequence, expires_ms
-        calendar.expire(run_ms, self.number, run_first, run_last)
+            self.window.decline()
 
     # ---- reading
 
-    @property
-    def has_available(self) -> bool:
-        """Whether `acquire` would find something (expired messages may make it find nothing all the same)."""
-        return self._window.next <= self.committed or bool(self._returned)
+    def has_available(self, queue: BacklogQueue) -> bool:
+        """Whether `read` would find something."""
+        return self.window.next <= queue.committed or bool(self.returned)
 
-    def _read(self, limit: int) -> list[Pair]:
+    def read(self, queue: BacklogQueue, limit: int) -> list[Pair]:
         """Up to `limit` messages, taken: returned ones, then unread ones.
 
         Raises:
             StoreError: the first one cannot be read; nothing was taken.
         """
-        pairs = self._read_returned(limit) if self._returned else []
+        pairs = self._read_returned(queue, limit) if self.returned else []
+        window, committed = self.window, queue.committed
         try:
-            while len(pairs) < limit and self._window.next <= self.committed:  # again where disk and memory meet
-                unread, gaps = self._window.take(limit - len(pairs), self.committed)
+            while len(pairs) < limit and window.next <= committed:  # again where disk and memory meet
+                unread, gaps = window.take(limit - len(pairs), committed)
                 self._removed += gaps
                 pairs = pairs + unread if pairs else unread
         except StoreError:
             if not pairs:
                 raise
-        self._window.reached(self.last)
+        window.reached(queue.last)
         return pairs
 
-    def _read_returned(self, limit: int) -> list[Pair]:
+    def _read_returned(self, queue: BacklogQueue, limit: int) -> list[Pair]:
         pairs: list[Pair] = []
         journal = self._staging.journal
-        while self._returned and len(pairs) < limit:
-            first, last = self._returned.take(min(limit - len(pairs), _READ_AT_ONCE))
+        while self.returned and len(pairs) < limit:
+            first, last = self.returned.take(min(limit - len(pairs), _READ_AT_ONCE))
             try:
                 if first == last:
-                    key = message_key(MESSAGE, self.number, first)
+                    key = message_key(MESSAGE, queue.number, first)
                     record = journal.get(key)
                     found = [] if record is None else [(key, record)]
                 else:
-                    found = list(journal.scan(*message_span(MESSAGE, self.number, first, last)))
+                    found = list(journal.scan(*message_span(MESSAGE, queue.number, first, last)))
             except StoreError:
-                self._returned.add(first, last)
+                self.returned.add(first, last)
                 if not pairs:
                     raise
                 break
             pairs += found
         return pairs
 
+    def numbers_of(self, pairs: Sequence[Pair]) -> Sequence[int]:
+        """The sequence numbers of messages just read."""
+        return sequences_of(pairs)
+
     def put_back(self, runs: Iterable[tuple[int, int]]) -> None:
         """Return messages to their places."""
         for run in runs:
-            self._returned.add(*run)
+            self.returned.add(*run)
 
     # ---- going
 
-    def pass_numbers(self, count: int) -> range:
-        numbers = range(self.last + 1, self.last + 1 + count)
-        if self._window.next == numbers.start:
-            self._window.skip(numbers[-1])
+    def pass_over(self, numbers: range) -> None:
+        """Numbers were given to messages that are not stored here."""
+        if self.window.next == numbers.start:
+            self.window.skip(numbers[-1])
             self._removed.append((numbers.start, numbers[-1]))
         # Otherwise the cursor finds a gap in their place, in its own time.
-        return super().pass_numbers(count)
 
-    def remove(self, sequences: Sequence[int], size_bytes: int) -> None:
+    def remove(self, queue: BacklogQueue, sequences: Sequence[int], size_bytes: int) -> None:
         """Stage that active messages are gone."""
         self._removed += runs_of(sequences)
-        self.active_count -= len(sequences)
-        self.size_bytes -= size_bytes
+        queue.active_count -= len(sequences)
+        queue.size_bytes -= size_bytes
         self._cleanable_bytes += size_bytes
-        self._staging.touch(self)
+        self._staging.touch(queue)
 
-    def release_store(self) -> None:
-        """Let go of the scan of the store that reading may hold open."""
-        self._window.close()
+    def remove_unread(self, queue: BacklogQueue, sequences: Sequence[int], size_bytes: int) -> None:
+        """As `remove`, of messages above the cursor: each is deleted by its key, and the cursor finds a gap in its place."""
+        removed, self._removed = self._removed, []
+        self.remove(queue, sequences, size_bytes)
+        self._removed = removed
+        batch = self._staging.batch
+        for sequence in sequences:
+            batch.delete(message_key(MESSAGE, queue.number, sequence))
+        self.window.refresh(sequences)
 
-    def housekeep(self) -> None:
+    def housekeep(self, queue: BacklogQueue) -> None:
         """Let go of what an idle queue holds: its scan of the store, and dead messages below the head."""
-        self._window.close()
-        if self.head > self._cleaned and not self._removed:
-            self._clean(self._staging.batch)
-            self._staging.touch(self)
+        self.window.close()
+        if queue.head > queue.cleaned and not self._removed:
+            self.clean(queue, self._staging.batch)
+            self._staging.touch(queue)
 
     # ---- group commit
 
-    def stage_state(self, batch: Batch) -> None:
-        if self.is_deleted:
-            return
+    def stage(self, queue: BacklogQueue, batch: Batch) -> None:
+        """Stage the deletion of what is gone; the queue's row comes after it."""
         if self._removed:
             for run in self._removed:
                 self._gone.add(*run)
-            if self._gone.first == self.head:
-                self.head = self._gone.take(_LAST_NUMBER)[1] + 1
+            if self._gone.first == queue.head:
+                queue.head = self._gone.take(_LAST_NUMBER)[1] + 1
             for first, last in self._removed:
-                if last < self.head:
+                if last < queue.head:
                     continue
                 if last - first >= _LONG_RUN:
-                    batch.delete_range(*message_span(MESSAGE, self.number, first, last))
+                    batch.delete_range(*message_span(MESSAGE, queue.number, first, last))
                 else:
                     for sequence in range(first, last + 1):
-                        batch.delete(message_key(MESSAGE, self.number, sequence))
+                        batch.delete(message_key(MESSAGE, queue.number, sequence))
             self._removed = []
-            if self.head - self._cleaned >= _CLEAN_MESSAGES or self._cleanable_bytes >= _CLEAN_BYTES:
-                self._clean(batch)
-        if not self.active_count:
-            self._may_expire = False
-        super().stage_state(batch)
+            if queue.head - queue.cleaned >= _CLEAN_MESSAGES or self._cleanable_bytes >= _CLEAN_BYTES:
+                self.clean(queue, batch)
+        if not queue.active_count:
+            queue.may_expire = False
 
-    def _clean(self, batch: Batch) -> None:
-        if self.head > self._cleaned:
-            batch.delete_range(*message_span(MESSAGE, self.number, self._cleaned, self.head - 1))
-            self._cleaned = self.head
+    def clean(self, queue: BacklogQueue, batch: Batch) -> None:
+        """Stage the deletion of dead messages below the head."""
+        if queue.head > queue.cleaned:
+            batch.delete_range(*message_span(MESSAGE, queue.number, queue.cleaned, queue.head - 1))
+            queue.cleaned = queue.head
         self._cleanable_bytes = 0
 
-    def seal(self) -> tuple[int, list[tuple[int, int]]]:
-        sealed = (self.last, self._returning)
-        self._returning = []
-        return sealed
+    def seal(self) -> list[tuple[int, int]]:
+        """What is returned when the commit ends."""
+        returning, self.returning = self.returning, []
+        return returning
 
-    def publish(self, sealed: Any) -> None:
-        last, returning = sealed
-        news = last > self.committed or bool(returning) or self._tell_again
-        self._tell_again = False
-        super().publish(last)
-        for run in returning:
-            self._returned.add(*run)
-        if news and self.has_available:
-            self.notify()
+    def publish(self, returning: Sequence[tuple[int, int]]) -> bool:
+        """The commit has ended; whether the listeners are to be called, whether or not anything new has come."""
+        is_news, self.has_news = self.has_news, False
+        if returning:
+            self.put_back(returning)
+        return is_news or bool(returning)
 
-    def wipe(self) -> None:
-        super().wipe()
-        self._returned.clear()
-        self._returning, self._removed = [], []
-        self._window.reset(self.last + 1, caught_up=True)
-        self.notify()
 
-    def tell_again(self) -> None:
-        """Let the next commit call the listeners, though nothing new has come."""
-        self._tell_again = True
-        self._staging.touch(self)
-
-    # ---- listeners
-
-    def add_listener(self, listener: Callback) -> None:
-        """Call `listener` (from ``end_commit``, ``release``, ``tick``) whenever something became available, and when
-        the entity was deleted or its status changed.
-        """
-        self._listeners.append(listener)
-
-    @property
-    def has_listeners(self) -> bool:
-        """Whether anybody waits for messages."""
-        return bool(self._listeners)
-
-    def remove_listener(self, listener: Callback) -> None:
-        """Undo `add_listener`; no error if unknown. Who waited until now has used the entity until now."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
-            self.accessed_at_ms = self._context.clock.wall_ms()
-
-    def notify(self) -> None:
-        """Call the listeners, each whatever another one raises.
-
-        Raises:
-            Exception: what a listener raised, once all of them have been called; several in an ExceptionGroup.
-        """
-        call_all(tuple(self._listeners))
-
-    def _tables(self) -> list[tuple[int, int]]:
-        tables = [(MESSAGE, 0)]
-        if self.deferred_count:
-            tables.append((DEFERRED, 1))
-        return tables + ([(SCHEDULED, 2)] if self.scheduled_count else [])
+def _index_expiry(queue: BacklogQueue, messages: Sequence[Parts], first: int, now_ms: int) -> None:
+    calendar = queue.context.calendar
+    run_first = run_last = run_ms = 0
+    for sequence, parts in enumerate(messages, first):
+        if not parts.head.ttl_ms:
+            continue
+        expires_ms = now_ms + parts.head.ttl_ms
+        if run_ms and expires_ms // BUCKET_MS == run_ms // BUCKET_MS:
+            run_last = sequence
+            continue
+        if run_ms:
+            calendar.expire(run_ms, queue.number, run_first, run_last)
+        run_first, run_last, run_ms = sequence, sequence, expires_ms
+    calendar.expire(run_ms, queue.number, run_first, run_last)
 
 
 def sequences_of(pairs: Sequence[Pair]) -> Sequence[int]:

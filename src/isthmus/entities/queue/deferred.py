@@ -1,7 +1,7 @@
 """Deferred messages of one queue: set aside by a receiver, given by sequence number only.
 
-What it is: their reading, and which of them are locked. What it is not: the locks themselves (`lock`), or the queue's
-counts. Spec: docs/explanation/protocol.md, Settlement.
+What it is: their reading, putting and removal, with the queue's counts, and which of them are locked. What it is not: the
+locks themselves (`lock`). Spec: docs/explanation/protocol.md, Settlement.
 
 Invariants:
     I1. A deferred message that is locked is given to nobody else.
@@ -10,17 +10,38 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
+from isthmus.entities.member.context import Context
 from isthmus.entities.queue.window import Pair
 from isthmus.entities.storage.key import DEFERRED, message_key
-from isthmus.entities.storage.staging import Staging
+from isthmus.entities.storage.staging import Member, Staging
 from isthmus.errors import InvalidArgumentError, MessageNotFoundError
 
-__all__ = ["DeferredMessages"]
+__all__ = ["DeferredMessages", "DeferringQueue"]
 
 # Messages read in one go, and what those of one request may hold together: they are all in memory at once.
 _READ_AT_ONCE = 256
 _TOGETHER_BYTES = 128 << 20
+
+
+class DeferringQueue(Member, Protocol):
+    """Whose messages they are.
+
+    Attributes:
+        number: under which they are in the store.
+        deferred_count: how many there are.
+        size_bytes: of all that the queue stores.
+    """
+
+    number: int
+    deferred_count: int
+    size_bytes: int
+
+    @property
+    def context(self) -> Context:
+        """What entities share."""
+        ...
 
 
 class DeferredMessages:
@@ -78,3 +99,29 @@ class DeferredMessages:
     def unlock_all(self) -> None:
         """All locks are lost."""
         self._locked.clear()
+
+    # ---- what becomes of them
+
+    def put(self, queue: DeferringQueue, sequence: int, record: bytes) -> None:
+        """Stage a message as deferred."""
+        self._staging.batch.put(message_key(DEFERRED, self._number, sequence), record)
+        queue.size_bytes += len(record)
+        queue.deferred_count += 1
+        self._staging.touch(queue)
+
+    def replaced(self, queue: DeferringQueue, sequences: Sequence[int], size_bytes: int) -> None:
+        """Messages were put that were there already, with so many bytes: each counts once, and may be given again."""
+        queue.deferred_count -= len(sequences)
+        queue.size_bytes -= size_bytes
+        self.unlock(sequences)
+        self._staging.touch(queue)
+
+    def remove(self, queue: DeferringQueue, sequences: Sequence[int], size_bytes: int) -> None:
+        """Stage that messages are gone."""
+        batch = self._staging.batch
+        for sequence in sequences:
+            batch.delete(message_key(DEFERRED, self._number, sequence))
+        self.unlock(sequences)
+        queue.deferred_count -= len(sequences)
+        queue.size_bytes -= size_bytes
+        self._staging.touch(queue)

@@ -1,15 +1,14 @@
 """What queues and topics have in common: they take messages, now or at a time.
 
-What it is: checks of size, quota and status, duplicate detection (`duplicate`), scheduled messages (`schedule`), looks,
-and the row of cursors and counts that every entity keeps in the store (`state`). What it is not: what becomes of a message
-that is taken (`Queue`, `Topic`), or what is looked at in each message (`examination`).
+What it is: status and size of what comes, with quota (`quota`), examination (`examination`) and duplicate detection
+(`duplicate`); the numbers that messages get; those that are scheduled (`schedule`); looks. What it is not: what becomes of a
+message that is taken (`Queue`, `Topic`), or the form of the row of cursors and counts (`state`).
 Spec: docs/explanation/protocol.md, Sending, Message, Entities.
-Over 400 lines: everything that can refuse a message as a whole is here, beside what it refuses it for.
 
 Invariants:
     I1. A call that raises has staged nothing.
     I2. Counts and cursors are written in the batch of the messages they count.
-    I3. A scheduled message is activated or cancelled, never both; on activation it gets a new sequence number.
+    I3. A scheduled message gets a new sequence number when it is activated.
 """
 
 from __future__ import annotations
@@ -22,36 +21,22 @@ from isthmus.entities.member import schedule
 from isthmus.entities.member.context import Context
 from isthmus.entities.member.duplicate import DuplicateFilter
 from isthmus.entities.member.examination import Examination
-from isthmus.entities.member.look import LOOK_BYTES, Seen, first_seen
+from isthmus.entities.member.look import Seen, look
 from isthmus.entities.member.member import Member
-from isthmus.entities.member.state import FRESH, pack_state, unpack_state
-from isthmus.entities.record.amend import take_apart
+from isthmus.entities.member.quota import Quota
+from isthmus.entities.member.state import load_state, pack_state
+from isthmus.entities.queue.onward import End
 from isthmus.entities.record.envelope import Packed
 from isthmus.entities.record.record import OVERHEAD_BYTES, Parts, plain_payload, size_of
 from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.journal import Batch
-from isthmus.entities.storage.key import (
-    DEFERRED,
-    DETECTION,
-    DUPLICATE_KEY,
-    ERAS,
-    KEY_RUN,
-    MESSAGE,
-    SCHEDULED,
-    SOURCE_MARK,
-    UNREADABLE,
-    message_span,
-    numbered_span,
-    state_key,
-)
+from isthmus.entities.storage.key import ENTITY_TABLES, SCHEDULED, numbered_span, state_key
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
     IsthmusError,
-    MessageNotFoundError,
     MessageTooLargeError,
-    QuotaExceededError,
 )
 
 __all__ = ["Intake"]
@@ -69,13 +54,26 @@ class Intake(Member):
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
         requires_session: whether every message must belong to a session.
         is_fragment: whether it is a part of a partitioned entity.
-        last: highest sequence number given out.
+        context: what it shares with the other entities in its store.
         committed: highest sequence number that receivers may see.
         leaving_count, leaving_bytes: messages that have left for another store and have not arrived there.
         taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
             senders, handed to receivers, completed (or deleted at delivery), ended by their time to live.
         refused_total: deliveries that were refused; counted by the broker, which knows what one delivery was.
+        quota: what it may have.
+        last to may_expire: what is in its row, see `state`.
     """
+
+    last: int
+    head: int
+    cleaned: int
+    active_count: int
+    deferred_count: int
+    scheduled_count: int
+    size_bytes: int
+    accessed_at_ms: int
+    mark: int
+    may_expire: bool
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         self.path = path
@@ -89,66 +87,27 @@ class Intake(Member):
         self.expired_total = 0
         self.refused_total = 0
         self.max_message_size_bytes = context.limits.max_message_size_bytes
-        self._context = context
+        self.context = context
         self._staging = context.staging
         self._status = EntityStatus.ACTIVE
-        self._quota_bytes = 0
-        # Of messages that are still coming; in memory only, since what has not come whole does not survive.
-        self._coming_bytes = 0
+        self.quota = Quota()
         self._examination = Examination(context.limits, context.random_bytes)
         self._duplicates = DuplicateFilter(number, context.staging, context.limits.duplicate_key_window_ms)
         self._load(state)
-
-    @property
-    def context(self) -> Context:
-        """What it shares with the other entities in its store."""
-        return self._context
 
     def parts(self) -> list[Intake]:
         """Itself, and what belongs to it under numbers of its own."""
         return [self]
 
     def _load(self, state: bytes | None) -> None:
-        self.last: int
-        self.head: int
-        self.active_count: int
-        self.size_bytes: int
-        self.accessed_at_ms: int
-        self._mark: int  # what else the kind of entity has to remember
-        (
-            self.last,
-            self.head,
-            self._cleaned,
-            self.active_count,
-            self.deferred_count,
-            self.scheduled_count,
-            self.size_bytes,
-            self.accessed_at_ms,
-            self._mark,
-            flags,
-        ) = unpack_state(state) if state else FRESH
-        self._may_expire = bool(flags & 1)
+        load_state(self, state)
         self.committed = self.last
-        self.leaving_count, self.leaving_bytes = self._context.leaving.get(self.number, (0, 0))
+        self.leaving_count, self.leaving_bytes = self.context.leaving.get(self.number, (0, 0))
 
     def stage_state(self, batch: Batch) -> None:
         """See `staging.Member`."""
         if not self.is_deleted:
-            batch.put(
-                state_key(self.number),
-                pack_state(
-                    self.last,
-                    self.head,
-                    self._cleaned,
-                    self.active_count,
-                    self.deferred_count,
-                    self.scheduled_count,
-                    self.size_bytes,
-                    self.accessed_at_ms,
-                    self._mark,
-                    1 if self._may_expire else 0,
-                ),
-            )
+            batch.put(state_key(self.number), pack_state(self))
 
     def seal(self) -> Any:
         """See `staging.Member`."""
@@ -165,7 +124,7 @@ class Intake(Member):
 
     # ---- settings
 
-    def _configure(
+    def configure(
         self,
         *,
         status: EntityStatus,
@@ -174,10 +133,11 @@ class Intake(Member):
         max_message_size_bytes: int | None = None,
         duplicate_window_ms: int = 0,
     ) -> None:
+        """Take the settings of a description."""
         self._status = status
         self._examination.set_default_ttl(default_ttl_ms)
-        self._quota_bytes = quota_megabytes << 20
-        self.max_message_size_bytes = max_message_size_bytes or self._context.limits.max_message_size_bytes
+        self.quota.limit_bytes = quota_megabytes << 20
+        self.max_message_size_bytes = max_message_size_bytes or self.context.limits.max_message_size_bytes
         self._duplicates.configure(duplicate_window_ms)
 
     def stored_bytes(self) -> int:
@@ -188,12 +148,12 @@ class Intake(Member):
     @property
     def takes_bodies(self) -> bool:
         """Whether messages whose bodies lie outside of the store can be kept here."""
-        return self._context.blobs.files is not None
+        return self.context.blobs.files is not None
 
     @property
     def held_bytes(self) -> int:
         """Of all records, and of the bodies that they refer to."""
-        return self.size_bytes + self._context.blobs.stored_bytes(self.number)
+        return self.size_bytes + self.context.blobs.stored_bytes(self.number)
 
     @property
     def quota_number(self) -> int:
@@ -205,29 +165,25 @@ class Intake(Member):
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
-        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's
-        ``end_commit`` or ``fail_commit`` (or from ``begin_commit`` if the store refuses the write).
-
-        A message with ``x-opt-scheduled-enqueue-time`` in the future is scheduled.
+        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's ``end_commit`` or
+        ``fail_commit`` (or from ``begin_commit`` if the store refuses the write). A message with
+        ``x-opt-scheduled-enqueue-time`` in the future is scheduled.
 
         Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
             EntityDisabledError, SessionRequiredError, EntityNotFoundError.
         """
         messages = self.examine(payloads)
         with self._staging.whole():
-            self.enter(messages, self._context.clock.wall_ms())
+            self.enter(messages, self.context.clock.wall_ms())
         self._staging.promise(on_durable, on_failed)
 
     def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
         """Stage messages that `examine` has passed."""
-        accepted = [parts for parts in self._fresh(messages, now_ms) if parts is not None]
-        self.accessed_at_ms = now_ms
-        self.taken_total += len(messages)
-        self._staging.touch(self)
+        accepted = [parts for parts in self._admit(messages, now_ms) if parts is not None]
         later = [(parts, parts.head.due_ms) for parts in accepted if parts.head.due_ms > now_ms]
         if later:
             accepted = [parts for parts in accepted if parts.head.due_ms <= now_ms]
-            self._schedule(later, now_ms)
+            schedule.add(self, later, now_ms)
         if accepted:
             self._take(accepted, now_ms)
 
@@ -238,15 +194,12 @@ class Intake(Member):
         on_failed: Failure | None = None,
     ) -> list[int]:
         """Take (payload, due wall ms) pairs; their sequence numbers while scheduled. Errors as `accept`."""
-        now_ms = self._context.clock.wall_ms()
+        now_ms = self.context.clock.wall_ms()
         examined = self.examine([payload for payload, _ in messages])
         with self._staging.whole():
-            accepted = self._fresh(examined, now_ms)
-            self.accessed_at_ms = now_ms
-            self.taken_total += len(messages)
-            self._staging.touch(self)
-            sequences = self._schedule(
-                [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
+            accepted = self._admit(examined, now_ms)
+            sequences = schedule.add(
+                self, [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
             )
         self._staging.promise(on_durable, on_failed)
         return sequences
@@ -257,10 +210,6 @@ class Intake(Member):
         """Stage messages as active; `origins` and `hops` as for `accept_moved`."""
         raise NotImplementedError
 
-    def _capped(self, messages: Sequence[Parts]) -> Sequence[Parts]:
-        """Messages from elsewhere with this entity's default time to live applied."""
-        return self._examination.capped(messages)
-
     # ---- messages that another entity forwards
 
     @property
@@ -268,10 +217,21 @@ class Intake(Member):
         """Whether the entity exists and its status lets messages in."""
         return not self.is_deleted and self._status not in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
 
+    def refusal(self) -> IsthmusError | None:
+        """Why no message would be taken, whatever it is; None if some would."""
+        if self.is_deleted:
+            return EntityNotFoundError(self.path)
+        return None if self.takes_sends else EntityDisabledError(self.path, self._status)
+
+    def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
+        """Where messages from another store go, with their places: all go here."""
+        del store
+        return {End(0, self.number, self, is_here=False): list(range(len(messages)))}
+
     def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
         """Why these messages, forwarded together, would not be taken; None if they would."""
         if not self.takes_sends:
-            return EntityNotFoundError(self.path) if self.is_deleted else EntityDisabledError(self.path, self._status)
+            return self.refusal()
         sizes = list(map(size_of, messages))
         if max(sizes) > self.max_message_size_bytes:
             return MessageTooLargeError(max(sizes), self.max_message_size_bytes)
@@ -281,10 +241,10 @@ class Intake(Member):
                 return MessageTooLargeError(largest, _INLINE_BYTES)
         if self.requires_session:
             try:
-                self._check_sessions(messages)
+                self.check_sessions(messages)
             except IsthmusError as error:
                 return error
-        return self._full(sum(sizes), midway=True)
+        return self.quota.refusal(self, sum(sizes), midway=True)
 
     def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
         """Take messages that another entity forwards, in its batch; `refusal_of` was asked. Duplicates are dropped.
@@ -295,14 +255,15 @@ class Intake(Member):
             now_ms: enqueued time.
             hops: how often they were forwarded, this time included.
         """
-        messages = self._capped(messages)
+        messages = self._examination.capped(messages)
         self.accessed_at_ms = now_ms
         messages, origins = self._duplicates.fresh_moved(messages, origins, now_ms, is_fragment=self.is_fragment)
         self._staging.touch(self)
         if messages:
             self._take(messages, now_ms, origins, hops)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise EntityNotFoundError where the entity was deleted."""
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
 
@@ -314,42 +275,15 @@ class Intake(Member):
             EntityNotFoundError, EntityDisabledError: no message is taken.
         """
         self.check_sendable()
-        self._check_quota(size_bytes)
-        self._coming_bytes += size_bytes
+        self.quota.hold(self, size_bytes)
 
     def give_back_room(self, size_bytes: int) -> None:
         """The message is whole and about to be taken, or does not come."""
-        self._coming_bytes -= size_bytes
-
-    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
-        """The refusal, if so many bytes more do not fit.
-
-        Args:
-            size_bytes: more.
-            midway: whether something may be staged without its other half, which must not be written now.
-        """
-        wanted_bytes = self._coming_bytes + size_bytes
-        if not self._quota_bytes or self.stored_bytes() + wanted_bytes <= self._quota_bytes:
-            return None
-        if (
-            self._context.blobs.release_dead(written=not midway)
-            and self.stored_bytes() + wanted_bytes <= self._quota_bytes
-        ):
-            return None
-        return QuotaExceededError(
-            f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "
-            f"entity in bytes:{self.stored_bytes()}, Max entity size in bytes:{self._quota_bytes}. Receive messages or "
-            "raise MaxSizeInMegabytes."
-        )
+        self.quota.give_back(size_bytes)
 
     def check_sendable(self) -> None:
-        """Refuse where no message would be taken, whatever it is.
-
-        Raises:
-            EntityNotFoundError: the entity was deleted.
-            EntityDisabledError: its status forbids sending.
-        """
-        self._check_open()
+        """Raise what `refusal` says."""
+        self.check_open()
         if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise EntityDisabledError(self.path, self._status)
 
@@ -362,16 +296,20 @@ class Intake(Member):
             return []
         if max(sizes) > self.max_message_size_bytes:
             raise MessageTooLargeError(max(sizes), self.max_message_size_bytes)
-        self._check_quota(sum(sizes))
+        self.quota.check(self, sum(sizes))
         largest = max(sizes)
         accepted = self._examination.split(payloads, largest)
         if self.requires_session:
-            self._check_sessions(accepted)
+            self.check_sessions(accepted)
         return accepted
 
-    def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
-        """The messages, with None for each duplicate; stages the ids and keys for detection."""
-        return self._duplicates.fresh(messages, now_ms, is_fragment=self.is_fragment)
+    def _admit(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
+        """Count messages as taken; they, with None for each duplicate. Stages the ids and keys for detection."""
+        fresh = self._duplicates.fresh(messages, now_ms, is_fragment=self.is_fragment)
+        self.accessed_at_ms = now_ms
+        self.taken_total += len(messages)
+        self._staging.touch(self)
+        return fresh
 
     def pass_numbers(self, count: int) -> range:
         """Give numbers to messages that are not stored here, since they go on at once."""
@@ -379,20 +317,6 @@ class Intake(Member):
         self.last = numbers[-1]
         self._staging.touch(self)
         return numbers
-
-    def _check_quota(self, added_bytes: int) -> None:
-        full = self._full(added_bytes)
-        if full is not None:
-            raise full
-
-    def _check_sessions(self, messages: Sequence[Parts]) -> None:
-        """Refuse messages without a session.
-
-        Raises:
-            SessionRequiredError: one names none.
-            InvalidMessageError: one names something that is no session id.
-        """
-        raise NotImplementedError
 
     # ---- scheduled messages
 
@@ -406,24 +330,10 @@ class Intake(Member):
 
     def enter_scheduled(self, messages: Sequence[tuple[int, Parts, int]], now_ms: int) -> None:
         """Stage (reserved number, message that `examine` has passed, due wall ms)."""
-        accepted = self._fresh([parts for _, parts, _ in messages], now_ms)
-        self.accessed_at_ms = now_ms
-        self.taken_total += len(messages)
+        accepted = self._admit([parts for _, parts, _ in messages], now_ms)
         for parts, (sequence, _, due_ms) in zip(accepted, messages, strict=True):
             if parts is not None:
                 schedule.put(self, sequence, parts, due_ms, now_ms)
-        self._staging.touch(self)
-
-    def _schedule(self, messages: Sequence[tuple[Parts | None, int]], now_ms: int) -> list[int]:
-        """Stage scheduled messages; their numbers. A dropped duplicate (None) has one too, under which nothing is."""
-        sequences = []
-        for parts, due_ms in messages:
-            self.last += 1
-            sequences.append(self.last)
-            if parts is not None:
-                schedule.put(self, self.last, parts, due_ms, now_ms)
-        self._staging.touch(self)
-        return sequences
 
     def cancel_scheduled(
         self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -433,71 +343,37 @@ class Intake(Member):
         Raises:
             MessageNotFoundError: one of them is not scheduled; none is dropped then.
         """
-        self._check_open()
-        records = schedule.records(self, sequences)
-        missing = [sequence for sequence in sequences if sequence not in records]
-        if missing:
-            raise MessageNotFoundError(f"'{self.path}' has no scheduled message with sequence number {missing[0]}")
-        for sequence, record in records.items():
-            schedule.remove(self, sequence, record, schedule.due_ms_of(record))
-        self._staging.touch(self)
+        self.check_open()
+        schedule.cancel(self, sequences)
         self._staging.promise(on_durable, on_failed)
 
     def missing_scheduled(self, sequences: Sequence[int]) -> list[int]:
         """Which of the sequence numbers are none of scheduled messages."""
-        self._check_open()
-        records = schedule.records(self, sequences)
-        return [sequence for sequence in sequences if sequence not in records]
+        self.check_open()
+        return schedule.missing(self, sequences)
 
     def activate(self, due: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Take scheduled messages whose time has come, given as (due ms, sequence number)."""
-        records = schedule.records(self, [sequence for _, sequence in due])
-        taken = []
-        for due_ms, sequence in due:
-            record = records.get(sequence)
-            if record is None:
-                self._context.calendar.unschedule(due_ms, self.number, sequence)
-                continue
-            schedule.remove(self, sequence, record, due_ms)
-            taken.append(take_apart(record).parts)
+        taken = schedule.take_due(self, due)
         if taken:
-            self._staging.touch(self)
             # A default of more than 49 days is named by no header, and so by no scheduled message.
-            self._take(self._capped(taken), now_ms)
+            self._take(self._examination.capped(taken), now_ms)
 
     # ---- looking
 
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """Messages of every state from a sequence number on, in order, without locking."""
-        self._check_open()
-        self.accessed_at_ms = self._context.clock.wall_ms()
+        self.check_open()
+        self.accessed_at_ms = self.context.clock.wall_ms()
         self._staging.write()
-        return self._shown(self._look(from_sequence, count))
+        return self._shown(self.look(from_sequence, count))
 
     def _shown(self, seen: Sequence[Seen]) -> list[Payload]:
-        return self._kept([plain_payload(record, state) for _, record, state in seen])
+        return self.context.blobs.kept([plain_payload(record, state) for _, record, state in seen])
 
-    def _kept(self, payloads: list[Payload]) -> list[Payload]:
-        """Payloads about to leave, whose bodies stay until they have left, whatever becomes of their messages."""
-        if self._context.blobs.is_used:
-            self._context.blobs.pin(payloads)
-        return payloads
-
-    def _look(self, from_sequence: int, count: int) -> list[Seen]:
-        """Messages of every state, in order, as the store has them."""
-        found: list[Seen] = []
-        for table, state in self._tables():
-            first = max(from_sequence, self.head if table == MESSAGE else 0, 0)
-            if first > self.committed:
-                continue
-            span = message_span(table, self.number, first, self.committed)
-            size = 0
-            for place, (key, record) in enumerate(self._staging.journal.scan(*span)):
-                if place == count or size >= LOOK_BYTES:
-                    break
-                size += len(record)
-                found.append((int.from_bytes(key[5:], "big"), record, state))
-        return first_seen(found, count)
+    def look(self, from_sequence: int, count: int) -> list[Seen]:
+        """Messages of every state, in order, as the store has them; the staged ones must have been written."""
+        return look(self, self._tables(), from_sequence, count)
 
     def _tables(self) -> list[tuple[int, int]]:
         """(table, state as messages tell it) of those that hold messages."""
@@ -506,7 +382,7 @@ class Intake(Member):
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN, ERAS):
+        for table in ENTITY_TABLES:
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True

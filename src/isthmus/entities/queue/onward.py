@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
 from isthmus.entities.record.record import Parts
@@ -26,7 +26,7 @@ from isthmus.errors import (
     StoreError,
 )
 
-__all__ = ["MAX_HOPS", "Onward", "Target", "reason_of"]
+__all__ = ["MAX_HOPS", "End", "Onward", "Target", "reason_of"]
 
 # The service's own: a message passes four hops, and is dead-lettered where it would need a fifth.
 MAX_HOPS = 4
@@ -60,6 +60,22 @@ class Target(Protocol):
     def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
         """As `Intake.accept_moved`."""
         ...
+
+
+class End(NamedTuple):
+    """Where messages for a queue or topic go: itself, or one of its fragments.
+
+    Attributes:
+        to: place of the store among all, the catalog's first.
+        number: of the queue or topic there.
+        member: itself; None as long as its store could not be opened.
+        is_here: whether it can take messages in the batch of the store that they come from.
+    """
+
+    to: int
+    number: int
+    member: Target | None
+    is_here: bool
 
 
 class Onward:

@@ -1,7 +1,7 @@
 """How the messages of an entity go on to another one.
 
-What it is: forwarding as the source sees it, a part of a queue that forwards (`Queue.forward_to`). A message that arrives while nothing waits goes on at once and is never
-stored here. What is here when forwarding begins, or came while the entity was closed to receivers, is moved in
+What it is: forwarding as the source sees it, a part of a queue that forwards (`forward`). A message that arrives
+while nothing waits goes on at once and is never stored here. What is here when forwarding begins, or came while the entity was closed to receivers, is moved in
 groups, each in one commit. What it is not: the hop itself (`onward`).
 Spec: docs/explanation/protocol.md, Forwarding; docs/explanation/forwarding.md.
 
@@ -15,22 +15,24 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol
 
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
-from isthmus.entities.member.context import Context
 from isthmus.entities.queue.backlog import sequences_of
+from isthmus.entities.queue.dead_letter import set_aside
+from isthmus.entities.queue.expiry import ExpiringQueue, next_pairs
 from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.run import RunSet
 from isthmus.entities.queue.window import Pair
 from isthmus.entities.record.amend import Stored, as_new, as_passed, take_apart
 from isthmus.entities.record.record import Parts
 from isthmus.entities.storage.key import unpack_message
-from isthmus.errors import IsthmusError, MessageTooLargeError, StoreError
+from isthmus.entities.storage.staging import Callback
+from isthmus.errors import MessageTooLargeError, StoreError
 
-__all__ = ["Relay"]
+__all__ = ["Relay", "forward"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,32 +43,18 @@ _GROUP_BYTES = 8 << 20
 _NEVER = (TooManyHopsError, SessionRequiredError, InvalidMessageError, MessageTooLargeError)
 
 
-class RelaySource(Protocol):
-    """The queue whose messages go on."""
+class RelaySource(ExpiringQueue, Protocol):
+    """The queue whose messages go on.
 
-    @property
-    def path(self) -> str:
-        """Canonical."""
-        ...
+    Attributes:
+        relay: what moves them; None where they stay.
+    """
 
-    @property
-    def context(self) -> Context:
-        """What entities share."""
-        ...
+    relay: Relay | None
 
     @property
     def is_deleted(self) -> bool:
         """Whether it was deleted."""
-        ...
-
-    @property
-    def active_count(self) -> int:
-        """Messages that wait."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Of what waits."""
         ...
 
     @property
@@ -79,33 +67,16 @@ class RelaySource(Protocol):
         """Whether its status lets messages out."""
         ...
 
-    @property
-    def keeps_dead_letters(self) -> bool:
-        """Whether it is a dead-letter queue: what its target does not take stays."""
-        ...
-
-    def next_pairs(self, limit: int) -> list[Pair]:
-        """Up to `limit` messages that may be delivered now, taken."""
-        ...
-
     def pass_numbers(self, count: int) -> range:
         """Numbers for messages that are not stored here."""
         ...
 
-    def put_back(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Return messages to their places."""
+    def add_listener(self, listener: Callback) -> None:
+        """Call whenever something became available."""
         ...
 
-    def remove(self, sequences: Sequence[int], size_bytes: int) -> None:
-        """Stage that messages are gone."""
-        ...
-
-    def set_aside(self, stored: Stored, error: IsthmusError) -> None:
-        """Stage a message that could not go on where somebody will look for it."""
-        ...
-
-    def tell_again(self) -> None:
-        """Let the next commit call the listeners."""
+    def remove_listener(self, listener: Callback) -> None:
+        """Undo `add_listener`."""
         ...
 
 
@@ -130,13 +101,9 @@ class Relay:
         self._stuck.clear()
         self._resting = True  # a disk that refuses must not be asked again at once: `retry` comes in its time
 
-    def forget(self) -> None:
-        """The queue is deleted: nothing goes back."""
-        self._stuck.clear()
-
     def look_again(self) -> None:
         """Let dead letters try again that could not go on to a target as it was."""
-        self._queue.put_back(self._stuck)
+        self._queue.backlog.put_back(self._stuck)
         self._stuck.clear()
 
     # ---- at once
@@ -154,7 +121,7 @@ class Relay:
         numbers = queue.pass_numbers(len(messages))
         sources = numbers if origins is None else origins
         for place, error in self.onward.move(messages, sources, now_ms, hops):
-            queue.set_aside(Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
+            set_aside(queue, Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
 
     def pass_dead(self, messages: Sequence[Stored]) -> Sequence[Stored]:
         """Let dead letters go on at once; those that have to stay."""
@@ -182,7 +149,7 @@ class Relay:
         staging = queue.context.staging
         drops = staging.drops
         try:
-            pairs = queue.next_pairs(max(1, min(_GROUP, _GROUP_BYTES // mean)))
+            pairs = next_pairs(queue, max(1, min(_GROUP, _GROUP_BYTES // mean)))
         except StoreError as error:
             if staging.drops != drops:
                 raise  # everything staged has failed
@@ -196,7 +163,8 @@ class Relay:
         with staging.whole(begun=bool(pairs)):
             blocked = bool(pairs) and self._move_on(pairs)
         if not blocked and queue.has_available:
-            queue.tell_again()
+            queue.backlog.has_news = True
+            staging.touch(queue)
 
     def retry(self) -> None:
         """As `pump`, also after a commit or a read has failed."""
@@ -221,14 +189,31 @@ class Relay:
                 if error is None or not are_dead:
                     gone.append(pair)
                     if error is not None:
-                        queue.set_aside(stored, error)
+                        set_aside(queue, stored, error)
                     continue
                 sequence = unpack_message(pair[0])
                 if isinstance(error, _NEVER):
                     self._stuck.add(sequence, sequence)
                 else:
                     blocked = True
-                    queue.put_back([(sequence, sequence)])
+                    queue.backlog.put_back([(sequence, sequence)])
         if gone:
-            queue.remove(sequences_of(gone), sum(len(record) for _, record in gone))
+            queue.backlog.remove(queue, sequences_of(gone), sum(len(record) for _, record in gone))
         return blocked
+
+
+def forward(queue: RelaySource, onward: Onward | None) -> None:
+    """Let messages of a queue go on from now, or keep them (None). What waits is moved by `Relay.retry`."""
+    relay = queue.relay
+    if relay is None:
+        if onward is not None:
+            queue.relay = Relay(queue, onward)
+            queue.add_listener(queue.relay.pump)
+        return
+    relay.look_again()
+    if onward is not None:
+        relay.onward = onward
+    else:
+        relay.reset()
+        queue.remove_listener(relay.pump)
+        queue.relay = None

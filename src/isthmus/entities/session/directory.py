@@ -1,7 +1,7 @@
 """Which sessions an entity has, and where their messages are.
 
 What it is: sessions loaded, made, taken up from the store and let go of again; looks at one or all. What it is not: who has
-a session, and in which turn (`session.queue`).
+a session, and in which turn (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions; docs/explanation/store.md.
 
 Invariants:

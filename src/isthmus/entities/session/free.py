@@ -1,6 +1,6 @@
 """The free sessions of an entity, and the receivers that wait for one.
 
-What it is: who is next, on both sides; pure. What it is not: the locks of sessions (`session.queue`).
+What it is: who is next, on both sides; pure. What it is not: the locks of sessions (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions.
 
 Invariants:

@@ -1,7 +1,7 @@
 """A session in the hands of one receiver.
 
 What it is: the handle that a receiver gets, and by which it renews, gives back, and keeps state. What it is not: the
-lock itself (`session.queue`).
+lock itself (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions.
 """
 
@@ -20,7 +20,7 @@ def _nothing() -> None:
 
 
 class Holds(Protocol):
-    """What gives sessions (`session.queue`)."""
+    """What gives sessions (`session.lock`)."""
 
     def renew_hold(self, hold: Hold) -> int:
         """See `Hold.renew`."""
@@ -35,7 +35,7 @@ class Holds(Protocol):
         ...
 
     def change_state(
-        self, hold: Hold, state: bytes | None, on_durable: Callback | None = None, on_failed: Failure | None = None
+        self, hold: Hold, content: bytes | None, on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
         """See `Hold.set_state`."""
         ...
@@ -57,7 +57,7 @@ class Hold:
     """
 
     __slots__ = (
-        "_queue",
+        "_locks",
         "ends_at_ms",
         "grace_ms",
         "holder",
@@ -69,8 +69,8 @@ class Hold:
         "session_id",
     )
 
-    def __init__(self, queue: Holds, messages: SessionMessages, holder: object, link_name: str) -> None:
-        self._queue = queue
+    def __init__(self, locks: Holds, messages: SessionMessages, holder: object, link_name: str) -> None:
+        self._locks = locks
         self.session_id = messages.session.session_id
         self.messages = messages
         self.locked_until_ms = self.ends_at_ms = self.grace_ms = 0
@@ -90,11 +90,11 @@ class Hold:
         Raises:
             SessionLockLostError: it is over.
         """
-        return self._queue.renew_hold(self)
+        return self._locks.renew_hold(self)
 
     def release(self) -> None:
         """Give the session back with everything that is locked in it; no error if it is over."""
-        self._queue.end_hold(self, failed=False)
+        self._locks.end_hold(self, failed=False)
 
     def get_state(self) -> bytes | None:
         """The session's state; None if there is none.
@@ -102,7 +102,7 @@ class Hold:
         Raises:
             SessionLockLostError: the hold is over.
         """
-        return self._queue.state_of(self)
+        return self._locks.state_of(self)
 
     def set_state(
         self, state: bytes | None, on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -114,4 +114,4 @@ class Hold:
             MessageTooLargeError: the state is larger than a message may be.
             QuotaExceededError: the entity is full.
         """
-        self._queue.change_state(self, state, on_durable, on_failed)
+        self._locks.change_state(self, state, on_durable, on_failed)

@@ -1,7 +1,7 @@
 """What is known of one session of an entity, whether or not its messages are at hand.
 
 What it is: the row of a session in memory, with its messages and its hold. What it is not: the messages
-(`session.messages`), nor who may have them (`session.queue`).
+(`session.messages`), nor who may have them (`session.lock`).
 Spec: docs/explanation/protocol.md, Sessions.
 
 Invariants:

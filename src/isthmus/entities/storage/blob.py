@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
@@ -271,11 +271,13 @@ class Blobs:
         """A body that is durable now; it is kept as long as the object lives, or a reference."""
         return Blob(number, size_bytes, _Pin(self, number))
 
-    def pin(self, payloads: Iterable[Payload]) -> None:
-        """Keep the bodies of payloads as long as these live, whatever becomes of their messages."""
-        for payload in payloads:
-            if isinstance(payload, Large):
-                payload.blob = self.whole(payload.blob.number, payload.blob.size_bytes)
+    def kept(self, payloads: list[Payload]) -> list[Payload]:
+        """Payloads that are about to leave: their bodies are kept as long as they live, whatever becomes of their messages."""
+        if self.is_used:
+            for payload in payloads:
+                if isinstance(payload, Large):
+                    payload.blob = self.whole(payload.blob.number, payload.blob.size_bytes)
+        return payloads
 
     def unpin(self, number: int) -> None:
         """A pin is gone."""

@@ -18,6 +18,7 @@ __all__ = [
     "DOOMED",
     "DUE",
     "DUPLICATE_KEY",
+    "ENTITY_TABLES",
     "ERAS",
     "EXPIRY",
     "FORMAT",
@@ -62,6 +63,8 @@ DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN, ERAS = 0x30, 0x31, 0x32, 0x33, 0
 SESSION = 0x40
 REFERENCE = 0x50
 LEAVING, LANE, ARRIVED = 0x80, 0x81, 0x82
+# What an entity has under its number, besides its row and its sessions.
+ENTITY_TABLES = (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN, ERAS)
 
 _MESSAGE = struct.Struct(">BIQ")
 _TIMED = struct.Struct(">BQIQ")

@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.member.context import Context
+from isthmus.entities.queue import dead_letter
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.queue.window import Pair
@@ -39,7 +39,7 @@ from isthmus.entities.storage.key import MESSAGE, UNREADABLE, message_key, messa
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.entities.topic.fan_out import Turn
 from isthmus.entities.topic.selection import Selection
-from isthmus.errors import QuotaExceededError, StoreError
+from isthmus.errors import StoreError
 
 __all__ = ["Topic"]
 
@@ -74,8 +74,8 @@ class Topic(Intake):
         self.transfer_dead_letters: Queue | None = None
         self._prefix = message_key(MESSAGE, number, 0)[:-8]
         self._subscribers: dict[str, _Subscriber] = {}
-        # What all subscriptions cost a message together, whether they have rules, and how many keep every message.
-        self._cost = self._takers = 0
+        # What all subscriptions cost a message together, and whether they have rules.
+        self._cost = 0
         self._has_rules = False
         # Senders to be told when all up to a sequence number is copied.
         self._untold: deque[tuple[int, Callback]] = deque()
@@ -92,33 +92,15 @@ class Topic(Intake):
         self.tell_senders()
 
     def wipe(self) -> None:
-        self._context.fan_out.discard(self)
+        self.context.fan_out.discard(self)
         super().wipe()
         self.tell_senders()
 
     def _enlist(self) -> None:
         if self.has_waiting:
-            self._context.fan_out.add(self)
+            self.context.fan_out.add(self)
         else:
-            self._context.fan_out.discard(self)
-
-    def configure(
-        self,
-        *,
-        status: EntityStatus,
-        default_ttl_ms: int,
-        quota_megabytes: int,
-        max_message_size_bytes: int | None,
-        duplicate_window_ms: int,
-    ) -> None:
-        """Take the settings of a description."""
-        self._configure(
-            status=status,
-            default_ttl_ms=default_ttl_ms,
-            quota_megabytes=quota_megabytes,
-            max_message_size_bytes=max_message_size_bytes,
-            duplicate_window_ms=duplicate_window_ms,
-        )
+            self.context.fan_out.discard(self)
 
     def subscribe(self, name: str, queue: Queue, selection: Selection, *, dead_letters_failures: bool) -> None:
         """Add a subscription, or replace its rules; `name` in lower case."""
@@ -134,12 +116,8 @@ class Topic(Intake):
         subscribers = self._subscribers.values()
         self._cost = sum(one.selection.cost for one in subscribers)
         self._has_rules = any(not one.selection.takes_all for one in subscribers)
-        self._takers = sum(one.selection.takes_all and one.queue.onward is None for one in subscribers)
-
-    @property
-    def source(self) -> None:
-        """It gives no messages: its subscriptions do."""
-        return None
+        # The copies that are sure to be made count to the quota.
+        self.quota.copies = sum(one.selection.takes_all and one.queue.relay is None for one in subscribers)
 
     @property
     def takes_senders(self) -> bool:
@@ -154,11 +132,6 @@ class Topic(Intake):
     def stored_bytes(self) -> int:
         return super().stored_bytes() + sum(queue.stored_bytes() for queue in self.queues)
 
-    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
-        """As of any entity; the copies that are sure to be made count, those of messages that wait included."""
-        waiting = self.size_bytes if self.active_count else 0
-        return super()._full(size_bytes * max(1, self._takers) + waiting * self._takers, midway=midway)
-
     # ---- taking messages
 
     def accept(
@@ -166,7 +139,7 @@ class Topic(Intake):
     ) -> None:
         messages = self.examine(payloads)
         with self._staging.whole():
-            self.enter(messages, self._context.clock.wall_ms())
+            self.enter(messages, self.context.clock.wall_ms())
         if self.active_count and on_durable is not None:
             last, tell = self.last, on_durable
             self._staging.promise(lambda: self._tell(last, tell), on_failed)
@@ -182,7 +155,7 @@ class Topic(Intake):
         done = after = 0
         if not self.active_count and not self._is_copying:
             numbers = range(first, self.last + 1) if origins is None else origins
-            done, after = self._copy(accepted, numbers, now_ms, hops, 0, self._context.fan_out.sent)
+            done, after = self._copy(accepted, numbers, now_ms, hops, 0, self.context.fan_out.sent)
         if done < len(accepted):
             rest = None if origins is None else origins[done:]
             self._keep(accepted[done:], first + done, now_ms, rest, hops, after)
@@ -298,15 +271,15 @@ class Topic(Intake):
         """Store messages that are to be copied later."""
         if not self.active_count or first < self.head:
             # What was copied in this commit may still be between the two.
-            self._cleaned = first if self._cleaned == self.head else min(first, self._cleaned)
+            self.cleaned = first if self.cleaned == self.head else min(first, self.cleaned)
             self.head = first
-            self._mark = after
+            self.mark = after
         pairs, size, blobs = build_many(messages, first, now_ms, self._prefix, origins, hops)
         put = self._staging.batch.put
         for key, record in pairs:
             put(key, record)
         for sequence, blob in blobs:
-            self._context.blobs.refer(self.number, sequence, blob, self.quota_number)
+            self.context.blobs.refer(self.number, sequence, blob, self.quota_number)
         self.active_count += len(pairs)
         self.size_bytes += size
         self._enlist()
@@ -329,9 +302,9 @@ class Topic(Intake):
         for (enqueued_ms, hops), group in groupby(waiting, key=lambda stored: (stored.enqueued_ms, stored.hops)):
             together = list(group)
             # A default of more than 49 days is named by no header, and so by no stored message.
-            messages = self._capped([stored.parts for stored in together])
+            messages = self._examination.capped([stored.parts for stored in together])
             numbers = [stored.origin for stored in together]
-            count, self._mark = self._copy(messages, numbers, enqueued_ms, hops, self._mark, turn)
+            count, self.mark = self._copy(messages, numbers, enqueued_ms, hops, self.mark, turn)
             done += count
             if count < len(together):
                 break
@@ -354,7 +327,7 @@ class Topic(Intake):
             self.path, sequence, len(record),
         )  # fmt: skip
         self._staging.batch.put(message_key(UNREADABLE, self.number, sequence), record)
-        self._mark = 0
+        self.mark = 0
         self._pass([(key, record)])
         self._staging.touch(self)
 
@@ -380,12 +353,12 @@ class Topic(Intake):
 
     def stage_state(self, batch: Batch) -> None:
         if (
-            self.head > self._cleaned
+            self.head > self.cleaned
             and not self.is_deleted
-            and (not self.active_count or self.head - self._cleaned >= _CLEAN_MESSAGES)
+            and (not self.active_count or self.head - self.cleaned >= _CLEAN_MESSAGES)
         ):
-            batch.delete_range(*message_span(MESSAGE, self.number, self._cleaned, self.head - 1))
-            self._cleaned = self.head
+            batch.delete_range(*message_span(MESSAGE, self.number, self.cleaned, self.head - 1))
+            self.cleaned = self.head
         super().stage_state(batch)
 
     # ---- group commit
@@ -433,7 +406,7 @@ class Topic(Intake):
                 origins.append(view.sequence)
             if failed is not None and not copies and dead_letters_failures and queue.dead_letters is not None:
                 stored = Stored(view.parts, view.sequence, view.enqueued_ms, view.sequence, hops)
-                queue.dead_letters.store_dead([stored], queue.path, _FILTER_FAILED, str(failed))
+                dead_letter.store(queue.dead_letters, [stored], queue.path, _FILTER_FAILED, str(failed))
         if chosen:
             queue.store(chosen, views[0].enqueued_ms, origins, fed=True, hops=hops)
 

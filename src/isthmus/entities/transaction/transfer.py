@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from isthmus.entities.member.context import Context
+from isthmus.entities.queue import dead_letter
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target, reason_of
 from isthmus.entities.record.amend import Stored
@@ -167,4 +168,6 @@ class Transfer(Via[Intake, Target]):
             return
         assert error is not None
         dead = [Stored(parts, number, now_ms, number, 1) for parts, number in zip(messages, numbers, strict=True)]
-        self._context.transfer_dead_letters(self._via).store_dead(dead, self._via.path, reason_of(error), str(error))
+        dead_letter.store(
+            self._context.transfer_dead_letters(self._via), dead, self._via.path, reason_of(error), str(error)
+        )

@@ -304,20 +304,20 @@ class TestSessions:
         held.commit()
         send(held, "s", *(message(f"{name}{n}", session=name) for n in range(3) for name in "abcdefgh"))
         queue = sessions_of(held)
-        assert queue.list_sessions(None, 2, 3) == ["c", "d", "e"]
-        hold = queue.open_session("c")
+        assert queue.sessions.list_sessions(None, 2, 3) == ["c", "d", "e"]
+        hold = queue.sessions.open_session("c")
         hold.set_state(b"half")
         held.commit()
         names = set()
-        while (other := queue.next_session()) is not None:
+        while (other := queue.sessions.next_session()) is not None:
             acquired = other.messages.acquire(10)
             assert acquired is not None
             assert [body_of(payload) for payload in acquired.payloads] == [f"{other.session_id}{n}" for n in range(3)]
             names.add(other.session_id)
         assert names == set("abdefgh")
-        assert (queue.session_count, queue.held_count, queue.receiver_count) == (8, 8, 8)
+        assert (queue.sessions.session_count, queue.sessions.held_count, queue.sessions.receiver_count) == (8, 8, 8)
         held.crash()
-        assert sessions_of(held).open_session("c").get_state() == b"half"
+        assert sessions_of(held).sessions.open_session("c").get_state() == b"half"
         assert len(queue_of(held, "s").peek(0, 10, "e")) == 3
 
     def test_who_waits_is_called_once_by_whichever_fragment(self) -> None:
@@ -326,12 +326,12 @@ class TestSessions:
         held.commit()
         queue, called = sessions_of(held), []
         first, second = partial(called.append, 1), partial(called.append, 2)
-        queue.wait_for_session(first)
-        queue.wait_for_session(second)
-        queue.cancel_wait(second)
+        queue.sessions.wait_for_session(first)
+        queue.sessions.wait_for_session(second)
+        queue.sessions.cancel_wait(second)
         send(held, "s", message("a", session="a"), message("b", session="b"), message("c", session="c"))
         assert called == [1]
-        assert queue.receiver_count == 0
+        assert queue.sessions.receiver_count == 0
 
 
 class TestTopics:
@@ -347,7 +347,7 @@ class TestTopics:
         found = drain(held, "t/Subscriptions/all")
         assert len(found) == 9
         assert all(fragment_of(sequence) == place(str(int(body) % 3), FRAGMENTS) for body, sequence in found)
-        hold = sessions_of(held, "t/Subscriptions/s").open_session("1")
+        hold = sessions_of(held, "t/Subscriptions/s").sessions.open_session("1")
         acquired = hold.messages.acquire(10)
         assert acquired is not None
         assert [body_of(payload) for payload in acquired.payloads] == ["1", "4", "7"]
@@ -436,20 +436,20 @@ class TestFailingStore:
         send(held, "s", message("a", session=bad), message("b", session=good))
         queue, lost = sessions_of(held), []
         for name in (bad, good):
-            queue.open_session(name).on_lost = partial(lost.append, name)
+            queue.sessions.open_session(name).on_lost = partial(lost.append, name)
         held.journals[1].fail_writes = OSError("no space")
         send(held, "s", message("c", session=bad))
         assert lost == [bad]
         with pytest.raises(ServerBusyError):
-            queue.open_session(bad)
-        assert queue.held_session(good).session_id == good
+            queue.sessions.open_session(bad)
+        assert queue.sessions.held_session(good).session_id == good
         called: list[int] = []
-        queue.wait_for_session(lambda: called.append(1))
+        queue.sessions.wait_for_session(lambda: called.append(1))
         held.journals[1].fail_writes = None
         held.stores.retry()
         held.commit()
         assert called == [1]
-        hold = queue.next_session()
+        hold = queue.sessions.next_session()
         assert hold is not None
         assert hold.session_id == bad
 
@@ -467,11 +467,11 @@ class TestFailingStore:
 
         monkeypatch.setattr(held.journals[1], "get", refuses)
         queue._session_turn = place(bad, FRAGMENTS)
-        hold = queue.next_session()
+        hold = queue.sessions.next_session()
         assert hold is not None
         assert hold.session_id == good
         with pytest.raises(StoreError, match="block checksum mismatch"):
-            queue.next_session()
+            queue.sessions.next_session()
 
     def test_settings_that_a_store_refuses_a_read_for_are_taken_by_all_others_and_later_by_it(
         self, monkeypatch: pytest.MonkeyPatch

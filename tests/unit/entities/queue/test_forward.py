@@ -541,7 +541,7 @@ def test_a_target_that_requires_sessions_takes_only_messages_of_one(namespace: A
     engine.create_queue("target", QueueDescription(requires_session=True))
     engine.create_queue("q", QueueDescription(forward_to="target"))
     namespace.send("q", message("a", group_id="s"), message("b"), message("c", group_id="s"))
-    hold = namespace.queue("target").open_session("s")
+    hold = namespace.queue("target").sessions.open_session("s")
     assert names([read(payload) for payload in hold.messages.acquire(10).payloads]) == ["a", "c"]
     (dead,) = take(namespace, "q/$DeadLetterQueue", read)
     assert (dead.properties["message_id"], dead.user["DeadLetterReason"]) == ("b", "Session ID is null")
@@ -558,7 +558,7 @@ def test_dead_letters_without_a_session_hold_up_none_behind_them(namespace: Any,
     while (acquired := namespace.queue("q").acquire(200)) is not None:
         namespace.queue("q").dead_letter(acquired.tags)
     settle(namespace)
-    hold = namespace.queue("target").open_session("s")
+    hold = namespace.queue("target").sessions.open_session("s")
     assert names([read(payload) for payload in hold.messages.acquire(10).payloads]) == ["last"]
     assert engine.runtime("q").dead_letter_message_count == count
     engine.update_queue("q", QueueDescription(forward_dead_lettered_messages_to="plain"))

@@ -102,7 +102,7 @@ class ForwardMachine(RuleBasedStateMachine):
     @rule(place=st.sampled_from(PLACES), what=st.sampled_from(["complete", "abandon", "dead_letter", "leave"]))
     def receive(self, place: str, what: str) -> None:
         queue: Any = self.engine.receiver(place)
-        if queue.onward is not None or not queue.gives_messages:
+        if queue.relay is not None or not queue.gives_messages:
             return
         acquired = queue.acquire(3)
         if acquired is None or what == "leave":

@@ -35,7 +35,7 @@ def queue(namespace: Any) -> Any:
 
 
 def test_nothing_is_visible_or_acknowledged_before_the_sync(namespace: Any, queue: Any, message: Make) -> None:
-    """I1, I3; Staging I2."""
+    """Delivery I1, Settlement I1; Staging I2."""
     done: list[str] = []
     queue.accept([message("a"), message("b")], lambda: done.append("accepted"))
     commit = namespace.engine.begin_commit()
@@ -57,6 +57,7 @@ def test_nothing_is_visible_or_acknowledged_before_the_sync(namespace: Any, queu
 
 
 def test_listeners_hear_of_what_is_available(namespace: Any, queue: Any, message: Make) -> None:
+    """I2."""
     calls: list[int] = []
 
     def listen() -> None:
@@ -84,6 +85,7 @@ def test_listeners_hear_of_what_is_available(namespace: Any, queue: Any, message
 def test_abandoned_messages_come_again_first_with_their_count(
     namespace: Any, queue: Any, message: Make, read: Any
 ) -> None:
+    """Settlement I3, Delivery I1."""
     namespace.send("q", *(message(f"m{number}") for number in range(5)))
     tags = queue.acquire(3).tags
     assert queue.abandon([tags[1]], {"why": "later"}) == [True]
@@ -118,6 +120,7 @@ def test_too_many_deliveries_dead_letter(namespace: Any, queue: Any, message: Ma
 
 
 def test_dead_lettering_by_the_receiver(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    """Dead letter I1."""
     namespace.send("q", message("a"), message("b"))
     tags = queue.acquire(2).tags
     assert queue.dead_letter([tags[0], b"?" * 16], "bad", "very bad", {"extra": 5}) == [True, False]
@@ -198,6 +201,7 @@ def test_deferred_messages_of_too_many_deliveries_are_dead_lettered(namespace: A
 
 
 def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    """Delivery I2."""
     namespace.send("q", message("a"), message("b"))
     done: list[int] = []
     acquired = queue.acquire(1, lock=False, on_durable=lambda: done.append(1))
@@ -212,6 +216,7 @@ def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any
 
 
 def test_scheduled_messages(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    """Schedule I1; Intake I3."""
     now = namespace.clock.wall_ms()
     numbers = queue.schedule([(message("a"), now + 5_000), (message("b"), now + 9_000)])
     namespace.send("q", message("c", annotations={"x-opt-scheduled-enqueue-time": Timestamp(now + 7_000)}))
@@ -248,7 +253,7 @@ def test_life_begins_when_a_scheduled_message_is_due(namespace: Any, queue: Any,
 
 
 def test_expired_messages_are_dropped_or_dead_lettered(namespace: Any, message: Make, read: Any) -> None:
-    """I4."""
+    """Expiry I1, I2."""
     for name, kept in (("drop", False), ("keep", True)):
         namespace.engine.create_queue(
             name,
@@ -729,6 +734,7 @@ def test_ends_of_life_one_by_one_before_a_reader_that_lags(
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 def test_a_step_of_the_wall_clock_moves_no_lock(namespace: Any, message: Make, step_ms: int) -> None:
+    """Delivery I3."""
     namespace.engine.create_queue("steady", QueueDescription(lock_duration_ms=30_000))
     namespace.commit()
     queue = namespace.queue("steady")
@@ -751,7 +757,11 @@ def test_a_step_of_the_wall_clock_moves_no_lock(namespace: Any, message: Make, s
     assert queue.holds(taken.tags[1:]) == [False]
 
 
-SETTLEMENTS = {"abandon": "with_delivery_count", "defer": "merged", "dead_letter": "take_apart"}
+SETTLEMENTS = {
+    "abandon": "settlement.with_delivery_count",
+    "defer": "settlement.merged",
+    "dead_letter": "dead_letter.take_apart",
+}
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
@@ -768,11 +778,11 @@ def test_what_a_settlement_cannot_write_changes_nothing(namespace: Any, queue: A
 def test_a_fault_in_a_settlement_leaves_no_message_in_nobodys_hands(
     namespace: Any, queue: Any, message: Make, monkeypatch: Any, how: str
 ) -> None:
-    """Staging I1, whatever is raised: the message is there again, as after a restart."""
+    """Settlement I2, whatever is raised: the message is there again, as after a restart."""
     namespace.send("q", message("a"), message("b"))
     tags = queue.acquire(2).tags
     with monkeypatch.context() as patched:
-        patched.setattr(f"isthmus.entities.queue.queue.{SETTLEMENTS[how]}", lambda *args: 1 // 0)
+        patched.setattr(f"isthmus.entities.queue.{SETTLEMENTS[how]}", lambda *args: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             getattr(queue, how)(tags)
     namespace.commit()

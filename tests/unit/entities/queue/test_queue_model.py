@@ -381,7 +381,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_those_of_the_store(self) -> None:
-        """Queue I5."""
+        """I1; Backlog I2, I3."""
         if not hasattr(self, "queue"):
             return
         self.queue.peek(0, 0)  # brings what is staged into the store

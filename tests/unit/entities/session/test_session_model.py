@@ -203,7 +203,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
     @rule(session=st.sampled_from(SESSIONS))
     def open_session(self, session: str) -> None:
         try:
-            hold = self.queue.open_session(session)
+            hold = self.queue.sessions.open_session(session)
         except SessionLockedError:
             assert session in self.holds
         else:
@@ -221,7 +221,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
                 maybe.add(session)
             if any(not 0 < one.expires_ms <= self.now for one in available):
                 sure.add(session)
-        hold = self.queue.next_session()
+        hold = self.queue.sessions.next_session()
         if hold is None:
             assert not sure
         else:
@@ -380,7 +380,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_those_of_the_store(self) -> None:
-        """SessionMessages I3, Session I1."""
+        """SessionMessages I1, Session I1."""
         self.steps = getattr(self, "steps", 0) + 1
         if not hasattr(self, "queue") or self.steps % LOOK_EVERY:
             return

@@ -132,10 +132,10 @@ def test_messages_are_acquired_from_a_session_only(queue: SessionQueue, send: An
 
 
 def test_a_session_gives_its_own_messages_in_order(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
-    """SessionMessages I1."""
+    """I1; SessionBacklog I1."""
     send("a1", "b1", "b2", "a2")
     send("a3")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     taken = hold.messages.acquire(2)
     assert names(read, taken) == ["a1", "a2"]
     assert list(taken.sequences) == [1, 4]
@@ -146,14 +146,14 @@ def test_a_session_gives_its_own_messages_in_order(namespace: Any, queue: Sessio
     assert hold.messages.complete(taken.tags) == [True, True]
     namespace.commit()
     assert (queue.active_count, queue.locked_count) == (5, 2)
-    assert names(read, queue.open_session("b").messages.acquire(9)) == ["b1", "b2", "b3"]
+    assert names(read, queue.sessions.open_session("b").messages.acquire(9)) == ["b1", "b2", "b3"]
 
 
 def test_a_message_says_it_is_locked_as_long_as_its_session(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
     send("a1", "a2")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     namespace.advance(1000)
     taken = hold.messages.acquire(1)
     assert taken.locked_until_ms == hold.locked_until_ms == namespace.clock.wall_ms() - 1000 + LOCK_MS
@@ -165,17 +165,17 @@ def test_a_message_says_it_is_locked_as_long_as_its_session(
 
 
 def test_a_session_has_one_holder(namespace: Any, queue: SessionQueue, send: Any) -> None:
-    """I1."""
+    """SessionLocks I1."""
     send("a1")
-    hold = queue.open_session("a", "me", "link")
+    hold = queue.sessions.open_session("a", "me", "link")
     with pytest.raises(SessionLockedError, match="'a'"):
-        queue.open_session("a", "you")
-    assert queue.next_session("you") is None
-    assert queue.held_session("a", "me") is hold
-    assert queue.held_session("a", "me", "link") is hold
+        queue.sessions.open_session("a", "you")
+    assert queue.sessions.next_session("you") is None
+    assert queue.sessions.held_session("a", "me") is hold
+    assert queue.sessions.held_session("a", "me", "link") is hold
     for holder, link in (("you", ""), ("me", "other")):
         with pytest.raises(SessionLockLostError):
-            queue.held_session("a", holder, link)
+            queue.sessions.held_session("a", holder, link)
     hold.release()
     hold.release()
     with pytest.raises(SessionLockLostError):
@@ -183,30 +183,30 @@ def test_a_session_has_one_holder(namespace: Any, queue: SessionQueue, send: Any
     with pytest.raises(SessionLockLostError):
         hold.set_state(b"")
     with pytest.raises(SessionLockLostError):
-        queue.held_session("a", "me")
-    assert queue.next_session("you").session_id == "a"
+        queue.sessions.held_session("a", "me")
+    assert queue.sessions.next_session("you").session_id == "a"
 
 
 def test_released_messages_are_back_in_their_places_uncounted(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
-    """I3."""
+    """SessionLocks I3."""
     send("a1", "a2", "a3")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     taken = hold.messages.acquire(3)
     assert hold.messages.complete(taken.tags[1:2]) == [True]
     hold.release()
     assert hold.messages.complete(taken.tags[:1]) == [False]
-    again = queue.open_session("a").messages.acquire(9)
+    again = queue.sessions.open_session("a").messages.acquire(9)
     assert names(read, again) == ["a1", "a3"]
     assert counts(read, again) == [0, 0]
 
 
 def test_a_lock_that_expires_is_told_and_counts(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
-    """I1, I3."""
+    """SessionLocks I1, I3."""
     send("a1", "a2", "a3")
     lost: list[str] = []
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     hold.on_lost = lambda: lost.append("a")
     taken = hold.messages.acquire(2)
     namespace.advance(LOCK_MS - 1)
@@ -218,7 +218,7 @@ def test_a_lock_that_expires_is_told_and_counts(namespace: Any, queue: SessionQu
     with pytest.raises(SessionLockLostError):
         hold.renew()
     hold.release()
-    second = queue.next_session()
+    second = queue.sessions.next_session()
     assert second.session_id == "a"
     again = second.messages.acquire(9)
     assert names(read, again) == ["a1", "a2", "a3"]
@@ -231,7 +231,7 @@ def test_a_lock_that_expires_is_told_though_the_disk_refuses(
     send("a1", "b1")
     lost: list[str] = []
     for session_id in ("a", "b"):
-        hold = queue.open_session(session_id)
+        hold = queue.sessions.open_session(session_id)
         hold.on_lost = lambda session_id=session_id: lost.append(session_id)
         hold.messages.acquire(1)
     queue.accept([message("c1", group_id="c")])
@@ -241,16 +241,16 @@ def test_a_lock_that_expires_is_told_though_the_disk_refuses(
         namespace.engine.tick()
     namespace.journal.fail_writes = None
     assert sorted(lost) == ["a", "b"]
-    assert names(read, found(namespace).open_session("a").messages.acquire(1)) == ["a1"]
-    assert queue.list_sessions(None, 0, 9) == ["a", "b"]
+    assert names(read, found(namespace).sessions.open_session("a").messages.acquire(1)) == ["a1"]
+    assert queue.sessions.list_sessions(None, 0, 9) == ["a", "b"]
 
 
 def test_nothing_is_delivered_past_a_message_that_is_on_its_way_back(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
-    """SessionMessages I1."""
+    """SessionBacklog I1."""
     send("a1", "a2", "a3")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     first = hold.messages.acquire(1)
     heard: list[int] = []
     hold.messages.add_listener(lambda: heard.append(1))
@@ -260,8 +260,8 @@ def test_nothing_is_delivered_past_a_message_that_is_on_its_way_back(
     commit = namespace.engine.begin_commit()
     assert hold.messages.acquire(1) is None
     hold.release()
-    assert queue.next_session() is None
-    second = queue.open_session("a")
+    assert queue.sessions.next_session() is None
+    second = queue.sessions.open_session("a")
     assert second.messages.acquire(1) is None
     namespace.journal.sync()
     namespace.engine.end_commit(commit)
@@ -272,24 +272,24 @@ def test_nothing_is_delivered_past_a_message_that_is_on_its_way_back(
 
 
 def test_free_sessions_are_given_in_turn(namespace: Any, queue: SessionQueue, send: Any) -> None:
-    """I2."""
+    """SessionLocks I2."""
     send("a1", "b1", "c1", "a2")
-    first = queue.next_session()
+    first = queue.sessions.next_session()
     assert first.session_id == "a"
     first.messages.complete(first.messages.acquire(1).tags)
     first.release()
-    order = [queue.next_session() for _ in range(3)]
+    order = [queue.sessions.next_session() for _ in range(3)]
     assert [hold.session_id for hold in order] == ["b", "c", "a"]
-    assert queue.next_session() is None
+    assert queue.sessions.next_session() is None
 
 
 def test_receivers_that_wait_are_served_in_turn(namespace: Any, queue: SessionQueue, send: Any) -> None:
-    """I2."""
+    """SessionLocks I2."""
     got: list[tuple[int, str]] = []
 
     def waiter(number: int) -> Callable[[], None]:
         def look() -> None:
-            hold = queue.next_session(number)
+            hold = queue.sessions.next_session(number)
             if hold is not None:
                 got.append((number, hold.session_id))
 
@@ -297,20 +297,20 @@ def test_receivers_that_wait_are_served_in_turn(namespace: Any, queue: SessionQu
 
     waiters = [waiter(number) for number in range(4)]
     for one in waiters:
-        queue.wait_for_session(one)
-    queue.cancel_wait(waiters[1])
-    queue.cancel_wait(waiters[1])
+        queue.sessions.wait_for_session(one)
+    queue.sessions.cancel_wait(waiters[1])
+    queue.sessions.cancel_wait(waiters[1])
     send("a1", "a2", "b1")
     assert got == [(0, "a"), (2, "b")]
-    queue.held_session("a", 0).release()
+    queue.sessions.held_session("a", 0).release()
     assert got[2:] == [(3, "a")]
 
 
 def test_a_session_without_messages_can_be_opened_by_name_only(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
-    assert queue.next_session() is None
-    hold = queue.open_session("a")
+    assert queue.sessions.next_session() is None
+    hold = queue.sessions.open_session("a")
     assert hold.messages.acquire(1) is None
     send("a1")
     assert names(read, hold.messages.acquire(1)) == ["a1"]
@@ -318,7 +318,7 @@ def test_a_session_without_messages_can_be_opened_by_name_only(
 
 def test_settlements_inside_a_session(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
     send("a1", "a2", "a3", "a4", "b1")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     tags = hold.messages.acquire(4).tags
     hold.messages.defer(tags[:1], {"why": "later"})
     hold.messages.dead_letter(tags[1:2], "reason", "text")
@@ -330,12 +330,12 @@ def test_settlements_inside_a_session(namespace: Any, queue: SessionQueue, send:
     assert names(read, again) == ["a3", "a4"]
     assert read(again.payloads[1]).user["tried"] == 1
     with pytest.raises(MessageNotFoundError):
-        queue.open_session("b").messages.receive_deferred([1])
+        queue.sessions.open_session("b").messages.receive_deferred([1])
     deferred = hold.messages.receive_deferred([1])
     assert read(deferred.payloads[0]).user["why"] == "later"
     hold.release()
     namespace.commit()
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     deferred = hold.messages.receive_deferred([1])
     assert hold.messages.complete(deferred.tags) == [True]
     namespace.commit()
@@ -351,12 +351,12 @@ def test_settlements_inside_a_session(namespace: Any, queue: SessionQueue, send:
 def test_max_delivery_count_inside_a_session(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
     send("a1", "a2")
     for _ in range(3):
-        hold = queue.open_session("a")
+        hold = queue.sessions.open_session("a")
         assert names(read, hold.messages.acquire(1)) == ["a1"]
         namespace.advance(LOCK_MS)
     dead = namespace.queue("q/$DeadLetterQueue").acquire(9)
     assert read(dead.payloads[0]).user["DeadLetterReason"] == "MaxDeliveryCountExceeded"
-    assert names(read, queue.next_session().messages.acquire(9)) == ["a2"]
+    assert names(read, queue.sessions.next_session().messages.acquire(9)) == ["a2"]
 
 
 def test_expiry_inside_sessions(namespace: Any, message: Make, read: Any) -> None:
@@ -368,18 +368,18 @@ def test_expiry_inside_sessions(namespace: Any, message: Make, read: Any) -> Non
         message("a2", group_id="a"),
         message("a3", group_id="a", ttl_ms=1000),
     )
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     assert names(read, hold.messages.acquire(1)) == ["a1"]
     namespace.advance(3000)
     assert names(read, hold.messages.acquire(9)) == ["a2"]
     dead = namespace.queue("q/$DeadLetterQueue")
     assert sorted(names(read, dead.acquire(9))) == ["a3", "b1"]
     hold.release()
-    assert names(read, queue.next_session().messages.acquire(9)) == ["a2"]
-    assert queue.next_session() is None
+    assert names(read, queue.sessions.next_session().messages.acquire(9)) == ["a2"]
+    assert queue.sessions.next_session() is None
     namespace.advance(3000)
     assert names(read, dead.acquire(9)) == ["a1"]
-    assert queue.list_sessions(None, 0, 10) == ["a"]
+    assert queue.sessions.list_sessions(None, 0, 10) == ["a"]
 
 
 def test_a_session_whose_messages_have_all_expired_is_not_given(
@@ -388,9 +388,9 @@ def test_a_session_whose_messages_have_all_expired_is_not_given(
     namespace.send("q", *[message(name, group_id=name[0], ttl_ms=1500) for name in ("a1", "b1", "a2")])
     namespace.clock.advance(3000)
     namespace.engine.tick()
-    assert queue.next_session() is None
+    assert queue.sessions.next_session() is None
     namespace.commit()
-    assert queue.next_session() is None
+    assert queue.sessions.next_session() is None
 
 
 def test_scheduled_messages_and_duplicates_inside_sessions(namespace: Any, message: Make, read: Any) -> None:
@@ -404,25 +404,25 @@ def test_scheduled_messages_and_duplicates_inside_sessions(namespace: Any, messa
     assert [read(one).properties["message_id"] for one in queue.peek(0, 10, "a")] == ["a1", "a2"]
     assert [read(one).sequence for one in queue.peek(number, 10, "a")] == [number]
     namespace.advance(5000)
-    assert names(read, queue.open_session("a").messages.acquire(9)) == ["a1", "a2"]
-    assert names(read, queue.open_session("b").messages.acquire(9)) == ["b2"]
+    assert names(read, queue.sessions.open_session("a").messages.acquire(9)) == ["a1", "a2"]
+    assert names(read, queue.sessions.open_session("b").messages.acquire(9)) == ["b2"]
 
 
 def test_receive_and_delete_in_a_session(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
     send("a1", "a2")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     done: list[int] = []
     assert names(read, hold.messages.acquire(1, lock=False, on_durable=lambda: done.append(1))) == ["a1"]
     assert not done
     namespace.commit()
     assert done
     hold.release()
-    assert names(read, queue.next_session().messages.acquire(9)) == ["a2"]
+    assert names(read, queue.sessions.next_session().messages.acquire(9)) == ["a2"]
 
 
 def test_peek_of_one_session_and_of_all(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
     send("a1", "b1", "c1", "a2", "b2")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     hold.messages.defer(hold.messages.acquire(1).tags)
     namespace.commit()
 
@@ -440,9 +440,9 @@ def test_peek_of_one_session_and_of_all(namespace: Any, queue: SessionQueue, sen
 
 
 def test_state_is_durable_and_lasts_until_it_is_cleared(namespace: Any, queue: SessionQueue, send: Any) -> None:
-    """I4."""
+    """Session state I1."""
     send("a1")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     assert hold.get_state() is None
     done: list[str] = []
     hold.set_state(b"one", lambda: done.append("one"))
@@ -453,18 +453,18 @@ def test_state_is_durable_and_lasts_until_it_is_cleared(namespace: Any, queue: S
     hold.set_state(b"two")
     namespace.crash()
     queue = found(namespace)
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     assert hold.get_state() == b"one"
     hold.messages.complete(hold.messages.acquire(1).tags)
     namespace.commit()
     hold.release()
     namespace.commit()
-    assert queue.list_sessions(None, 0, 10) == ["a"]
-    assert queue.list_sessions(0, 0, 10) == ["a"]
+    assert queue.sessions.list_sessions(None, 0, 10) == ["a"]
+    assert queue.sessions.list_sessions(0, 0, 10) == ["a"]
     namespace.crash()
     queue = found(namespace)
     assert queue.size_bytes == 3
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     assert hold.get_state() == b"one"
     hold.set_state(b"")
     assert hold.get_state() == b""
@@ -479,41 +479,41 @@ def test_state_is_durable_and_lasts_until_it_is_cleared(namespace: Any, queue: S
 
 def test_states_have_a_largest_size_and_count_to_the_quota(namespace: Any, message: Make) -> None:
     queue = make_queue(namespace, max_size_in_megabytes=1, max_message_size_in_kilobytes=600)
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     with pytest.raises(MessageTooLargeError):
         hold.set_state(bytes(600 * 1024 + 1))
     hold.set_state(bytes(600 * 1024))
     with pytest.raises(QuotaExceededError):
-        queue.open_session("b").set_state(bytes(500 * 1024))
+        queue.sessions.open_session("b").set_state(bytes(500 * 1024))
     with pytest.raises(QuotaExceededError):
         queue.accept([message("a" * 100, group_id="a", to="x" * 450_000)])
     hold.set_state(bytes(600 * 1024))
     hold.set_state(b"small")
     namespace.commit()
-    queue.open_session("c").set_state(bytes(500 * 1024))
+    queue.sessions.open_session("c").set_state(bytes(500 * 1024))
 
 
 def test_sessions_are_listed(namespace: Any, queue: SessionQueue, send: Any) -> None:
     send("c1", "a1", "b1")
-    hold = queue.open_session("b")
+    hold = queue.sessions.open_session("b")
     hold.set_state(b"x")
     at_ms = namespace.clock.wall_ms()
-    assert queue.list_sessions(None, 0, 10) == ["a", "b", "c"]
-    assert queue.list_sessions(None, 1, 1) == ["b"]
-    assert queue.list_sessions(at_ms - 1, 0, 10) == ["b"]
-    assert queue.list_sessions(at_ms, 0, 10) == []
-    queue.open_session("d").set_state(b"alone")
-    assert queue.list_sessions(None, 0, 10) == ["a", "b", "c", "d"]
+    assert queue.sessions.list_sessions(None, 0, 10) == ["a", "b", "c"]
+    assert queue.sessions.list_sessions(None, 1, 1) == ["b"]
+    assert queue.sessions.list_sessions(at_ms - 1, 0, 10) == ["b"]
+    assert queue.sessions.list_sessions(at_ms, 0, 10) == []
+    queue.sessions.open_session("d").set_state(b"alone")
+    assert queue.sessions.list_sessions(None, 0, 10) == ["a", "b", "c", "d"]
     hold.messages.complete(hold.messages.acquire(1).tags)
     hold.set_state(None)
-    assert queue.list_sessions(None, 0, 10) == ["a", "c", "d"]
+    assert queue.sessions.list_sessions(None, 0, 10) == ["a", "c", "d"]
 
 
 def test_a_restart_frees_sessions_and_keeps_order_and_counts(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
     send("a1", "b1", "a2", "a3", "a4")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     taken = hold.messages.acquire(3)
     hold.messages.abandon(taken.tags[1:2])
     hold.messages.complete(taken.tags[:1])
@@ -522,7 +522,7 @@ def test_a_restart_frees_sessions_and_keeps_order_and_counts(
     namespace.crash()
     queue = found(namespace)
     assert (queue.active_count, queue.locked_count) == (4, 0)
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     again = hold.messages.acquire(9)
     assert names(read, again) == ["a2", "a3", "a4"]
     assert counts(read, again) == [1, 0, 0]
@@ -535,11 +535,11 @@ def test_a_failed_commit_loses_the_locks_and_nothing_else(
 ) -> None:
     send("a1", "a2")
     lost: list[str] = []
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     hold.on_lost = lambda: lost.append("a")
     tags = hold.messages.acquire(1).tags
     waiting: list[Hold | None] = []
-    queue.wait_for_session(lambda: waiting.append(queue.next_session()))
+    queue.sessions.wait_for_session(lambda: waiting.append(queue.sessions.next_session()))
     hold.messages.complete(tags)
     queue.accept([message("b1", group_id="b")])
     namespace.journal.fail_writes = OSError("full")
@@ -552,7 +552,7 @@ def test_a_failed_commit_loses_the_locks_and_nothing_else(
         hold.messages.complete(tags)
     assert waiting[0] is not None
     assert names(read, waiting[0].messages.acquire(9)) == ["a1", "a2"]
-    assert queue.list_sessions(None, 0, 10) == ["a"]
+    assert queue.sessions.list_sessions(None, 0, 10) == ["a"]
     assert queue.active_count == 2
 
 
@@ -560,9 +560,9 @@ def test_a_failed_commit_loses_the_locks_and_nothing_else(
 def test_a_message_in_hand_holds_the_head_back(
     namespace: Any, queue: SessionQueue, send: Any, message: Make, read: Any, how: str
 ) -> None:
-    """SessionMessages I2: settling reads messages back, and that writes what was staged before, cursors included."""
+    """SessionBacklog I2: settling reads messages back, and that writes what was staged before, cursors included."""
     send("a1", "a2", "a3", "a4")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     tags = hold.messages.acquire(4).tags
     hold.messages.complete(tags[:1])
     hold.messages.acquire(1)
@@ -575,17 +575,17 @@ def test_a_message_in_hand_holds_the_head_back(
     namespace.crash()
     left = [*found(namespace).peek(0, 9), *namespace.queue("q/$DeadLetterQueue").peek(0, 9)]
     assert sorted(read(one).properties["message_id"] for one in left) == ["a2", "a3", "a4"]
-    hold = found(namespace).open_session("a")
+    hold = found(namespace).sessions.open_session("a")
     got = names(read, hold.messages.acquire(9))
     assert got == (["a3"] if how in ("defer", "dead_letter") else ["a2", "a3", "a4"])
 
 
 def test_nothing_is_left_of_sessions_that_are_done(namespace: Any, queue: SessionQueue, send: Any) -> None:
-    """Session I1; SessionMessages I2."""
+    """Session I1; SessionBacklog I2."""
     for round_number in range(3):
         send(*[f"{letter}{number}" for number in range(5) for letter in "abc"])
         for _ in range(3):
-            hold = queue.next_session()
+            hold = queue.sessions.next_session()
             tags = hold.messages.acquire(9).tags
             hold.messages.complete(tags[2:3])
             namespace.commit()
@@ -594,7 +594,7 @@ def test_nothing_is_left_of_sessions_that_are_done(namespace: Any, queue: Sessio
             hold.release()
             namespace.commit()
         namespace.commit()
-        assert queue.next_session() is None, round_number
+        assert queue.sessions.next_session() is None, round_number
         assert [rows(namespace, table) for table in (MESSAGE, SESSION, DEFERRED)] == [0, 0, 0]
     assert queue.statistics()["session_count"] == 0
     assert (queue.active_count, queue.size_bytes, queue.last) == (0, 0, 45)
@@ -604,12 +604,12 @@ def test_what_a_run_left_below_the_head_is_swept_by_the_next(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
     send("a1", "a2", "a3")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     hold.messages.complete(hold.messages.acquire(2).tags)
     namespace.commit()
     namespace.crash()
     queue = found(namespace)
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     taken = hold.messages.acquire(9)
     assert names(read, taken) == ["a3"]
     hold.messages.complete(taken.tags)
@@ -621,7 +621,7 @@ def test_what_a_run_left_below_the_head_is_swept_by_the_next(
 
 def test_many_dead_messages_go_as_a_range(namespace: Any, queue: SessionQueue, message: Make, read: Any) -> None:
     namespace.send("q", *[message(f"m{n}", group_id="a") for n in range(1300)])
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     for _ in range(6):
         hold.messages.complete(hold.messages.acquire(200).tags)
         namespace.commit()
@@ -640,53 +640,62 @@ def test_more_sessions_than_are_kept_at_hand(namespace: Any, queue: SessionQueue
     assert not any(session.messages for session in queue.directory)
     got = {}
     for _ in range(count):
-        hold = queue.next_session()
+        hold = queue.sessions.next_session()
         got[hold.session_id] = names(read, hold.messages.acquire(9))
     assert got == {f"s{n}": [f"m{n}-0", f"m{n}-1"] for n in range(count)}
-    assert queue.next_session() is None
+    assert queue.sessions.next_session() is None
 
 
 def test_a_deleted_entity_leaves_nothing(namespace: Any, queue: SessionQueue, send: Any) -> None:
     namespace.engine.create_queue("other", QueueDescription(requires_session=True))
     send("a1", "b1")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     hold.set_state(b"x")
     taken = hold.messages.acquire(1)
     hold.messages.abandon(taken.tags)
     woken: list[int] = []
-    queue.wait_for_session(lambda: woken.append(1))
+    queue.sessions.wait_for_session(lambda: woken.append(1))
     namespace.engine.delete_queue("q")
     namespace.commit()
     assert woken
     assert [rows(namespace, table) for table in (MESSAGE, SESSION)] == [0, 0]
     assert rows(namespace, STATE) <= 2
     hold.release()
-    for call in (queue.next_session, lambda: queue.open_session("a"), lambda: hold.messages.complete(taken.tags)):
+    for call in (
+        queue.sessions.next_session,
+        lambda: queue.sessions.open_session("a"),
+        lambda: hold.messages.complete(taken.tags),
+    ):
         with pytest.raises(EntityNotFoundError):
             call()
     namespace.engine.create_queue("q", QueueDescription(requires_session=True))
     namespace.commit()
-    assert found(namespace).open_session("a").get_state() is None
+    assert found(namespace).sessions.open_session("a").get_state() is None
 
 
 def test_status_is_checked(namespace: Any, queue: SessionQueue, send: Any) -> None:
     send("a1")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     description = namespace.engine.get_queue("q")
     description.status = EntityStatus.RECEIVE_DISABLED
     namespace.engine.update_queue("q", description)
-    for call in (queue.next_session, lambda: queue.open_session("b"), lambda: hold.messages.acquire(1)):
+    for call in (
+        queue.sessions.next_session,
+        lambda: queue.sessions.open_session("b"),
+        lambda: hold.messages.acquire(1),
+    ):
         with pytest.raises(EntityDisabledError):
             call()
 
 
 def test_a_subscription_with_sessions(namespace: Any, message: Make, read: Any) -> None:
+    """I2."""
     namespace.engine.create_topic("t")
     namespace.engine.create_subscription("t", "s", SubscriptionDescription(requires_session=True))
     namespace.commit()
     namespace.send("t", message("a1", group_id="a"), message("none"), message("a2", group_id="a"))
     queue = namespace.queue("t/subscriptions/s")
-    assert names(read, queue.next_session().messages.acquire(9)) == ["a1", "a2"]
+    assert names(read, queue.sessions.next_session().messages.acquire(9)) == ["a1", "a2"]
     dead = read(namespace.queue("t/subscriptions/s/$DeadLetterQueue").acquire(9).payloads[0])
     assert dead.properties["message_id"] == "none"
     assert dead.user["DeadLetterReason"] == "Session ID is null"
@@ -694,7 +703,7 @@ def test_a_subscription_with_sessions(namespace: Any, message: Make, read: Any) 
 
 def test_batches_are_deleted_in_free_sessions_only(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
     send("a1", "b1", "c1", "b2")
-    queue.open_session("a")
+    queue.sessions.open_session("a")
     assert queue.delete_batch(2) == 2
     assert queue.delete_batch(9) == 1
     namespace.commit()
@@ -702,16 +711,16 @@ def test_batches_are_deleted_in_free_sessions_only(namespace: Any, queue: Sessio
 
 
 def test_whatever_a_power_cut_leaves_is_consistent(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
-    """SessionMessages I3: after every prefix of the batches, counts and messages agree, and each session is in order."""
+    """SessionMessages I1: after every prefix of the batches, counts and messages agree, and each session is in order."""
     send("a1", "b1", "a2")
-    hold = queue.open_session("a")
+    hold = queue.sessions.open_session("a")
     taken = hold.messages.acquire(2)
     hold.messages.abandon(taken.tags[:1])
     queue.peek(0, 1)
     hold.messages.dead_letter(taken.tags[1:])
     hold.set_state(b"s")
     queue.peek(0, 1)
-    queue.open_session("b").messages.acquire(1, lock=False)
+    queue.sessions.open_session("b").messages.acquire(1, lock=False)
     queue.peek(0, 1)
     for keep in range(namespace.journal.unsynced_count + 1):
         left = type(namespace.journal)()
@@ -750,7 +759,7 @@ def test_a_look_at_all_sessions_reads_so_much_and_no_more(namespace: Any, read: 
 def test_a_session_that_is_over_is_forgotten_at_once(namespace: Any, message: Make, queue: SessionQueue) -> None:
     """The collector of circles comes by seldom, and sessions may be very many."""
     namespace.send("q", message("a", group_id="s"))
-    hold = queue.open_session("s")
+    hold = queue.sessions.open_session("s")
     gone = weakref.ref(hold.messages)
     gc.disable()
     try:
@@ -760,7 +769,7 @@ def test_a_session_that_is_over_is_forgotten_at_once(namespace: Any, message: Ma
         namespace.commit()
         namespace.commit()
         del hold
-        assert queue.session_count == 0
+        assert queue.sessions.session_count == 0
         assert gone() is None
     finally:
         gc.enable()
@@ -773,24 +782,24 @@ def test_waiters_that_take_nothing_are_passed_over_without_depth(namespace: Any,
     def refuse(number: int) -> Callable[[], None]:
         def on_free() -> None:
             seen.append(number)
-            hold = queue.next_session()
+            hold = queue.sessions.next_session()
             assert hold is not None
             hold.release()
 
         return on_free
 
     for number in range(2000):
-        queue.wait_for_session(refuse(number))
+        queue.sessions.wait_for_session(refuse(number))
     namespace.send("q", message("m1", group_id="a"))
     assert seen == list(range(2000))
-    assert queue.next_session() is not None
+    assert queue.sessions.next_session() is not None
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 def test_a_step_of_the_wall_clock_moves_no_session_lock(namespace: Any, message: Make, step_ms: int) -> None:
     queue = make_queue(namespace)
     namespace.send("q", message("m1", group_id="a"))
-    hold = queue.next_session()
+    hold = queue.sessions.next_session()
     assert hold is not None
     namespace.advance(LOCK_MS - 1000)
     namespace.clock.set_wall(namespace.clock.wall_ms() + step_ms)
@@ -816,8 +825,8 @@ def test_a_session_whose_messages_could_not_be_read_stays_free(
     with monkeypatch.context() as patch:
         patch.setattr(namespace.journal, "get", refuses)
         with pytest.raises(StoreError):
-            queue.open_session("s") if by_name else queue.next_session()
-    hold = queue.next_session()
+            queue.sessions.open_session("s") if by_name else queue.sessions.next_session()
+    hold = queue.sessions.next_session()
     assert hold is not None
     assert len(hold.messages.acquire(9).tags) == 1
 
@@ -840,14 +849,14 @@ def test_a_session_that_cannot_be_read_holds_up_no_other(
 
     monkeypatch.setattr(namespace.journal, "get", refuses)
     with pytest.raises(StoreError):
-        queue.next_session()
-    hold = queue.next_session()
+        queue.sessions.next_session()
+    hold = queue.sessions.next_session()
     assert hold is not None
     assert hold.session_id == "whole"
     with pytest.raises(StoreError):
-        queue.next_session()
+        queue.sessions.next_session()
     monkeypatch.undo()
-    hold = queue.next_session()
+    hold = queue.sessions.next_session()
     assert hold is not None
     assert hold.session_id == "damaged"
 
@@ -866,7 +875,7 @@ def test_a_receiver_is_told_that_its_session_is_lost_though_the_store_cannot_be_
         raise ValueError("odd")
 
     for session_id, on_lost in (("a", odd), ("b", lambda: lost.append("even"))):
-        hold = queue.open_session(session_id)
+        hold = queue.sessions.open_session(session_id)
         hold.on_lost = on_lost
     namespace.commit()
     left = reads
@@ -896,4 +905,4 @@ def test_a_receiver_is_told_that_its_session_is_lost_though_the_store_cannot_be_
     namespace.engine.probe()
     namespace.commit()
     assert lost == ["odd", "even"]
-    assert found(namespace).next_session() is not None
+    assert found(namespace).sessions.next_session() is not None

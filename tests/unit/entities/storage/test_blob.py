@@ -324,6 +324,7 @@ def test_scheduled_ones_keep_their_body_until_they_are_due_and_after(served: Ser
 
 
 def test_bodies_count_to_the_quota_and_dead_ones_make_room(served: Served) -> None:
+    """Quota I1."""
     served.engine.update_queue(
         "orders", QueueDescription(max_size_in_megabytes=3, max_message_size_in_kilobytes=102_400)
     )

@@ -1,0 +1,149 @@
+"""How messages of a queue come into receivers' hands: locked, or deleted as they go.
+
+What it is: active messages in their order, deferred ones by their numbers, and the deletion of many that nobody has. What it
+is not: which messages there are (`backlog`), or what their receivers do with them (`settlement`).
+Spec: docs/explanation/protocol.md, Settlement, Management.
+
+Invariants:
+    I1. A receiver sees only messages whose acceptance is durable, in sequence order; a returned message comes before all
+        unread ones.
+    I2. What is taken from the backlog is locked, or gone with the next commit.
+    I3. Locks are held by monotonic time: a step of the wall clock changes none. Clients are shown their ends by the wall clock
+        as it was when they were taken.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+from isthmus.clock import monotonic_ms
+from isthmus.entities.queue.backlog import sequences_of
+from isthmus.entities.queue.deferred import DeferredMessages, DeferringQueue
+from isthmus.entities.queue.expiry import ExpiringQueue, next_pairs
+from isthmus.entities.queue.lock import Acquired, Lock, LockTable
+from isthmus.entities.queue.window import Pair
+from isthmus.entities.record.amend import take_apart
+from isthmus.entities.record.record import deleted_payload, locked_payloads, plain_payload
+from isthmus.entities.storage.key import unpack_message
+from isthmus.entities.storage.staging import Callback, Failure
+
+__all__ = ["DeliveringQueue", "acquire", "delete_batch", "receive_deferred"]
+
+
+class DeliveringQueue(ExpiringQueue, DeferringQueue, Protocol):
+    """Whose messages they are.
+
+    Attributes:
+        locks: of its messages.
+        deferred: those set aside.
+        session_until_ms: where a session is locked its messages are, as long as it is: wall ms; 0 where each is for itself.
+        accessed_at_ms: wall time of the last use.
+        delivered_total: messages handed to receivers since the start.
+        settled_total: messages completed since the start.
+    """
+
+    locks: LockTable
+    deferred: DeferredMessages
+    session_until_ms: int
+    accessed_at_ms: int
+    delivered_total: int
+    settled_total: int
+
+
+def acquire(
+    queue: DeliveringQueue, limit: int, on_durable: Callback | None, on_failed: Failure | None, *, lock: bool
+) -> Acquired | None:
+    """Up to `limit` available messages in sequence order; None if there is none (no callback comes then).
+
+    With `lock` each is locked for the entity's lock duration. Without, each is deleted: send the payloads only in
+    `on_durable`, or a kill may deliver them again. Callbacks matter only without `lock`.
+    """
+    pairs = next_pairs(queue, limit)
+    if not pairs:
+        return None
+    if lock:
+        return _lock(queue, pairs, is_deferred=False)
+    sequences = queue.backlog.numbers_of(pairs)
+    payloads = queue.context.blobs.kept([deleted_payload(record) for _, record in pairs])
+    queue.backlog.remove(queue, sequences, sum(len(record) for _, record in pairs))
+    queue.delivered_total += len(pairs)
+    queue.settled_total += len(pairs)
+    queue.context.staging.promise(on_durable, on_failed)
+    return Acquired(_plain_tags(pairs), payloads, sequences, 0)
+
+
+def receive_deferred(
+    queue: DeliveringQueue,
+    sequences: Sequence[int],
+    *,
+    lock: bool,
+    on_durable: Callback | None,
+    on_failed: Failure | None,
+) -> Acquired:
+    """Deferred messages by sequence number, locked or deleted.
+
+    Raises:
+        MessageNotFoundError: one of them is not deferred, or locked by someone; none is taken then.
+        InvalidArgumentError: together they are too large for one answer; none is taken then.
+    """
+    pairs = queue.deferred.read(sequences)
+    wanted = [unpack_message(key) for key, _ in pairs]
+    if lock:
+        queue.deferred.lock(wanted)
+        return _lock(queue, pairs, is_deferred=True)
+    queue.deferred.remove(queue, wanted, sum(len(record) for _, record in pairs))
+    queue.delivered_total += len(pairs)
+    queue.settled_total += len(pairs)
+    queue.context.staging.promise(on_durable, on_failed)
+    payloads = queue.context.blobs.kept([plain_payload(record, 1) for _, record in pairs])
+    return Acquired(_plain_tags(pairs), payloads, wanted, 0)
+
+
+def _lock(queue: DeliveringQueue, pairs: Sequence[Pair], *, is_deferred: bool) -> Acquired:
+    context = queue.context
+    clock, session_until_ms, duration_ms = context.clock, queue.session_until_ms, queue.lock_duration_ms
+    queue.accessed_at_ms = now_ms = clock.wall_ms()
+    until_ms = session_until_ms or now_ms + duration_ms
+    ends_at_ms = monotonic_ms(clock) + duration_ms
+    random = context.random_bytes(8)
+    slot = until_ms.to_bytes(8, "big")
+    tags = [random + key[5:] for key, _ in pairs]
+    if is_deferred:
+        payloads = [plain_payload(record, 1, slot) for _, record in pairs]
+    else:
+        payloads = locked_payloads(pairs, slot, random)
+    sequences = queue.backlog.numbers_of(pairs)
+    lock = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), ends_at_ms)
+    lock.deferred = is_deferred
+    queue.delivered_total += len(tags)
+    queue.locks.add(lock)
+    if not session_until_ms:
+        context.wake(queue, ends_at_ms)
+    return Acquired(tags, context.blobs.kept(payloads), sequences, until_ms)
+
+
+def _plain_tags(pairs: Sequence[Pair]) -> list[bytes]:
+    """Delivery tags of messages that nobody settles."""
+    return [key[5:].rjust(16, b"\0") for key, _ in pairs]
+
+
+def delete_batch(
+    queue: DeliveringQueue,
+    limit: int,
+    before_ms: int | None,
+    on_durable: Callback | None,
+    on_failed: Failure | None,
+) -> int:
+    """Delete up to `limit` unlocked active messages enqueued before a wall time; how many."""
+    pairs = next_pairs(queue, limit)
+    if before_ms is not None:
+        enqueued = [take_apart(record).enqueued_ms for _, record in pairs]
+        kept = [pair for pair, at_ms in zip(pairs, enqueued, strict=True) if at_ms >= before_ms]
+        queue.backlog.put_back((sequence, sequence) for sequence in map(unpack_message, (key for key, _ in kept)))
+        pairs = [pair for pair, at_ms in zip(pairs, enqueued, strict=True) if at_ms < before_ms]
+    if pairs:
+        queue.backlog.remove(queue, sequences_of(pairs), sum(len(record) for _, record in pairs))
+    queue.context.staging.promise(on_durable, on_failed)
+    return len(pairs)

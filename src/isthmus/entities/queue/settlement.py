@@ -1,0 +1,254 @@
+"""Settlement: what becomes of messages that a receiver has locked, and what the end of a lock does to them.
+
+What it is: completed, abandoned, released, deferred and dead-lettered messages of a queue. What it is not: whose locks they
+are and until when (`lock`), how messages come to be locked (`delivery`), or when what is staged here is durable.
+Spec: docs/explanation/protocol.md, Settlement.
+
+Invariants:
+    I1. A settled message is invisible at once, and the callback comes only after the sync that covers it.
+    I2. A settlement is staged whole, with the copies that it makes in the dead-letter queue, or all that is staged has failed.
+    I3. An abandoned message, and one whose lock has ended, is returned by the commit that raises its delivery count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from isthmus.clock import monotonic_ms
+from isthmus.entities.queue.dead_letter import bury
+from isthmus.entities.queue.deferred import DeferredMessages, DeferringQueue
+from isthmus.entities.queue.expiry import ExpiringQueue, expire
+from isthmus.entities.queue.lock import LockTable, Span
+from isthmus.entities.queue.run import runs_of
+from isthmus.entities.queue.window import Pair
+from isthmus.entities.record.amend import check_encodable, delivery_count, merged, with_delivery_count
+from isthmus.entities.record.record import expires_at_ms
+from isthmus.entities.storage.key import DEFERRED, MESSAGE, message_key, message_span, unpack_message
+from isthmus.entities.storage.staging import Callback, Failure
+
+__all__ = [
+    "SettlingQueue",
+    "abandon",
+    "complete",
+    "dead_letter",
+    "defer",
+    "end_locks",
+    "expire_locks",
+    "release",
+    "renew",
+    "return_spans",
+]
+
+
+# Locks ended in one call: they must not hold up the loop.
+_EXPIRY_LIMIT = 1000
+
+
+class SettlingQueue(ExpiringQueue, DeferringQueue, Protocol):
+    """Whose messages they are.
+
+    Attributes:
+        locks: of its messages.
+        deferred: those set aside.
+        max_delivery_count: deliveries after which a message is dead-lettered.
+        settled_total: messages completed since the start.
+    """
+
+    locks: LockTable
+    deferred: DeferredMessages
+    max_delivery_count: int
+    settled_total: int
+
+    def notify(self) -> None:
+        """Call the listeners."""
+        ...
+
+
+def complete(
+    queue: SettlingQueue, tokens: Sequence[bytes], on_durable: Callback | None, on_failed: Failure | None
+) -> list[bool]:
+    """Remove locked messages.
+
+    The callback comes also if no lock was left. The same holds for the other settlements. Without a callback this is written
+    with whatever is next.
+
+    Returns:
+        One flag per token; False: the lock was lost, and nothing happened to the message.
+    """
+    flags, spans = queue.locks.take(tokens)
+    queue.settled_total += flags.count(True)
+    staging = queue.context.staging
+    if on_durable is None and on_failed is None:
+        with staging.patience():
+            _remove(queue, spans)
+    else:
+        _remove(queue, spans)
+        staging.promise(on_durable, on_failed)
+    return flags
+
+
+def abandon(
+    queue: SettlingQueue,
+    tokens: Sequence[bytes],
+    properties: Mapping[str, Any] | None,
+    on_durable: Callback | None,
+    on_failed: Failure | None,
+) -> list[bool]:
+    """Give messages back with their delivery count raised; at MaxDeliveryCount they are dead-lettered."""
+    check_encodable(properties)
+    flags, spans = queue.locks.take(tokens)
+    staging = queue.context.staging
+    with staging.whole(begun=True):
+        end_locks(queue, spans, properties)
+    staging.promise(on_durable, on_failed)
+    return flags
+
+
+def release(queue: SettlingQueue, tokens: Sequence[bytes]) -> list[bool]:
+    """Give messages back at once, as if never delivered; needs no commit."""
+    flags, spans = queue.locks.take(tokens)
+    return_spans(queue, spans)
+    return flags
+
+
+def return_spans(queue: SettlingQueue, spans: Sequence[Span]) -> None:
+    """Messages that are locked no longer may be had again, as if never delivered."""
+    for span in spans:
+        if span.deferred:
+            queue.deferred.unlock(span.sequences)
+        else:
+            queue.backlog.put_back(runs_of(span.sequences))
+    if spans:
+        queue.notify()
+
+
+def defer(
+    queue: SettlingQueue,
+    tokens: Sequence[bytes],
+    properties: Mapping[str, Any] | None,
+    on_durable: Callback | None,
+    on_failed: Failure | None,
+) -> list[bool]:
+    """Set messages aside; from then on only `delivery.receive_deferred` gets them."""
+    check_encodable(properties)
+    flags, spans = queue.locks.take(tokens)
+    staging = queue.context.staging
+    with staging.whole(begun=True):
+        for span in spans:
+            for sequence, record in _records(queue, span):
+                queue.deferred.put(queue, sequence, merged(record, sequence, properties))
+            if span.deferred:
+                queue.deferred.replaced(queue, span.sequences, span.size_bytes)
+            else:
+                queue.backlog.remove(queue, span.sequences, span.size_bytes)
+    staging.promise(on_durable, on_failed)
+    return flags
+
+
+def dead_letter(
+    queue: SettlingQueue,
+    tokens: Sequence[bytes],
+    reason: str | None,
+    description: str | None,
+    properties: Mapping[str, Any] | None,
+    on_durable: Callback | None,
+    on_failed: Failure | None,
+) -> list[bool]:
+    """Move messages to the dead-letter queue, which the queue has."""
+    check_encodable(properties)
+    flags, spans = queue.locks.take(tokens)
+    staging = queue.context.staging
+    with staging.whole(begun=True):
+        for span in spans:
+            bury(queue, [record for _, record in _records(queue, span)], reason, description, properties)
+            _remove(queue, [span])
+    staging.promise(on_durable, on_failed)
+    return flags
+
+
+def end_locks(queue: SettlingQueue, spans: Sequence[Span], properties: Mapping[str, Any] | None = None) -> None:
+    """Stage that messages have failed at their receivers: with their delivery count raised they go back to their places with the
+    next commit, or to the dead-letter queue, or they have expired meanwhile.
+    """
+    now_ms = queue.context.clock.wall_ms()
+    staging = queue.context.staging
+    for span in spans:
+        table = DEFERRED if span.deferred else MESSAGE
+        kept: list[int] = []
+        exhausted: list[tuple[int, bytes]] = []
+        expired: list[Pair] = []
+        for sequence, record in _records(queue, span):
+            count = delivery_count(record) + 1
+            changed = with_delivery_count(merged(record, sequence, properties), count)
+            if count >= queue.max_delivery_count and not queue.keeps_dead_letters:
+                exhausted.append((sequence, changed))
+                continue
+            key = message_key(table, queue.number, sequence)
+            if not span.deferred and 0 < expires_at_ms(record) <= now_ms:
+                expired.append((key, record))
+                continue
+            staging.batch.put(key, changed)
+            queue.size_bytes += len(changed) - len(record)
+            kept.append(sequence)
+        staging.touch(queue)
+        if exhausted:
+            _exhaust(queue, exhausted, span)
+        if expired:
+            expire(queue, expired)
+        if span.deferred:
+            queue.deferred.unlock(span.sequences)
+        else:
+            queue.backlog.returning += runs_of(kept)
+
+
+def expire_locks(queue: SettlingQueue, now_ms: int) -> int | None:
+    """End locks that are due; monotonic ms of the next look, None if nothing is locked."""
+    spans = queue.locks.expire(now_ms, _EXPIRY_LIMIT)
+    if spans:
+        end_locks(queue, spans)
+    return queue.locks.due_ms
+
+
+def renew(queue: SettlingQueue, tokens: Sequence[bytes]) -> list[int | None]:
+    """Lock for a full lock duration from now; the new locked-until wall ms per token, None: lock lost."""
+    clock = queue.context.clock
+    until_ms = clock.wall_ms() + queue.lock_duration_ms
+    ends_at_ms = monotonic_ms(clock) + queue.lock_duration_ms
+    return [until_ms if live else None for live in queue.locks.renew(tokens, ends_at_ms)]
+
+
+def _exhaust(queue: SettlingQueue, messages: Sequence[tuple[int, bytes]], span: Span) -> None:
+    bury(
+        queue,
+        [record for _, record in messages],
+        "MaxDeliveryCountExceeded",
+        f"Message could not be consumed after {queue.max_delivery_count} delivery attempts.",
+    )
+    by_sequence = dict(zip(span.sequences, span.sizes, strict=True))
+    sequences = [sequence for sequence, _ in messages]
+    size_bytes = sum(by_sequence[sequence] for sequence in sequences)
+    _remove(queue, [span._replace(sequences=sequences, size_bytes=size_bytes)])
+
+
+def _remove(queue: SettlingQueue, spans: Sequence[Span]) -> None:
+    """Stage that messages are gone."""
+    for span in spans:
+        if span.deferred:
+            queue.deferred.remove(queue, span.sequences, span.size_bytes)
+        else:
+            queue.backlog.remove(queue, span.sequences, span.size_bytes)
+
+
+def _records(queue: SettlingQueue, span: Span) -> list[tuple[int, bytes]]:
+    """The stored messages of a span, read back."""
+    staging = queue.context.staging
+    staging.write()
+    table = DEFERRED if span.deferred else MESSAGE
+    journal, sequences = staging.journal, span.sequences
+    if isinstance(sequences, range) and len(sequences) > 1:
+        stored = journal.scan(*message_span(table, queue.number, sequences[0], sequences[-1]))
+        return [(unpack_message(key), record) for key, record in stored]
+    keys = [message_key(table, queue.number, sequence) for sequence in sequences]
+    found = zip(sequences, journal.get_many(keys), strict=True)
+    return [(sequence, record) for sequence, record in found if record is not None]
