@@ -35,6 +35,8 @@ EXAMPLE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What code cites: a page of docs/, or a document in capitals at the root.
 CITED = re.compile(r"\b(docs/[\w/-]+\.md|[A-Z][A-Z-]+\.md)\b(?:, ([A-Z]\w*(?: \w+)*))?")
 PROTOCOL = "docs/explanation/protocol.md"
+# A module, or what is in one.
+MODULE = re.compile(r"`(isthmus(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?)`")
 # A command line in an indented block, or in one of a shell.
 ENTERED = re.compile(r"^(?: {4,}|\$ )?(isthmus [a-z].*)$", re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -74,7 +76,23 @@ def citation_faults() -> list[str]:
                 found.append(f"{name}: cites {cited}, which does not exist")
             elif cited == PROTOCOL and section and not section.startswith(tuple(headings)):
                 found.append(f"{name}: cites the section {section} of {cited}, which has none of that name")
+    for name in files("*.py"):
+        modules = set(MODULE.findall((ROOT / name).read_text(encoding="utf-8")))
+        found += [
+            f"{name}: cites {each}, which does not exist" for each in sorted(modules) if not leads_somewhere(each)
+        ]
     return found
+
+
+def leads_somewhere(cited: str) -> bool:
+    """Whether there is a module of this name, or one that names the last part."""
+    for place in (cited, cited.rpartition(".")[0]):
+        path = ROOT / "src" / place.replace(".", "/")
+        module = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if module.is_file():
+            last = cited.removeprefix(place).lstrip(".")
+            return bool(re.search(rf"\b{last}\b", module.read_text(encoding="utf-8")))
+    return False
 
 
 def entered(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 What it is: the four operations that a receiver needs of the list (claim, handle, release, renew), the bounds of the list, and the
 error of a store that cannot answer. What it is not: a store (`window`, `sqlite`, `redis`), nor the making of a message's keys
-(`isthmus.client.seen.key`). The page docs/how-to/receive-from-two-regions.md tells operators which store to choose.
+(`isthmus.client.receive.message_key`). The page docs/how-to/receive-from-two-regions.md tells operators which store to choose.
 
 A message has one or more keys, and is the same as another if they share one. A key is absent, *claimed* (handed over to a handler of
 one owner) or *handled*. An owner is one receiver; its claims count as long as it renews.
