@@ -8,16 +8,34 @@ A worker collects garbage after every task. What was imported before the fork is
 30 ms at each lease change, and copied the pages that the workers share.
 
 Invariants:
-    I1. What is imported here starts no thread and opens nothing: the daemon forks.
+    I1. What is imported here starts no thread of Python's and opens nothing: the daemon forks. The threads that OpenBLAS and Arrow have of
+        their own are made again by them in what is forked.
     I2. Nothing here, and nothing that moves a message, loads pandas: it takes as long as all the rest.
 """
 
 from __future__ import annotations
 
 import gc
+from importlib import import_module
 
 from pyspark.daemon import manager
 
+# By their names: an import that nothing here uses looks to a linter like one too many.
+PRELOADED = (
+    "isthmus.bridge.host.reader.reader",
+    "isthmus.bridge.host.sender.sender",
+    "isthmus.bridge.spark.inflow",
+    "isthmus.bridge.spark.outflow",
+    "isthmus.bridge.spark.source",
+    "isthmus.bridge.spark.stage",
+    "isthmus.connectors.servicebus.port.connector",
+    "pyspark.worker",
+    "pyspark.sql.streaming.stateful_processor_util",
+    "pyspark.sql.worker.plan_data_source_read",
+)
+
+for name in PRELOADED:
+    import_module(name)
 gc.collect()
 gc.freeze()
 
