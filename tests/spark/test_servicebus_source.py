@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from isthmus.amqp import section, types
+from isthmus.replication.spark.data_source_lookup import DataSourceLookup
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.testing.peer import Peer
 
@@ -20,9 +21,18 @@ pytestmark = pytest.mark.spark
 LONG_SECONDS = 240.0
 
 
+@pytest.fixture(name="lookups", scope="module")
+def _lookups() -> list[bool]:
+    """Whether the virtual machine took what the driver's lookup had found, of each session."""
+    return []
+
+
 @pytest.fixture(name="spark", scope="module")
-def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = create_spark_session("test", routes=2, work_directory=tmp_path_factory.mktemp("spark"))
+def _spark(tmp_path_factory: pytest.TempPathFactory, lookups: list[bool]) -> Iterator[SparkSession]:
+    tell = DataSourceLookup.tell
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DataSourceLookup, "tell", lambda self, session: lookups.append(tell(self, session)))
+        session = create_spark_session("test", routes=2, work_directory=tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 
@@ -89,8 +99,9 @@ def write(
     return (writer.trigger(availableNow=True) if available_now else writer).start()
 
 
-def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession) -> None:
+def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession, lookups: list[bool]) -> None:
     """`isthmus.replication.spark.data_source_lookup`."""
+    assert lookups == [True]
     packages = spark._jvm.org.apache.spark.sql.execution.datasources  # type: ignore[union-attr]
     told = getattr(getattr(packages, "DataSourceManager$"), "MODULE$").dataSourceBuilders().get()
     runner = getattr(getattr(packages.v2.python, "UserDefinedPythonDataSource$"), "MODULE$")

@@ -150,12 +150,15 @@ def create_spark_session(
     builder = SparkSession.builder
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
-    lookup = DataSourceLookup() if python == sys.executable else None
-    with _environment(machine, spark_home, python):
-        session = builder.getOrCreate()
+    lookup = DataSourceLookup(python)
+    try:
+        with _environment(machine, spark_home, python):
+            session = builder.getOrCreate()
+    except BaseException:
+        lookup.close()
+        raise
+    lookup.tell(session)
     _redirect_stderr(session, work_directory / STDERR_FILE)
-    if lookup is not None:
-        lookup.tell(session)
     is_remote = not str(session.sparkContext.master).startswith("local")
     for data_source in ("servicebus", "isthmus", "isthmus_spool"):
         make_shareable(session, data_source, is_remote=is_remote)

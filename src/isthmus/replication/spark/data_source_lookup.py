@@ -1,24 +1,25 @@
-"""The data sources that Spark finds by itself, found in this process.
+"""The data sources that Spark finds by itself, looked for while its virtual machine starts.
 
 What it is: what Spark does before its first query: it looks for packages `pyspark_*` with a `DefaultSource`. Spark starts a Python process for
-it, once its virtual machine runs; here the driver looks, while the virtual machine starts, and tells it the result. What it is not: another
+it once its virtual machine runs; here that process is started beside the virtual machine, which is told the result. What it is not: another
 rule of what is found. Where anything is otherwise than in the releases of Spark that are known, nothing is told, and Spark looks itself.
 Specification: Spark documentation, "Python Data Source API" (automatic registration).
 
 Invariants:
     I1. What a session finds is what it would find without this.
+    I2. The driver imports none of the packages: what they import would stay in its memory.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import threading
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.datasource import DataSource
-from pyspark.worker_util import pickleSer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,38 +29,38 @@ __all__ = ["DataSourceLookup"]
 log = logging.getLogger(__name__)
 _PREFIX = "pyspark_"
 _SETTER = "dataSourceBuilders_$eq"
+_SECONDS = 60.0
 
 
 class DataSourceLookup:
-    """One lookup, in a thread of its own from the start."""
+    """One lookup, in a process of its own from the start.
 
-    def __init__(self) -> None:
-        self._found: dict[str, bytes] = {}
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._look, name="data-source-lookup", daemon=True)
-        self._thread.start()
+    Args:
+        python: the interpreter of Spark's workers.
+    """
+
+    def __init__(self, python: str) -> None:
+        self._process = subprocess.Popen(
+            [python, "-m", "isthmus.replication.spark.data_source_lookup"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def close(self) -> None:
+        """Ends it where nobody waits for its result."""
+        self._process.kill()
+        self._process.communicate()
 
     def tell(self, session: SparkSession) -> bool:
         """Gives the virtual machine what was found, unless it has looked itself; before the first query. Whether it was taken."""
-        self._thread.join()
-        if self._error is not None:
-            log.debug("Spark looks for data sources itself: %s", self._error)
-            return False
         try:
-            return _tell(session._jvm, self._found)
-        except Exception as error:  # noqa: BLE001 - whatever this release of Spark has otherwise
+            output, _ = self._process.communicate(timeout=_SECONDS)
+            return _tell(session._jvm, {name: bytes.fromhex(text) for name, text in json.loads(output).items()})
+        except Exception as error:  # noqa: BLE001 - whatever a package, or this release of Spark, has otherwise
             log.debug("Spark looks for data sources itself: %s", error)
+            self.close()
             return False
-
-    def _look(self) -> None:
-        try:
-            for module in iter_modules():
-                if module.name.startswith(_PREFIX):
-                    found = getattr(import_module(module.name), "DefaultSource", None)
-                    if isinstance(found, type) and issubclass(found, DataSource):
-                        self._found[found.name()] = pickleSer.dumps(found)  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 - a package of anybody, which Spark then tells of
-            self._error = error
 
 
 def _tell(virtual_machine: Any, found: dict[str, bytes]) -> bool:
@@ -78,3 +79,28 @@ def _tell(virtual_machine: Any, found: dict[str, bytes]) -> bool:
 def _object(package: Any, name: str) -> Any:
     """A Scala object, by Java's name of its one instance."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _look() -> dict[str, str]:
+    """Names and pickled classes, as Spark's own lookup has them."""
+    from pyspark.sql.datasource import DataSource
+    from pyspark.worker_util import pickleSer
+
+    found = {}
+    for module in iter_modules():
+        if module.name.startswith(_PREFIX):
+            source = getattr(import_module(module.name), "DefaultSource", None)
+            if isinstance(source, type) and issubclass(source, DataSource):
+                found[source.name()] = pickleSer.dumps(source).hex()  # type: ignore[no-untyped-call]
+    return found
+
+
+def _main() -> None:
+    """Writes what is found as one JSON object; what packages print goes elsewhere."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answer:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        json.dump(_look(), answer)
+
+
+if __name__ == "__main__":
+    _main()

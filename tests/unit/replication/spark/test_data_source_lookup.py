@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,24 +49,38 @@ def session(machine: Machine) -> Any:
 
 def test_i1_what_packages_have_is_told() -> None:
     machine = Machine()
-    assert DataSourceLookup().tell(session(machine))
+    assert DataSourceLookup(sys.executable).tell(session(machine))
     assert set(machine.told) >= {"isthmus", "isthmus_kafka", "isthmus_spool", "servicebus"}
     assert pickle.loads(machine.told["isthmus"]) is DefaultSource
 
 
 def test_i1_nothing_is_told_to_one_that_has_looked_itself() -> None:
     machine = Machine(is_known=True)
-    assert not DataSourceLookup().tell(session(machine))
+    assert not DataSourceLookup(sys.executable).tell(session(machine))
     assert machine.told is None
 
 
 def test_i1_a_release_of_spark_that_is_otherwise_looks_itself() -> None:
-    assert not DataSourceLookup().tell(session(SimpleNamespace(org=SimpleNamespace())))  # type: ignore[arg-type]
+    assert not DataSourceLookup(sys.executable).tell(session(SimpleNamespace(org=SimpleNamespace())))  # type: ignore[arg-type]
 
 
 def test_i1_a_package_that_cannot_be_imported_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     machine = Machine()
-    assert not DataSourceLookup().tell(session(machine))
+    assert not DataSourceLookup(sys.executable).tell(session(machine))
     assert machine.told is None
+
+
+def test_what_a_package_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyspark_loud.py").write_text("print('loud')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    machine = Machine()
+    assert DataSourceLookup(sys.executable).tell(session(machine))
+    assert "isthmus" in machine.told
+
+
+def test_one_that_is_closed_leaves_no_process() -> None:
+    lookup = DataSourceLookup(sys.executable)
+    lookup.close()
+    assert lookup._process.returncode == -signal.SIGKILL
