@@ -29,7 +29,8 @@ from isthmus.amqp.event import (
     Transfers,
 )
 from isthmus.amqp.frame import MASK32, frame
-from isthmus.amqp.link import Link, PartialDelivery, Role, left_of
+from isthmus.amqp.link import Link, Role, left_of
+from isthmus.amqp.partial_delivery import PartialDelivery
 from isthmus.amqp.performative import Attach, Begin, Composite, Detach, End, Error, Flow, Transfer
 from isthmus.amqp.types import Symbol
 from isthmus.errors import ProtocolError

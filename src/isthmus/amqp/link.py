@@ -20,6 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp.frame import MASK32, Shape, TransferWriter, accepted_frame
+from isthmus.amqp.partial_delivery import PartialDelivery
 from isthmus.amqp.performative import Accepted, Attach, Detach, Disposition, Error, Flow, Source, Target
 from isthmus.errors import ProtocolError
 
@@ -46,11 +47,6 @@ class Role(Enum):
 
     SENDER = False
     RECEIVER = True
-
-
-# Pieces of a delivery smaller than that are put together, so many at a time.
-_SMALL_BYTES = 4096
-_SMALL_PIECES = 256
 
 
 class Link:
@@ -459,49 +455,3 @@ class Link:
         address = self.source if self.role is Role.SENDER else self.target
         text = address.address if isinstance(address, Source | Target) else address
         return f"<Link {self.name!r} {self.role.name.lower()} {text!r} credit={self.credit}>"
-
-
-class PartialDelivery:
-    """A delivery whose last frame has not come yet.
-
-    Attributes:
-        size_bytes: of all that has come.
-        held_bytes: of that, what has not been reported yet.
-        is_reported: whether parts of it have been.
-    """
-
-    __slots__ = (
-        "_small",
-        "delivery_id",
-        "held_bytes",
-        "is_reported",
-        "message_format",
-        "parts",
-        "settled",
-        "size_bytes",
-        "state",
-        "tag",
-    )
-
-    def __init__(self, delivery_id: int, tag: bytes, message_format: int, settled: bool, state: Any) -> None:
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.message_format = message_format
-        self.settled = settled
-        self.state = state
-        self.parts: list[bytes] = []
-        self.size_bytes = 0
-        self.held_bytes = 0
-        self.is_reported = False
-        self._small = 0
-
-    def add(self, payload: bytes) -> None:
-        """What has come next; small pieces are put together, as each takes more memory than is counted."""
-        if not payload:
-            return
-        self.parts.append(payload)
-        self.size_bytes += len(payload)
-        self._small = self._small + 1 if len(payload) < _SMALL_BYTES else 0
-        if self._small == _SMALL_PIECES:
-            self.parts[-_SMALL_PIECES:] = [b"".join(self.parts[-_SMALL_PIECES:])]
-            self._small = 0

@@ -1,13 +1,10 @@
 """The composed server: ports, refusals, restart, and what a folder keeps."""
 
 import asyncio
-import errno
 import json
 import logging
 import os
 import stat
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -165,25 +162,6 @@ async def test_a_key_that_changes_in_its_file_counts_while_the_namespace_runs(se
     assert authority.authorise_plain(name, "fresh")
     assert "keys not read again" in caplog.text
     assert "fresh" not in caplog.text
-
-
-async def test_a_key_file_that_could_not_be_read_is_read_again(serve, tmp_path, monkeypatch, caplog):
-    server = await serve(options(tmp_path / "data"))
-    file = tmp_path / "data" / "keys.json"
-    content = json.loads(file.read_text())
-    content["rules"][0]["primary_key"] = "fresh"
-    file.write_text(json.dumps(content))
-    os.utime(file, (1, 1))
-    refreshed = []
-    server._keys._issuer = SimpleNamespace(refresh=lambda: refreshed.append(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(Keyring, "open", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
-        server._keys.look()
-        server._keys.look()
-    assert len([record for record in caplog.records if "keys not read again" in record.message]) == 1
-    assert len(refreshed) == 2
-    server._keys.look()
-    assert server.namespace.authority.authorise_plain(content["rules"][0]["key_name"], "fresh")
 
 
 @pytest.mark.parametrize(

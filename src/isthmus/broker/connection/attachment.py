@@ -19,6 +19,7 @@ from isthmus.amqp.types import Symbol, ULong
 from isthmus.broker.connection.authentication import Authentication
 from isthmus.broker.connection.back_pressure import BackPressure
 from isthmus.broker.connection.link_table import LinkTable, address_of
+from isthmus.broker.connection.selection import browses, check_selection
 from isthmus.broker.hub import HUB_NODE
 from isthmus.broker.link.browse import BrowseSenderLink
 from isthmus.broker.link.coordinator import Coordinator, Transactions
@@ -27,7 +28,6 @@ from isthmus.broker.link.node import Answer, Requests
 from isthmus.broker.link.partitioned import PartitionedReceiverLink, PartitionedSenderLink
 from isthmus.broker.link.receiver_link import BATCH_BYTES, ReceiverLink
 from isthmus.broker.link.request import Replies, Style
-from isthmus.broker.link.selection import browses, check_selection
 from isthmus.broker.link.sender_link import Carrier, SenderLink
 from isthmus.broker.link.session_attach import SessionSenderLink, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management

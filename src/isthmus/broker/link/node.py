@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from isthmus.amqp import CodecError, Link, Transfers
@@ -44,7 +44,7 @@ class _Client(Protocol):
         """Address of the client, for the log."""
         ...
 
-    def replies(self) -> list[Replies]:
+    def replies(self) -> Iterable[Replies]:
         """The links on which replies go to the client."""
         ...
 
