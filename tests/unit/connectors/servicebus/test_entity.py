@@ -23,9 +23,10 @@ ENTRY = (
 
 
 class Namespace(ThreadingHTTPServer):
-    """Has queues; so many of its answers to changes are lost."""
+    """Has queues; so many of its answers to changes are lost, and so many changes refused for now before that."""
 
     lost = 1
+    busy = 0
     queues: set[str]
 
     def handle_error(self, *_: object) -> None:
@@ -41,6 +42,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.busy:
+            self.server.busy -= 1
+            self._answer(429)
+            return
         is_new = self._name not in self.server.queues
         self.server.queues.add(self._name)
         self._answer_change(201 if is_new else 409)
@@ -100,6 +105,14 @@ def test_what_was_made_though_the_answer_was_lost_is_not_told_as_somebody_elses(
     administration.make(Change(alias="ewr", action="create", kind="queue", topic="two", after=QueueState(name="two")))
     administration.close()
     assert namespace.queues == {"one", "two"}
+
+
+def test_what_somebody_else_has_made_is_told_though_the_namespace_was_busy_first(namespace: Namespace) -> None:
+    """The client repeats the request as well, but it has done nothing before."""
+    namespace.queues.add("one")
+    namespace.lost, namespace.busy = 0, 1
+    with Entities(opened(namespace)) as entities, pytest.raises(EntityExistsError):
+        entities.create(EntityPath("one"), "queue", {})
 
 
 def test_what_was_deleted_though_the_answer_was_lost_is_not_told_as_missing(namespace: Namespace) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ServiceRequestError
 from azure.core.pipeline.transport import RequestsTransport
 
 from isthmus.connectors.servicebus.administration.answer import check_answer
@@ -43,6 +43,8 @@ _COMPATIBILITY_LEVEL = "20"
 # As docs/explanation/protocol.md, Administration, has it.
 _CATALOG_VERSION = "Isthmus-Catalog-Version"
 _INSTANCE = "Isthmus-Instance"
+# Of a gateway, or of a service that failed amid its work.
+_UNKNOWN = frozenset({500, 502, 504})
 # What is named here is not looked up in the environment.
 _NO_PROXIES = {"http": "", "https": ""}
 
@@ -58,13 +60,13 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
     Attributes:
         catalog_version: what the last answer that told one said of all descriptions: another value whenever one of them may
             be another than before. Empty where the namespace tells none, as Azure's do.
-        is_repeated: whether the client sent the last request more than once, since it got no answer, or one that may pass.
+        is_unknown: whether nobody knows what became of the last request when the client sent it before.
         instance: which start of which namespace the last answer that told it came from. Empty as before.
     """
 
     _rule: RuleState | None = None
     _request: object = None
-    is_repeated = False
+    is_unknown = False
     catalog_version = ""
     instance = ""
 
@@ -88,11 +90,12 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         try:
             yield
         except answer:
-            if not self.is_repeated:
+            if not self.is_unknown:
                 raise
 
     def send(self, request: Any, **options: Any) -> Any:
-        self.is_repeated, self._request = request is self._request, request
+        if request is not self._request:
+            self._request, self.is_unknown = request, False
         if self._rule is not None and request.method == "PUT" and request.body:
             body = with_default_rule(request.body, self._rule)
             request.set_bytes_body(body)
@@ -101,7 +104,12 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             request.url = "http:" + request.url.removeprefix("https:")
         if self._is_direct:
             options["proxies"] = _NO_PROXIES
-        response = super().send(request, **options)
+        try:
+            response = super().send(request, **options)
+        except AzureError as error:
+            self.is_unknown |= not isinstance(error, ServiceRequestError)  # which says that nothing was sent
+            raise
+        self.is_unknown |= response.status_code in _UNKNOWN
         kind = response.headers.get("Content-Type", "")
         check_answer(request.method, request.url, response.status_code, kind, response.body())
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
