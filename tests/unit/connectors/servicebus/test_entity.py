@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
 from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
 from isthmus.connectors.servicebus.connection_string import ConnectionString
@@ -27,6 +29,7 @@ class Namespace(ThreadingHTTPServer):
 
     lost = 1
     busy = 0
+    moved_to = ""
     queues: set[str]
 
     def handle_error(self, *_: object) -> None:
@@ -38,6 +41,12 @@ class Handler(BaseHTTPRequestHandler):
     server: Namespace
 
     def do_GET(self) -> None:
+        if self.server.moved_to:
+            self.send_response(307)
+            self.send_header("Location", self.server.moved_to)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         self._answer(200 if self._name in self.server.queues else 404)
 
     def do_PUT(self) -> None:
@@ -121,6 +130,17 @@ def test_what_was_deleted_though_the_answer_was_lost_is_not_told_as_missing(name
         entities.delete(EntityPath("one"))
         with pytest.raises(EntityNotFoundError):
             entities.delete(EntityPath("one"))
+
+
+def test_a_redirect_is_told_and_not_followed(namespace: Namespace) -> None:
+    """The client would show the address that it names a token for the whole namespace."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.setblocking(False)
+        namespace.moved_to = f"http://127.0.0.1:{other.getsockname()[1]}/one"
+        with pytest.raises(AdministrationError, match="307"):
+            ServiceBusAdministration(opened(namespace)).size("one")
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_no_proxy_is_asked_for_this_machine(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
