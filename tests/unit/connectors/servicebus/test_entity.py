@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from azure.core.pipeline.transport import HttpTransport
 
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
 from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
+from isthmus.connectors.servicebus.administration.default_rule import LONGEST_WAIT_SECONDS
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.errors import EntityExistsError, EntityNotFoundError
@@ -78,6 +80,8 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int) -> None:
         body = ENTRY if status < 300 else b"<Error><Code>0</Code><Detail>no</Detail></Error>"
         self.send_response(status)
+        if status == 429:
+            self.send_header("Retry-After", "3600")
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -116,12 +120,17 @@ def test_what_was_made_though_the_answer_was_lost_is_not_told_as_somebody_elses(
     assert namespace.queues == {"one", "two"}
 
 
-def test_what_somebody_else_has_made_is_told_though_the_namespace_was_busy_first(namespace: Namespace) -> None:
-    """The client repeats the request as well, but it has done nothing before."""
+def test_what_somebody_else_has_made_is_told_though_the_namespace_was_busy_first(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client repeats the request as well, but it has done nothing before. It does not wait for an hour, though it is asked to."""
+    slept: list[float] = []
+    monkeypatch.setattr(HttpTransport, "sleep", lambda _, seconds: slept.append(seconds))
     namespace.queues.add("one")
     namespace.lost, namespace.busy = 0, 1
     with Entities(opened(namespace)) as entities, pytest.raises(EntityExistsError):
         entities.create(EntityPath("one"), "queue", {})
+    assert slept == [LONGEST_WAIT_SECONDS]
 
 
 def test_what_was_deleted_though_the_answer_was_lost_is_not_told_as_missing(namespace: Namespace) -> None:

@@ -9,6 +9,8 @@ What it is not: anything for other requests, which it passes on unchanged.
 Invariants:
     I1. Only the body of a request that creates a subscription changes, and only while `default_rule` holds.
     I2. A request goes without TLS only with `plain`.
+    I3. The client waits for `LONGEST_WAIT_SECONDS` at most before it repeats a request: it would wait as long as it is asked to, an hour
+        where a proxy is in maintenance, and whoever called would not know why.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from xml.etree import ElementTree as ET
 from azure.core.exceptions import AzureError, ServiceRequestError
 from azure.core.pipeline.transport import RequestsTransport
 
+from isthmus.connectors.http.client import retry_after
 from isthmus.connectors.servicebus.administration.answer import check_answer
 from isthmus.topology.pair.description import Description
 from isthmus.topology.state import RuleState
 
-__all__ = ["DefaultRuleTransport", "birth_rule", "with_default_rule"]
+__all__ = ["LONGEST_WAIT_SECONDS", "DefaultRuleTransport", "birth_rule", "with_default_rule"]
 
 _SB = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
@@ -43,6 +46,8 @@ _COMPATIBILITY_LEVEL = "20"
 # As docs/explanation/protocol.md, Administration, has it.
 _CATALOG_VERSION = "Isthmus-Catalog-Version"
 _INSTANCE = "Isthmus-Instance"
+_RETRY_AFTER = "Retry-After"
+LONGEST_WAIT_SECONDS = 10
 # Of a gateway, or of a service that failed amid its work.
 _UNKNOWN = frozenset({500, 502, 504})
 # What is named here is not looked up in the environment.
@@ -110,6 +115,8 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             self.is_unknown |= not isinstance(error, ServiceRequestError)  # which says that nothing was sent
             raise
         self.is_unknown |= response.status_code in _UNKNOWN
+        if retry_after({"retry-after": response.headers.get(_RETRY_AFTER, "")}) > LONGEST_WAIT_SECONDS:
+            response.headers[_RETRY_AFTER] = str(LONGEST_WAIT_SECONDS)
         kind = response.headers.get("Content-Type", "")
         check_answer(request.method, request.url, response.status_code, kind, response.body())
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
