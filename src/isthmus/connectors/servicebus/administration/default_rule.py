@@ -46,6 +46,9 @@ _COMPATIBILITY_LEVEL = "20"
 # As docs/explanation/protocol.md, Administration, has it.
 _CATALOG_VERSION = "Isthmus-Catalog-Version"
 _INSTANCE = "Isthmus-Instance"
+_AUTHORIZATION = "Authorization"
+_BEARER = "Bearer "
+_BEARER_SIGNATURE = f"{_BEARER}SharedAccessSignature "
 _RETRY_AFTER = "Retry-After"
 LONGEST_WAIT_SECONDS = 10
 # Of a gateway, or of a service that failed amid its work.
@@ -107,6 +110,9 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             request.headers["Content-Length"] = str(len(body))
         if self.is_plain and request.url.startswith("https:"):
             request.url = "http:" + request.url.removeprefix("https:")
+        proof = request.headers.get(_AUTHORIZATION, "")
+        if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
+            request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
         if self._is_direct:
             options["proxies"] = _NO_PROXIES
         try:

@@ -81,3 +81,19 @@ def test_i3_no_request_shows_a_token_that_has_ended(monkeypatch: pytest.MonkeyPa
             client.get_queue("q")
     assert 30 < min(ends) < 100
     assert max(ends) > 3000, "it is not made for each request"
+
+
+def test_a_ready_signature_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK shows it as the token of an identity, which no namespace takes: the key was told to be wrong."""
+    shown: list[str] = []
+
+    def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
+        shown.append(request.headers["Authorization"])
+        raise AzureError("no answer")
+
+    monkeypatch.setattr(RequestsTransport, "send", send)
+    signature = "SharedAccessSignature sr=a&sig=b&se=4102444800&skn=k"
+    text = f"Endpoint=sb://localhost:1;SharedAccessSignature={signature}"
+    with pytest.raises(AzureError):
+        client_of_string(ConnectionString.parse(text), retries=0).client.get_queue("q")
+    assert shown == [signature]
