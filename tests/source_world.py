@@ -378,7 +378,7 @@ class _Dialer:
     def fileno(self) -> int:
         return 9
 
-    def dial(self, owner: Any, dial: Any) -> None:
+    def dial(self, owner: Any, dial: Any, place: Any = None) -> None:
         self.wanted.append((self.world.now + self.world.choose.choice([0.0, 0.1, 2.0]), owner))
 
     def take(self) -> list[Any]:

@@ -8,6 +8,7 @@ Invariants:
     I1. A secret or certificate that changed is used after `REREAD_SECONDS` at most.
     I2. No error holds a secret.
     I3. Who issues tokens, and does not answer, is given up after `ANSWER_SECONDS`, and asked again; azure-identity waits 300 s by itself.
+    I4. The making of one identity's credential holds up no other one.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class RotatingCredential:
 
 
 _shared: dict[str, RotatingCredential] = {}
+_making: dict[str, threading.Lock] = {}
 _shared_lock = threading.Lock()
 
 
@@ -96,11 +98,18 @@ def shared_credential(identity: IdentityReference | str) -> TokenSource:
         ConfigError: its certificate cannot be read.
     """
     found = IdentityReference.parse(identity) if isinstance(identity, str) else identity
+    key = str(found)
     with _shared_lock:
-        key = str(found)
-        if key not in _shared:
-            _shared[key] = RotatingCredential(found)
-        return _shared[key]
+        if key in _shared:
+            return _shared[key]
+        making = _making.setdefault(key, threading.Lock())
+    with making:  # its secret may be in a vault, which another identity opens
+        with _shared_lock:
+            if key in _shared:
+                return _shared[key]
+        made = RotatingCredential(found)
+        with _shared_lock:
+            return _shared.setdefault(key, made)
 
 
 def _make(identity: IdentityReference, known: str, source: TokenSource | None = None) -> _Made:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import azure.identity
+import azure.keyvault.secrets
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -73,6 +76,30 @@ def test_i3_who_issues_tokens_has_a_time_to_answer(text: str) -> None:
     """Else a token service that hangs holds up each connection for 300 s, and each retry again."""
     shared_credential(text)
     assert [each["read_timeout"] for each in Fake.waits] == [ANSWER_SECONDS]
+
+
+def test_i4_a_secret_may_be_in_a_vault_that_another_identity_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Vault:
+        def __init__(self, url: str, credential: Any, **_: Any) -> None:
+            assert credential.get_token("s") == ((), ("s",))
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def get_secret(self, name: str) -> Any:
+            return SimpleNamespace(value="one")
+
+    monkeypatch.setattr(azure.keyvault.secrets, "SecretClient", Vault)
+    identity = IdentityReference(kind="client-secret", tenant="t", client_id="c", client_secret="keyvault:contoso/app")
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(shared_credential(identity)), daemon=True)
+    thread.start()
+    thread.join(10.0)
+    assert not thread.is_alive()
+    assert found[0].get_token("s")[0] == ("t", "c", "one")
 
 
 def test_a_secret_that_was_replaced_is_used_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:

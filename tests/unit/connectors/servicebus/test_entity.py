@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from azure.core.pipeline.transport import HttpTransport
 
+from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
 from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
+from isthmus.connectors.servicebus.administration.default_rule import LONGEST_WAIT_SECONDS
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.errors import EntityExistsError, EntityNotFoundError
@@ -23,9 +27,11 @@ ENTRY = (
 
 
 class Namespace(ThreadingHTTPServer):
-    """Has queues; so many of its answers to changes are lost."""
+    """Has queues; so many of its answers to changes are lost, and so many changes refused for now before that."""
 
     lost = 1
+    busy = 0
+    moved_to = ""
     queues: set[str]
 
     def handle_error(self, *_: object) -> None:
@@ -37,10 +43,20 @@ class Handler(BaseHTTPRequestHandler):
     server: Namespace
 
     def do_GET(self) -> None:
+        if self.server.moved_to:
+            self.send_response(307)
+            self.send_header("Location", self.server.moved_to)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         self._answer(200 if self._name in self.server.queues else 404)
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.busy:
+            self.server.busy -= 1
+            self._answer(429)
+            return
         is_new = self._name not in self.server.queues
         self.server.queues.add(self._name)
         self._answer_change(201 if is_new else 409)
@@ -64,6 +80,8 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int) -> None:
         body = ENTRY if status < 300 else b"<Error><Code>0</Code><Detail>no</Detail></Error>"
         self.send_response(status)
+        if status == 429:
+            self.send_header("Retry-After", "3600")
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -102,12 +120,36 @@ def test_what_was_made_though_the_answer_was_lost_is_not_told_as_somebody_elses(
     assert namespace.queues == {"one", "two"}
 
 
+def test_what_somebody_else_has_made_is_told_though_the_namespace_was_busy_first(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client repeats the request as well, but it has done nothing before. It does not wait for an hour, though it is asked to."""
+    slept: list[float] = []
+    monkeypatch.setattr(HttpTransport, "sleep", lambda _, seconds: slept.append(seconds))
+    namespace.queues.add("one")
+    namespace.lost, namespace.busy = 0, 1
+    with Entities(opened(namespace)) as entities, pytest.raises(EntityExistsError):
+        entities.create(EntityPath("one"), "queue", {})
+    assert slept == [LONGEST_WAIT_SECONDS]
+
+
 def test_what_was_deleted_though_the_answer_was_lost_is_not_told_as_missing(namespace: Namespace) -> None:
     namespace.queues.add("one")
     with Entities(opened(namespace)) as entities:
         entities.delete(EntityPath("one"))
         with pytest.raises(EntityNotFoundError):
             entities.delete(EntityPath("one"))
+
+
+def test_a_redirect_is_told_and_not_followed(namespace: Namespace) -> None:
+    """The client would show the address that it names a token for the whole namespace."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.setblocking(False)
+        namespace.moved_to = f"http://127.0.0.1:{other.getsockname()[1]}/one"
+        with pytest.raises(AdministrationError, match="307"):
+            ServiceBusAdministration(opened(namespace)).size("one")
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_no_proxy_is_asked_for_this_machine(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,8 @@ class BrokerPool:
     def connect(self, end: Dialing, options: BrokerOptions) -> _Request:
         """Begins to connect."""
         request = _Request(end)
-        self._dialer.dial(request, partial(dial, options))
+        place = options.host, options.virtual_host
+        self._dialer.dial(request, partial(dial, options), place, lambda: request.end is not None)
         return request
 
     def drop(self, connection: Connection) -> None:

@@ -9,6 +9,8 @@ What it is not: anything for other requests, which it passes on unchanged.
 Invariants:
     I1. Only the body of a request that creates a subscription changes, and only while `default_rule` holds.
     I2. A request goes without TLS only with `plain`.
+    I3. The client waits for `LONGEST_WAIT_SECONDS` at most before it repeats a request: it would wait as long as it is asked to, an hour
+        where a proxy is in maintenance, and whoever called would not know why.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ServiceRequestError
 from azure.core.pipeline.transport import RequestsTransport
 
+from isthmus.connectors.http.client import retry_after
 from isthmus.connectors.servicebus.administration.answer import check_answer
 from isthmus.topology.pair.description import Description
 from isthmus.topology.state import RuleState
 
-__all__ = ["DefaultRuleTransport", "birth_rule", "with_default_rule"]
+__all__ = ["LONGEST_WAIT_SECONDS", "DefaultRuleTransport", "birth_rule", "with_default_rule"]
 
 _SB = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
@@ -43,6 +46,13 @@ _COMPATIBILITY_LEVEL = "20"
 # As docs/explanation/protocol.md, Administration, has it.
 _CATALOG_VERSION = "Isthmus-Catalog-Version"
 _INSTANCE = "Isthmus-Instance"
+_AUTHORIZATION = "Authorization"
+_BEARER = "Bearer "
+_BEARER_SIGNATURE = f"{_BEARER}SharedAccessSignature "
+_RETRY_AFTER = "Retry-After"
+LONGEST_WAIT_SECONDS = 10
+# Of a gateway, or of a service that failed amid its work.
+_UNKNOWN = frozenset({500, 502, 504})
 # What is named here is not looked up in the environment.
 _NO_PROXIES = {"http": "", "https": ""}
 
@@ -58,13 +68,13 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
     Attributes:
         catalog_version: what the last answer that told one said of all descriptions: another value whenever one of them may
             be another than before. Empty where the namespace tells none, as Azure's do.
-        is_repeated: whether the client sent the last request more than once, since it got no answer, or one that may pass.
+        is_unknown: whether nobody knows what became of the last request when the client sent it before.
         instance: which start of which namespace the last answer that told it came from. Empty as before.
     """
 
     _rule: RuleState | None = None
     _request: object = None
-    is_repeated = False
+    is_unknown = False
     catalog_version = ""
     instance = ""
 
@@ -88,20 +98,31 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         try:
             yield
         except answer:
-            if not self.is_repeated:
+            if not self.is_unknown:
                 raise
 
     def send(self, request: Any, **options: Any) -> Any:
-        self.is_repeated, self._request = request is self._request, request
+        if request is not self._request:
+            self._request, self.is_unknown = request, False
         if self._rule is not None and request.method == "PUT" and request.body:
             body = with_default_rule(request.body, self._rule)
             request.set_bytes_body(body)
             request.headers["Content-Length"] = str(len(body))
         if self.is_plain and request.url.startswith("https:"):
             request.url = "http:" + request.url.removeprefix("https:")
+        proof = request.headers.get(_AUTHORIZATION, "")
+        if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
+            request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
         if self._is_direct:
             options["proxies"] = _NO_PROXIES
-        response = super().send(request, **options)
+        try:
+            response = super().send(request, **options)
+        except AzureError as error:
+            self.is_unknown |= not isinstance(error, ServiceRequestError)  # which says that nothing was sent
+            raise
+        self.is_unknown |= response.status_code in _UNKNOWN
+        if retry_after({"retry-after": response.headers.get(_RETRY_AFTER, "")}) > LONGEST_WAIT_SECONDS:
+            response.headers[_RETRY_AFTER] = str(LONGEST_WAIT_SECONDS)
         kind = response.headers.get("Content-Type", "")
         check_answer(request.method, request.url, response.status_code, kind, response.body())
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)

@@ -5,8 +5,10 @@ the loop, which a socket wakes. What it is not: an owner of connections; a clien
 and by the loop alone from then on.
 
 Invariants:
-    I1. At most `THREADS` connections are made at a time; the others wait in their order.
+    I1. At most `THREADS` connections to one place are made at a time; the others wait in their order.
     I2. After `close` no client is left open.
+    I3. A place that does not answer holds up no connection to another one.
+    I4. What nobody waits for any more is not dialed: a place that is away would be followed by all that was asked for meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from isthmus.errors import ConnectionLostError, IsthmusError
@@ -43,14 +45,22 @@ class Dialed(NamedTuple, Generic[T, C]):
     error: IsthmusError | None
 
 
+class _Asked(NamedTuple, Generic[T, C]):
+    """A connection that is asked for."""
+
+    owner: T
+    dial: Callable[[], C]
+    is_wanted: Callable[[], bool]
+
+
 class Dialer(Generic[T, C]):
     """The threads of one pool."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[T, Callable[[], C]]] = deque()
+        self._waiting: dict[Hashable, deque[_Asked[T, C]]] = {}  # by place at which threads are at work
         self._results: deque[Dialed[T, C]] = deque()
-        self._running = 0
+        self._running: dict[Hashable, int] = {}
         self._closed = False
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -60,14 +70,25 @@ class Dialer(Generic[T, C]):
         """Readable when there are results."""
         return self._wake_read.fileno()
 
-    def dial(self, owner: T, dial: Callable[[], C]) -> None:
-        """Has `dial` called in a thread."""
+    def dial(
+        self, owner: T, dial: Callable[[], C], place: Hashable = None, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Has `dial` called in a thread.
+
+        Args:
+            owner: of the result.
+            dial: makes the connection.
+            place: where it leads.
+            is_wanted: whether somebody waits for it still; asked in the thread.
+        """
+        asked = _Asked(owner, dial, is_wanted)
         with self._lock:
-            if self._running >= THREADS:
-                self._waiting.append((owner, dial))
+            running = self._running.get(place, 0)
+            if running >= THREADS:
+                self._waiting.setdefault(place, deque()).append(asked)
                 return
-            self._running += 1
-        self._start(owner, dial)
+            self._running[place] = running + 1
+        threading.Thread(target=self._run, args=(asked, place), name=f"dial-{os.getpid()}", daemon=True).start()
 
     def take(self) -> list[Dialed[T, C]]:
         """The results since the last call."""
@@ -91,25 +112,29 @@ class Dialer(Generic[T, C]):
             if result.client is not None:
                 result.client.abandon()
 
-    def _start(self, owner: T, dial: Callable[[], C]) -> None:
-        threading.Thread(target=self._run, args=(owner, dial), name=f"dial-{os.getpid()}", daemon=True).start()
-
-    def _run(self, owner: T, dial: Callable[[], C]) -> None:
-        while True:
-            result = _result(owner, dial)
+    def _run(self, asked: _Asked[T, C] | None, place: Hashable) -> None:
+        while asked is not None:
+            result = _result(asked.owner, asked.dial) if asked.is_wanted() else None
             with self._lock:
-                self._running -= 1
-                unwanted = self._closed
-                if not unwanted:
+                is_late = self._closed
+                if result is not None and not is_late:
                     self._results.append(result)
                     with contextlib.suppress(OSError):
                         self._wake_write.send(b"x")
-                if unwanted or not self._waiting:
-                    break
-                owner, dial = self._waiting.popleft()
-                self._running += 1
-        if unwanted and result.client is not None:
-            result.client.abandon()
+                asked = self._next(place)
+            if is_late and result is not None and result.client is not None:
+                result.client.abandon()
+
+    def _next(self, place: Hashable) -> _Asked[T, C] | None:
+        """What a thread does next, under the lock; None: it ends."""
+        waiting = self._waiting.get(place)
+        if waiting:
+            return waiting.popleft()
+        self._waiting.pop(place, None)
+        self._running[place] -= 1
+        if not self._running[place]:
+            del self._running[place]
+        return None
 
 
 def _result(owner: T, dial: Callable[[], C]) -> Dialed[T, C]:

@@ -66,7 +66,7 @@ class ConnectionPool:
         connection = SharedConnection(peer.place)
         known.append(connection)
         connection.join(user)
-        self._dialer.dial(connection, peer.dial)
+        self._dialer.dial(connection, peer.dial, peer.place)
         return connection
 
     def hold(self, place: Hashable, until: float) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
+from urllib.parse import parse_qs
 
 import pytest
-from azure.core.exceptions import DecodeError
-from azure.core.pipeline.transport import RequestsTransport
+from azure.core.exceptions import AzureError, DecodeError
+from azure.core.pipeline.transport import HttpRequest, RequestsTransport
 
 from isthmus.connectors.administration import NamespaceUnreachableError
 from isthmus.connectors.servicebus.administration.client import administration_errors, client_of_string
@@ -54,3 +56,44 @@ def test_what_is_no_namespace_is_told_and_has_neither_an_empty_list_nor_a_lack_o
     ):
         with pytest.raises(NamespaceUnreachableError, match=told), administration_errors("ewr"):
             ask()
+
+
+TEXT = "Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+
+
+def test_i3_no_request_shows_a_token_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's own policy goes on with one for a minute: each hour a client was told that its key is wrong."""
+    begun = time.time()
+    now = begun
+    ends: list[float] = []
+
+    def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
+        told = parse_qs(request.headers["Authorization"].partition(" ")[2])
+        ends.append(float(told["se"][0]) - now)
+        raise AzureError("no answer")
+
+    monkeypatch.setattr(RequestsTransport, "send", send)
+    monkeypatch.setattr(time, "time", lambda: now)
+    client = client_of_string(ConnectionString.parse(TEXT), retries=0).client
+    for after in range(0, 7300, 10):
+        now = begun + after
+        with pytest.raises(AzureError):
+            client.get_queue("q")
+    assert 30 < min(ends) < 100
+    assert max(ends) > 3000, "it is not made for each request"
+
+
+def test_a_ready_signature_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK shows it as the token of an identity, which no namespace takes: the key was told to be wrong."""
+    shown: list[str] = []
+
+    def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
+        shown.append(request.headers["Authorization"])
+        raise AzureError("no answer")
+
+    monkeypatch.setattr(RequestsTransport, "send", send)
+    signature = "SharedAccessSignature sr=a&sig=b&se=4102444800&skn=k"
+    text = f"Endpoint=sb://localhost:1;SharedAccessSignature={signature}"
+    with pytest.raises(AzureError):
+        client_of_string(ConnectionString.parse(text), retries=0).client.get_queue("q")
+    assert shown == [signature]

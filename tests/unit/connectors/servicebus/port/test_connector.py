@@ -1,8 +1,10 @@
 """The connector, its options and what connects in the background."""
 
+import operator
 import select
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -113,6 +115,54 @@ def test_at_most_so_many_connections_are_made_at_a_time_i1() -> None:
         found += dialer.take()
     assert sorted(result.owner for result in found) == list(range(3 * THREADS))
     assert most[0] <= THREADS
+    dialer.close()
+
+
+def test_a_place_that_does_not_answer_holds_up_no_other_i3() -> None:
+    dialer: Dialer[str, Client] = Dialer()
+    gate = threading.Event()
+
+    def hang() -> Client:
+        gate.wait(10)
+        raise ConnectionLostError("nobody there")
+
+    def refuse() -> Client:
+        raise ConnectionLostError("refused")
+
+    for _ in range(2 * THREADS):
+        dialer.dial("away", hang, "away")
+    dialer.dial("other", refuse, "other")
+    poll = select.poll()
+    poll.register(dialer.fileno(), select.POLLIN)
+    try:
+        assert poll.poll(5_000)
+        assert [result.owner for result in dialer.take()] == ["other"]
+    finally:
+        gate.set()
+        dialer.close()
+
+
+def test_what_nobody_waits_for_is_not_dialed_i4() -> None:
+    dialer: Dialer[int, Client] = Dialer()
+    gate = threading.Event()
+    dialed: list[int] = []
+
+    def dial(number: int) -> Client:
+        gate.wait(10)
+        dialed.append(number)
+        raise ConnectionLostError("nobody there")
+
+    for number in range(4 * THREADS):
+        dialer.dial(number, partial(dial, number), "place", partial(operator.lt, number, THREADS))
+    dialer.dial(-1, partial(dial, -1), "place")
+    gate.set()
+    found: list[int] = []
+    poll = select.poll()
+    poll.register(dialer.fileno(), select.POLLIN)
+    while len(found) <= THREADS:
+        assert poll.poll(10_000)
+        found += [result.owner for result in dialer.take()]
+    assert sorted(found) == sorted(dialed) == list(range(-1, THREADS))
     dialer.close()
 
 
