@@ -206,12 +206,13 @@ class Reach:
     def _peek_table(self, endpoint: Endpoint) -> Peek:
         from isthmus.replication.archive.peek import ArchivePeek
 
-        spools = (
-            route.options.table.spool
+        archives = (
+            (route.options.table.spool, route.entered)
             for route in routes(self._federation)
             if route.target == endpoint and route.options.table is not None
         )
-        return ArchivePeek(Path(endpoint.entity), Path(next(spools)))
+        spool, entered = next(archives)
+        return ArchivePeek(Path(endpoint.entity), Path(spool), entered)
 
     def _repeated(self, endpoint: Endpoint, look: Callable[[Management], Sequence[bytes]]) -> Sequence[bytes]:
         """Look, and repeat it as I1 says."""

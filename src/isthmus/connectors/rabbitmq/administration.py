@@ -20,7 +20,7 @@ import ssl
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from http.client import HTTPException
 from typing import Any, Self
@@ -166,7 +166,18 @@ class RabbitAdministration:
                 replace(entity, name=name), self._queue(name) or {}, is_audit=name == entity.audit
             )
         ]
+        remarks += [each for name in entity.subscriptions for each in self._bound_elsewhere(name, entity.name)]
         return PlainState(name=entity.name, is_topic=True, subscriptions=stand, remarks=tuple(remarks))
+
+    def _bound_elsewhere(self, queue: str, exchange: str) -> Iterator[str]:
+        """What is to be told of a queue that keeps messages for a route, and gets those of an exchange that its task named before."""
+        path = f"queues/{self._host}/{quote(queue, '')}/bindings"
+        sources = {str(each.get("source")) for each in self._call("GET", path, is_optional=True) or ()}
+        for other in sorted(sources - {"", exchange}):
+            yield (
+                f"queue {queue} is bound to exchange {other} too: what is published there is moved as if it came from {exchange}; remove that "
+                "binding, and let the former file move what is in the queue, before apply"
+            )
 
     def _queue(self, name: str) -> Mapping[str, Any] | None:
         found = self._call("GET", f"queues/{self._host}/{quote(name, '')}", is_optional=True)

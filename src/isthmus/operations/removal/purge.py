@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 
 from isthmus.amqp.types import Array, Long, UInt
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError
+from isthmus.errors import (
+    InvalidArgumentError,
+    IsthmusError,
+    LockLostError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+)
 from isthmus.operations.look import Census, Progress
 from isthmus.operations.removal.session_sweep import by_session, requires_sessions
 from isthmus.operations.removal.sweep import RENEWAL_SECONDS, sweep
@@ -103,19 +109,27 @@ def _delete_deferred_in(
 
 
 def _each(numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress) -> int:
-    """Remove in groups; a group with one that is not there any more, one by one. An error's attribute `completed` says how many went."""
+    """Remove in groups; a group with one that is not there any more, one by one, and one that is too large for an answer, by halves. An
+    error's attribute `completed` says how many went.
+    """
     removed = 0
+    groups: list[list[int]] = []
     try:
-        while numbers:
-            first, last = numbers.take(_AT_ONCE)
-            wanted = list(range(first, last + 1))
+        while groups or numbers:
+            if not groups:
+                first, last = numbers.take(_AT_ONCE)
+                groups.append(list(range(first, last + 1)))
+            wanted = groups.pop()
             try:
                 remove_some(wanted)
             except MessageNotFoundError:
-                for number in wanted:
-                    gone = _try(remove_some, number)
-                    removed += gone
-                    progress(gone)
+                if len(wanted) > 1:
+                    groups += [[number] for number in reversed(wanted)]
+            except (InvalidArgumentError, MessageTooLargeError):
+                if len(wanted) == 1:
+                    raise
+                half = len(wanted) // 2
+                groups += [wanted[half:], wanted[:half]]
             else:
                 removed += len(wanted)
                 progress(len(wanted))
@@ -123,14 +137,6 @@ def _each(numbers: RunSet, remove_some: Callable[[list[int]], None], progress: P
         error.attributes["completed"] = removed
         raise
     return removed
-
-
-def _try(remove_some: Callable[[list[int]], None], number: int) -> bool:
-    try:
-        remove_some([number])
-    except MessageNotFoundError:
-        return False
-    return True
 
 
 def _cancel(management: Management, numbers: list[int]) -> None:

@@ -6,6 +6,7 @@ it is not: a way to write. Memory grows by 24 bytes a row, and by the files that
 Invariants:
     I1. A message that was acknowledged to the source is found, in the spool or in the table, also while batches are committed.
     I2. Each row is shown: one that is there twice is shown twice.
+    I3. A message of another entity that the task has read into the same table is not shown: it may have the same number.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from isthmus.connectors.spool.row import restore
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder
 from isthmus.replication.archive.query import archive_columns
+from isthmus.topology.planning.finding import OWN
 
 __all__ = ["ArchivePeek", "rows_of"]
 
-_PLACE = ["spool", "spool_number", "sequence_number", "sequence_epoch", "source_namespace", "enqueued_time"]
+_PLACE = ["spool", "spool_number", "sequence_number", "sequence_epoch", "source_namespace", "source", "enqueued_time"]
 _RESTORED = ["spool_number", "envelope", "body", "body_type", "digest"]
 _FILES_HELD = 8
 _HOUR = re.compile(r"date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d{1,2})/")
@@ -58,12 +60,14 @@ class ArchivePeek:
     Args:
         table: its folder.
         spool: folder of its spool.
+        entered: the queue or topic whose messages are meant; empty: all.
 
     Raises:
         EntityNotFoundError: there is no archive.
     """
 
-    def __init__(self, table: Path, spool: Path) -> None:
+    def __init__(self, table: Path, spool: Path, entered: str = "") -> None:
+        self._entered = entered.lower()
         self._folder = ArchiveFolder(table, archive_columns())
         self._spool = SpoolReader(spool)
         if not table.exists() and not self._spool.identity:
@@ -100,6 +104,8 @@ class ArchivePeek:
         found: list[_Found] = []
         self._messages = [record.message for _, record in waiting]
         for number, (_, record) in enumerate(waiting):
+            if not self._is_meant(record.key.rpartition(" ")[0]):
+                continue
             one, ms = (np.asarray([each], np.int64) for each in (record.sequence, record.enqueued_ms))
             namespace = record.key.rpartition(" ")[2]
             found.append(_Found(namespace, record.epoch, one, ms, np.asarray([-1]), np.asarray([number])))
@@ -113,14 +119,24 @@ class ArchivePeek:
             is_own = np.asarray(table.column("spool").to_pylist(), object) == identity
             is_taken = is_own & np.isin(table.column("spool_number").to_numpy(), taken)
             namespaces = np.asarray(table.column("source_namespace").to_pylist(), object)
+            sources = table.column("source").to_pylist()
+            meant = {each for each in set(sources) if self._is_meant(each)}
+            is_meant = np.asarray([each in meant for each in sources], bool)
             for namespace in set(namespaces):
                 for epoch in np.unique(epochs[namespaces == namespace]):
-                    rows = np.flatnonzero((namespaces == namespace) & (epochs == epoch) & (sequences >= 0) & ~is_taken)
+                    rows = np.flatnonzero(
+                        (namespaces == namespace) & (epochs == epoch) & (sequences >= 0) & ~is_taken & is_meant
+                    )
                     if not len(rows):
                         continue
                     file_of = np.full(len(rows), index)
                     found.append(_Found(namespace, int(epoch), sequences[rows], times[rows], file_of, rows))
         self._sort(found)
+
+    def _is_meant(self, source: str) -> bool:
+        """Whether messages of an alias and entity are: by the entity, since an alias may have been renamed. A mailbox does not tell its topic."""
+        entity = (source or "").partition("/")[2].partition("/Subscriptions/")[0].lower()
+        return not self._entered or entity == self._entered or entity.startswith(OWN)
 
     def _waiting(self, identity: str) -> list[tuple[int, Record]]:
         """What is in the spool, by number, and not in the table; segments that are given up meanwhile are in the table."""

@@ -23,6 +23,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pyspark
 
 from isthmus.errors import IsthmusError
@@ -97,10 +98,14 @@ class ClassArchive:
         return (*shared, f"-XX:ArchiveClassesAtExit={file}", "-Xlog:disable")
 
     def remove_others(self) -> None:
-        """Remove the archives of other releases of PySpark, which this environment no longer has."""
+        """Remove the archives of other releases of PySpark, which this environment no longer has, and what writers that were killed left."""
         for folder in self.folder.parent.glob("spark-*"):
             if not folder.name.startswith(f"spark-{pyspark.__version__}-"):
                 shutil.rmtree(folder, ignore_errors=True)
+        for file in self.folder.glob("*.*.jsa"):  # `spark.` or `java.`, and who writes it
+            writer = file.name.split(".")[1]
+            if writer.isdigit() and not psutil.pid_exists(int(writer)):
+                file.unlink(missing_ok=True)
 
     def install(self, file: Path) -> None:
         """Put a complete archive in its place.

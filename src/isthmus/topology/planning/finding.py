@@ -112,8 +112,9 @@ class Findings:
             self.notes.append(f"{of} of {what} at {alias} will {where}{reads}{before}")
 
     def note_former(self, namespace: NamespaceState, what: str, entity: _Receiver, stands: _Receiver | None) -> None:
-        """Note an entity of an application's that begins to forward to what a task has already: another one may forward there still."""
+        """Note an entity that begins to forward to what a task has already: another one may forward there still."""
         if entity.name.lower().startswith(OWN):
+            self._note_mailbox(namespace, what, entity, stands)
             return
         for name in ("forward_to", "forward_dead_letters_to"):
             target = getattr(entity, name) or ""
@@ -123,6 +124,16 @@ class Findings:
                     f"{target} at {namespace.alias} exists, and {what} did not forward to it: what the task named before goes on to forward "
                     "there, and is taken for this one's; apply --prune lists it, and ends it with --yes"
                 )
+
+    def _note_mailbox(self, namespace: NamespaceState, what: str, entity: _Receiver, stands: _Receiver | None) -> None:
+        """Note a replication subscription that is made before a mailbox that exists: that may be another topic's."""
+        target = entity.forward_to or ""
+        if stands is None and isinstance(entity, SubscriptionState) and namespace.queue(target):
+            self.notes.append(
+                f"queue {target} at {namespace.alias} exists, and {what} did not forward to it: where the task named another topic before, what "
+                "waits there is of that one, and its subscription forwards more; all of it is moved as if it came from this one. Let the former "
+                "file's run move it first; apply --prune lists that subscription, and deletes it with --yes"
+            )
 
     def note_left(self, alias: str, entity: _Receiver, stands: _Receiver) -> None:
         """Note what another entity no longer forwards to: one of isthmus's own, whose messages no route reads, or where a task parked."""

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
 from isthmus.connectors.rabbitmq.administration import RabbitAdministration
 from isthmus.connectors.rabbitmq.option import read_broker
+from isthmus.topology.state import PlainState
 
 
 class Plugin(BaseHTTPRequestHandler):
-    """Knows a queue."""
+    """Knows a queue, and an exchange to which it is bound."""
+
+    bindings: ClassVar[list[dict[str, str]]] = []
 
     def do_GET(self) -> None:
+        found: object = {"messages": 7, "type": "topic", "rabbitmq_version": "4.1.0"}
+        if self.path.endswith("/bindings"):
+            found = self.bindings
+        elif self.path.endswith("/bindings/source"):
+            exchange = self.path.split("/")[-3]
+            found = [each for each in self.bindings if each["source"] == exchange]
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'{"messages": 7}')
+        self.wfile.write(json.dumps(found).encode())
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-def test_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be sent the password."""
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[RabbitAdministration]:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("PASSWORD", "guest")
     with ThreadingHTTPServer(("127.0.0.1", 0), Plugin) as server:
@@ -33,8 +46,30 @@ def test_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
         options = {"host": "127.0.0.1", "username": "guest", "password": "env:PASSWORD"}
         management = f"http://127.0.0.1:{server.server_address[1]}"
         try:
-            asked = RabbitAdministration(read_broker({**options, "management": management}))
-            assert asked.messages("orders") == 7
+            yield RabbitAdministration(read_broker({**options, "management": management}))
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_no_proxy_is_asked_for_this_machine(asked: RabbitAdministration) -> None:
+    """It would be sent the password."""
+    assert asked.messages("orders") == 7
+
+
+def test_a_queue_that_a_former_exchange_of_its_task_fills_is_told(
+    asked: RabbitAdministration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages would be moved as those of the exchange that the task names now."""
+    queue = "isthmus.gates.jfk"
+    own = [{"source": each, "destination": queue, "destination_type": "queue"} for each in ("", "gates")]
+    wanted = PlainState(name="gates", is_topic=True, subscriptions=(queue,))
+    monkeypatch.setattr(Plugin, "bindings", own)
+    assert asked.observe("ewr", [wanted]).plain == (replace(wanted, remarks=()),)
+    assert asked.observe("ewr", [wanted]).plain[0].remarks == ()
+    former = {"source": "flights", "destination": queue, "destination_type": "queue"}
+    monkeypatch.setattr(Plugin, "bindings", [own[0], former])
+    (found,) = asked.observe("ewr", [wanted]).plain
+    assert found.subscriptions == ()
+    (remark,) = found.remarks
+    assert remark.startswith(f"queue {queue} is bound to exchange flights too: what is published there is moved as if")

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from isthmus.entities.queue.run import RunSet
-from isthmus.errors import SessionLockLostError
+from isthmus.errors import (
+    InvalidArgumentError,
+    IsthmusError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    SessionLockLostError,
+)
 from isthmus.operations.look import Census
 from isthmus.operations.removal import purge as module
 from isthmus.operations.removal.purge import Removal, remove
@@ -97,3 +103,46 @@ def test_the_session_is_held_while_its_deferred_messages_go(monkeypatch: pytest.
     client: Any = None
     assert remove(client, "q", meant) == Removal(removed=4, left=0)
     assert namespace.renewals
+
+
+@pytest.mark.parametrize("refusal", [InvalidArgumentError("over 134217728 bytes together"), MessageTooLargeError()])
+def test_deferred_messages_that_are_too_large_for_one_answer_go_in_parts(
+    monkeypatch: pytest.MonkeyPatch, refusal: IsthmusError
+) -> None:
+    """Whoever deletes deferred messages is sent them."""
+    gone: list[int] = []
+
+    def delete(management: Any, numbers: list[int], session_id: str | None = None) -> None:
+        if len(numbers) > 3:
+            raise refusal
+        if 7 in numbers:
+            raise MessageNotFoundError
+        gone.extend(numbers)
+
+    numbers = RunSet()
+    numbers.add(1, 20)
+    meant = Census(RunSet(), numbers, RunSet())
+    monkeypatch.setattr(module, "sweep", lambda *_, **__: 0)
+    monkeypatch.setattr(module, "Management", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: False)
+    monkeypatch.setattr(module, "_delete_deferred", delete)
+    client: Any = None
+    assert remove(client, "q", meant) == Removal(removed=19, left=1)
+    assert gone == [number for number in range(1, 21) if number != 7]
+
+
+def test_one_deferred_message_that_is_refused_ends_the_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def delete(management: Any, numbers: list[int], session_id: str | None = None) -> None:
+        if 4 in numbers:
+            raise InvalidArgumentError("no")
+
+    numbers = RunSet()
+    numbers.add(1, 4)
+    monkeypatch.setattr(module, "sweep", lambda *_, **__: 0)
+    monkeypatch.setattr(module, "Management", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: False)
+    monkeypatch.setattr(module, "_delete_deferred", delete)
+    client: Any = None
+    with pytest.raises(InvalidArgumentError) as caught:
+        remove(client, "q", Census(RunSet(), numbers, RunSet()))
+    assert caught.value.attributes["completed"] == 3

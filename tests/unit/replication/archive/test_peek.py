@@ -105,6 +105,27 @@ def test_i2_a_row_that_stands_twice_is_shown_twice(table: Path, spool: Path) -> 
     assert seen(ArchivePeek(table, spool)) == [1, 1, 2, 2]
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("key", ["ewr/other 01", "ewr/flights/Subscriptions/isthmus.a.table 01"])
+def test_i3_of_a_task_that_was_given_another_queue_its_messages_are_found(
+    table: Path, spool: Path, is_moved: bool, key: str
+) -> None:
+    """`verify` would find a message of the former one in the place of one that is lost."""
+    receive(spool, [record(number) for number in range(1, 6)])
+    receive(spool, [record(1), record(1, ms=900)])  # the former one was made again: it has an epoch of its own
+    receive(spool, [record(number, key=key) for number in (1, 3)])
+    if is_moved:
+        move(spool, table)
+    entered = key.partition("/")[2].partition("/")[0].partition(" ")[0]
+    assert seen(ArchivePeek(table, spool, entered.upper())) == [1, 3]
+    assert seen(ArchivePeek(table, spool, "none")) == []
+
+
+def test_i3_what_came_by_a_mailbox_is_of_any_topic(table: Path, spool: Path) -> None:
+    receive(spool, [record(1, key="renamed/isthmus.a.table 01"), record(2, key="renamed/q 01")])
+    assert seen(ArchivePeek(table, spool, "q")) == [1, 2]
+
+
 def test_of_an_entity_that_was_made_again_its_present_messages_are_found(table: Path, spool: Path) -> None:
     receive(spool, [record(1), record(2), record(3)])
     receive(spool, [record(1, ms=500), record(2, ms=501)])

@@ -120,6 +120,17 @@ def test_those_of_other_releases_go(archive: ClassArchive) -> None:
     assert archive.folder.exists()
 
 
+def test_what_a_killed_writer_left_goes(archive: ClassArchive) -> None:
+    """Some 100 MiB each time."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = [f"spark.{ended.pid}.jsa", f"java.{ended.pid}.jsa", f"spark.{os.getpid()}.jsa", "spark.jsa", "java.jsa"]
+    for name in names:
+        (archive.folder / name).touch()
+    archive.remove_others()
+    assert {each.name for each in archive.folder.iterdir()} == set(names[2:])
+
+
 def test_the_spark_home_is_pysparks_without_its_zipped_sources(tmp_path: Path) -> None:
     home = link_spark_home(link_spark_home(tmp_path / "home"))
     names = {entry.name for entry in home.iterdir()}

@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.testing.administration import FakeAdministration
-from isthmus.topology import Change, NamespaceState, QueueState, SubscriptionState, TopicState, plan, read, wanted
+from isthmus.topology import Change, NamespaceState, Plan, QueueState, SubscriptionState, TopicState, plan, read, wanted
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.planning.orphan import find_orphans, named, of_tasks, removal, strays
 
@@ -170,3 +170,27 @@ def test_a_subscription_that_its_task_forwards_is_no_stray() -> None:
     assert strays(read(topic), held(found).values()) == ()
     other = strays(read(topic.replace("workers", "others")), held(found).values())
     assert [each.path for each in other] == ["orders/Subscriptions/workers"] * 2
+
+
+def test_a_mailbox_that_a_former_topic_fills_is_told() -> None:
+    """What is sent to the former topic would go on to where copies of the new one go."""
+    former = f"{HEAD}  work: {{pattern: copy, source: ewr, target: jfk, topic: flights, mailbox: true}}\n"
+    federation = read(former.replace("topic: flights", "topic: gates"))
+    found = namespaces(former)
+    desired = wanted(federation)
+
+    def planned() -> Plan:
+        return plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+
+    made = planned()
+    told = "queue isthmus.work.jfk at ewr exists, and subscription isthmus.work.jfk of gates did not forward to it"
+    assert sum(told in note for note in made.notes) == 1
+    for change in made.changes:
+        found[change.alias].make(change)
+    assert planned().notes == ()
+    orphans = find_orphans(federation, held(found).values())
+    assert "flights/Subscriptions/isthmus.work.jfk" in {each.change.path for each in orphans}
+    whole = namespaces(HEAD + "  flights: " + ALL + "\n")
+    plain = read(former)
+    first = plan(plain, {alias: whole[alias].observe(alias, wanted(plain)[alias]) for alias in wanted(plain)})
+    assert not [note for note in first.notes if "did not forward" in note]
