@@ -34,12 +34,12 @@ from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.transfer import PartitionedTransfer
+from isthmus.entities.holding import described, rule_of
 from isthmus.entities.idle import IdleTime, last_use_ms
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.queue.calendar import BUCKET_MS
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
-from isthmus.entities.registry import described, rule_of
 from isthmus.entities.runtime import Runtime, runtime_of
 from isthmus.entities.storage.blob import BlobFiles, Blobs
 from isthmus.entities.storage.journal import Journal

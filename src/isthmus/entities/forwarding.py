@@ -1,0 +1,83 @@
+"""Which queues of a namespace forward, and when what waits there is moved.
+
+What it is: the ways on, set and taken away as descriptions say, and the occasions on which what waits tries again. What it is
+not: the moving (`queue.relay`), or one hop (`queue.onward`).
+Spec: docs/explanation/protocol.md, Forwarding; docs/explanation/forwarding.md.
+
+Invariants:
+    I1. What one queue raises while its messages are moved holds up no other one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
+from isthmus.entities.fragment.port import FragmentStore
+from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.onward import Onward
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.queue.relay import forward
+from isthmus.errors import StoreError
+
+__all__ = ["Forwarding"]
+
+_log = logging.getLogger(__name__)
+
+
+class Forwarding:
+    """The forwarding queues of one namespace.
+
+    Args:
+        find: the queue or topic that has a path now; None if there is none.
+    """
+
+    __slots__ = ("_find", "_stores")
+
+    def __init__(self, find: Callable[[str], Intake | AnyPartitioned | None]) -> None:
+        self._find = find
+        # What forwards, and the store of fragments that it is in; None is the catalog's.
+        self._stores: dict[Queue, FragmentStore | None] = {}
+
+    def apply(self, queue: Queue | AnyPartitionedQueue, path: str | None) -> None:
+        """Let an entity's messages go on to a path from now; None keeps them."""
+        queue.forward_parts(path, partial(self._start, path) if path else self._stop)
+
+    def stop(self, member: Intake | AnyPartitioned) -> None:
+        """An entity ends: whatever it is, it forwards no longer."""
+        member.forward_parts(None, self._stop)
+
+    def _start(self, path: str, queue: Queue, store: FragmentStore | None) -> None:
+        forward(queue, Onward(path, ways(queue, self._find)))
+        self._stores[queue] = store
+
+    def _stop(self, queue: Queue, store: FragmentStore | None) -> None:
+        del store
+        forward(queue, None)
+        self._stores.pop(queue, None)
+
+    def target_changed(self, name: str) -> None:
+        """What could not go on to a queue or topic may now: it has other settings."""
+        for queue in self._stores:
+            if queue.relay is not None and queue.relay.onward.path.lower() == name.lower():
+                queue.relay.look_again()
+
+    def pump(self) -> None:
+        """Let what waits try again: a setting has changed, time has passed, or a store is back.
+
+        Raises:
+            StoreError: the catalog's store refused.
+        """
+        for queue, store in list(self._stores.items()):
+            try:
+                if queue.relay is not None and (store is None or store.is_up):
+                    queue.relay.retry()
+            except StoreError:
+                if store is None:
+                    raise
+                # Its store is down from now on.
+            except Exception:  # noqa: BLE001 - it has left nothing half done, and the others wait for their turn
+                _log.exception("messages not forwarded by a fault, tried again later: entity=%r", queue.path)
