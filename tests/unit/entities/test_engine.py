@@ -725,7 +725,7 @@ def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
 def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_done(
     namespace: Any, message: Make, monkeypatch: Any
 ) -> None:
-    """I3. Whatever raises: locks, lives and schedules of others go on, and what is scheduled is not lost."""
+    """Clockwork I2. Whatever raises: locks, lives and schedules of others go on, and what is scheduled is not lost."""
     engine = namespace.engine
     settings = QueueDescription(lock_duration_ms=5_000, dead_lettering_on_message_expiration=True)
     for path in ("bad", "good"):
@@ -763,7 +763,7 @@ def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_do
 def test_a_read_that_is_refused_while_locks_end_leaves_no_message_in_nobodys_hands(
     namespace: Any, message: Make, monkeypatch: Any
 ) -> None:
-    """I3. Nor do locks of other entities stay for good."""
+    """Clockwork I2. Nor do locks of other entities stay for good."""
     engine = namespace.engine
     for path in ("a", "b"):
         engine.create_queue(path, QueueDescription(lock_duration_ms=5_000))
@@ -920,7 +920,7 @@ def test_what_came_while_entities_were_not_loaded_again_is_refused(
 def test_what_is_due_for_an_entity_at_fault_keeps_nothing_of_others_waiting(
     namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I3. Not even where there is more of it than one tick does, and the clockwork rests in between."""
+    """Clockwork I2. Not even where there is more of it than one tick does, and the clockwork rests in between."""
     engine = namespace.engine
     for path in ("bad", "good"):
         engine.create_queue(path, QueueDescription(dead_lettering_on_message_expiration=True))

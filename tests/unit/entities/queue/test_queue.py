@@ -300,7 +300,7 @@ def test_ends_of_life_take_one_entry_per_second(namespace: Any, message: Make) -
 
 
 def test_many_expired_messages_go_in_bounded_ticks(namespace: Any, queue: Any, message: Make) -> None:
-    """Engine I3."""
+    """Clockwork I1, I2."""
     namespace.send("q", *(message(f"{number}", ttl_ms=1_000) for number in range(5_000)))
     namespace.clock.advance(3_000)
     for left in (4_000, 3_000, 2_000):
