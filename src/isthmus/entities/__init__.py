@@ -38,7 +38,8 @@ from isthmus.entities.error import (
 )
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
-from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedQueueBase, PartitionedSessionQueue
+from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedQueueBase
+from isthmus.entities.fragment.session import PartitionedSessionQueue
 from isthmus.entities.fragment.store import FragmentStore, FragmentStores
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.fragment.transfer import PartitionedTransfer

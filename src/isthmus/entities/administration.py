@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isthmus.entities.catalog.catalog import Entry, check_name, parse_address
+from isthmus.entities.catalog.catalog import Entry, check_name
 from isthmus.entities.catalog.check import check_filters, check_rule, check_settings, check_tier
 from isthmus.entities.catalog.description import (
     DEFAULT_RULE_NAME,
-    INFINITE_MS,
     Description,
     QueueDescription,
     RuleDescription,
@@ -335,7 +334,7 @@ class Administration(Registry):
         """Refuse settings that the service would; `name` is the queue's or topic's, also for a subscription's."""
         check_tier(description, self._limits)
         if isinstance(description, QueueDescription | SubscriptionDescription):
-            self._check_forwarding(description, name)
+            self._forwarding.check(description, name)
         check_settings(description, self._limits)
         if getattr(description, "enable_partitioning", False):
             self._check_partitioning(name)
@@ -355,33 +354,6 @@ class Administration(Registry):
             raise QuotaExceededError(
                 f"The namespace has {len(partitioned)} partitioned entities, as many as it may have."
             )
-
-    def _check_forwarding(self, description: QueueDescription | SubscriptionDescription, name: str) -> None:
-        """Refuse targets that the service would, and put the others in the spelling in which they were created.
-
-        Like the service this takes an entity that forwards to itself, and one that requires sessions: what cannot go on
-        is dead-lettered when it comes.
-        """
-        description.forward_to = self._checked_target("ForwardTo", description.forward_to, name)
-        description.forward_dead_lettered_messages_to = self._checked_target(
-            "ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_messages_to, name
-        )
-        if description.forward_to:
-            # As the service: an entity that only passes messages on must not be gone when one comes.
-            description.auto_delete_on_idle_ms = INFINITE_MS
-
-    def _checked_target(self, setting: str, path: str | None, name: str) -> str | None:
-        if not path:
-            return None
-        address = parse_address(path)
-        if address.subscription is not None or address.suffix:
-            raise InvalidArgumentError(f"{setting} is '{path}'; messages are forwarded to a queue or topic.")
-        target = self._target(address.name)
-        if target is None and address.name == name.lower():
-            return name
-        if target is None:
-            raise InvalidArgumentError(f"{setting} is '{path}'; the entity to forward to does not exist.")
-        return target.path
 
     def _check_rule(self, rule: RuleDescription) -> None:
         check_rule(rule, self._limits)
