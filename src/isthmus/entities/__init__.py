@@ -49,7 +49,8 @@ from isthmus.entities.record.copy import Copy
 from isthmus.entities.runtime import Runtime
 from isthmus.entities.session.hold import Hold
 from isthmus.entities.session.queue import SessionQueue
-from isthmus.entities.storage.blob import Blob, BlobFiles, BlobReader, Blobs, BlobWriter, Large, Payload
+from isthmus.entities.storage.blob import Blob, Blobs, Large, Payload
+from isthmus.entities.storage.blob_file import BlobFiles, BlobReader, BlobWriter
 from isthmus.entities.storage.journal import Batch, Journal
 from isthmus.entities.topic.topic import Topic
 from isthmus.entities.transaction.transaction import Transaction

@@ -39,7 +39,8 @@ from isthmus.entities.port import Entity, MessageSource, MessageTarget
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
 from isthmus.entities.runtime import Runtime, runtime_of
-from isthmus.entities.storage.blob import BlobFiles, Blobs
+from isthmus.entities.storage.blob import Blobs
+from isthmus.entities.storage.blob_file import BlobFiles
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import IDENTITY
 from isthmus.entities.storage.staging import Callback, Commit, Failure

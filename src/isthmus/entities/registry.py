@@ -41,7 +41,7 @@ from isthmus.entities.port import Entity
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.session.queue import SessionQueue
-from isthmus.entities.storage.blob import BlobFiles
+from isthmus.entities.storage.blob_file import BlobFiles
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import CATALOG, COUNTER, after, state_key
 from isthmus.entities.storage.staging import Staging
