@@ -38,7 +38,8 @@ from isthmus.entities.error import (
 )
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
-from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedQueueBase, PartitionedSessionQueue
+from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedQueueBase
+from isthmus.entities.fragment.session import PartitionedSessionQueue
 from isthmus.entities.fragment.store import FragmentStore, FragmentStores
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.fragment.transfer import PartitionedTransfer
@@ -48,7 +49,8 @@ from isthmus.entities.record.copy import Copy
 from isthmus.entities.runtime import Runtime
 from isthmus.entities.session.hold import Hold
 from isthmus.entities.session.queue import SessionQueue
-from isthmus.entities.storage.blob import Blob, BlobFiles, BlobReader, Blobs, BlobWriter, Large, Payload
+from isthmus.entities.storage.blob import Blob, Blobs, Large, Payload
+from isthmus.entities.storage.blob_file import BlobFiles, BlobReader, BlobWriter
 from isthmus.entities.storage.journal import Batch, Journal
 from isthmus.entities.topic.topic import Topic
 from isthmus.entities.transaction.transaction import Transaction

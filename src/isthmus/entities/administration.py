@@ -1,8 +1,8 @@
 """Management of a namespace: create, update, delete, get and list.
 
-What it is: the operations of the management API on descriptions, with the checks that the service makes; changes are
-staged like messages and are durable with the next commit. What it is not: HTTP (the broker's), nor access rights.
-Spec: docs/explanation/protocol.md, Administration, Rules, Entities. Over 400 lines: four kinds of entity with five operations each.
+What it is: the operations of the management API on descriptions, with the checks that depend on other entities (`catalog.check`
+has the others); changes are staged like messages and are durable with the next commit. What it is not: HTTP (the broker's), nor access rights.
+Spec: docs/explanation/protocol.md, Administration, Rules, Entities.
 
 Invariants:
     I1. An operation that raises has changed and staged nothing.
@@ -13,33 +13,46 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isthmus.entities.catalog.catalog import Entry, check_name, parse_address
+from isthmus.entities.catalog.catalog import Entry, check_name
+from isthmus.entities.catalog.check import check_filters, check_rule, check_settings, check_tier
 from isthmus.entities.catalog.description import (
     DEFAULT_RULE_NAME,
-    INFINITE_MS,
-    CorrelationFilter,
     Description,
-    EntityStatus,
     QueueDescription,
     RuleDescription,
-    SqlAction,
-    SqlFilter,
     SubscriptionDescription,
     TopicDescription,
 )
-from isthmus.entities.catalog.tier import Tier
-from isthmus.entities.registry import HeldQueue, HeldSubscription, HeldTopic, Registry, described, rule_of
-from isthmus.entities.topic.selection import compile_rule
+from isthmus.entities.holding import HeldQueue, HeldSubscription, HeldTopic, described, rule_of
+from isthmus.entities.registry import Registry
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["Administration"]
 
-# The service's limit of its largest tier.
-_LARGEST_MESSAGE_KILOBYTES = 102_400
-
 
 class Administration(Registry):
     """The management operations."""
+
+    # ---- lookup
+
+    def _queue(self, name: str) -> HeldQueue:
+        found = self._queues.get(name.lower())
+        if found is None:
+            raise EntityNotFoundError(name)
+        return found
+
+    def _topic(self, name: str) -> HeldTopic:
+        found = self._topics.get(name.lower())
+        if found is None:
+            raise EntityNotFoundError(name)
+        return found
+
+    def _subscription(self, topic: str, name: str) -> tuple[HeldTopic, HeldSubscription]:
+        owner = self._topic(topic)
+        found = owner.subscriptions.get(name.lower())
+        if found is None:
+            raise EntityNotFoundError(f"{topic}/Subscriptions/{name}")
+        return owner, found
 
     # ---- queues
 
@@ -58,7 +71,7 @@ class Administration(Registry):
         self._queues[key] = HeldQueue(entry, self._make_queue(entry))
         self._apply_queue(self._queues[key])
         self._stage(entry)
-        self._target_changed(name)
+        self._forwarding.target_changed(name)
         return made
 
     def update_queue(self, name: str, description: QueueDescription) -> QueueDescription:
@@ -73,7 +86,7 @@ class Administration(Registry):
             self._change(queue.entry, description)
             self._apply_queue(queue)
         queue.queue.notify()
-        self._target_changed(name)
+        self._forwarding.target_changed(name)
         self._pump()
         return described(queue.entry, QueueDescription)
 
@@ -115,7 +128,7 @@ class Administration(Registry):
         self._topics[key] = HeldTopic(entry, self._make_topic(entry))
         self._apply_topic(self._topics[key])
         self._stage(entry)
-        self._target_changed(name)
+        self._forwarding.target_changed(name)
         return made
 
     def update_topic(self, name: str, description: TopicDescription) -> TopicDescription:
@@ -124,7 +137,7 @@ class Administration(Registry):
         with self._staging.whole():
             self._change(topic.entry, description)
             self._apply_topic(topic)
-        self._target_changed(name)
+        self._forwarding.target_changed(name)
         self._pump()
         return description
 
@@ -319,30 +332,12 @@ class Administration(Registry):
 
     def _check_description(self, description: Description, name: str) -> None:
         """Refuse settings that the service would; `name` is the queue's or topic's, also for a subscription's."""
-        limits = self._limits
-        if limits.tier is not None:
-            _check_tier(limits.tier, description, limits.max_message_size_bytes)
+        check_tier(description, self._limits)
         if isinstance(description, QueueDescription | SubscriptionDescription):
-            low, high = limits.min_lock_duration_ms, limits.max_lock_duration_ms
-            _check_range("LockDuration (ms)", description.lock_duration_ms, low, high)
-            _check_range("MaxDeliveryCount", description.max_delivery_count, 1, limits.max_delivery_count)
-            self._check_forwarding(description, name)
-        if isinstance(description, QueueDescription | TopicDescription):
-            window = description.duplicate_detection_history_time_window_ms
-            low, high = limits.min_duplicate_window_ms, limits.max_duplicate_window_ms
-            _check_range("DuplicateDetectionHistoryTimeWindow (ms)", window, low, high)
-            _check_range("MaxSizeInMegabytes", description.max_size_in_megabytes, 1, limits.max_entity_size_megabytes)
-            if (kilobytes := description.max_message_size_in_kilobytes) is not None:
-                _check_range("MaxMessageSizeInKilobytes", kilobytes, 1, _LARGEST_MESSAGE_KILOBYTES)
-            if description.enable_partitioning:
-                self._check_partitioning(name)
-        if not isinstance(description, RuleDescription):
-            _check_range("DefaultMessageTimeToLive (ms)", description.default_message_time_to_live_ms, 1, INFINITE_MS)
-            low = limits.min_auto_delete_on_idle_ms
-            _check_range("AutoDeleteOnIdle (ms)", description.auto_delete_on_idle_ms, low, INFINITE_MS)
-            metadata, most = len(description.user_metadata or ""), limits.max_user_metadata_characters
-            _check_range("The length of UserMetadata", metadata, 0, most)
-            _check_status(description)
+            self._forwarding.check(description, name)
+        check_settings(description, self._limits)
+        if getattr(description, "enable_partitioning", False):
+            self._check_partitioning(name)
 
     def _check_partitioning(self, name: str) -> None:
         """Refuse one more partitioned entity than the namespace may have.
@@ -360,56 +355,13 @@ class Administration(Registry):
                 f"The namespace has {len(partitioned)} partitioned entities, as many as it may have."
             )
 
-    def _check_forwarding(self, description: QueueDescription | SubscriptionDescription, name: str) -> None:
-        """Refuse targets that the service would, and put the others in the spelling in which they were created.
-
-        Like the service this takes an entity that forwards to itself, and one that requires sessions: what cannot go on
-        is dead-lettered when it comes.
-        """
-        description.forward_to = self._checked_target("ForwardTo", description.forward_to, name)
-        description.forward_dead_lettered_messages_to = self._checked_target(
-            "ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_messages_to, name
-        )
-        if description.forward_to:
-            # As the service: an entity that only passes messages on must not be gone when one comes.
-            description.auto_delete_on_idle_ms = INFINITE_MS
-
-    def _checked_target(self, setting: str, path: str | None, name: str) -> str | None:
-        if not path:
-            return None
-        address = parse_address(path)
-        if address.subscription is not None or address.suffix:
-            raise InvalidArgumentError(f"{setting} is '{path}'; messages are forwarded to a queue or topic.")
-        target = self._target(address.name)
-        if target is None and address.name == name.lower():
-            return name
-        if target is None:
-            raise InvalidArgumentError(f"{setting} is '{path}'; the entity to forward to does not exist.")
-        return target.path
-
     def _check_rule(self, rule: RuleDescription) -> None:
-        check_name("rule", rule.name, self._limits.max_subscription_name_characters)
-        most = self._limits.max_rule_expression_characters
-        for what, part in (("filter", rule.filter), ("action", rule.action)):
-            if isinstance(part, SqlFilter | SqlAction) and len(part.expression) > most:
-                raise InvalidArgumentError(f"The {what} has {len(part.expression)} characters; {most} are allowed.")
-        compile_rule(rule)
+        check_rule(rule, self._limits)
         rule.created_at_ms = rule.created_at_ms or self._clock.wall_ms()
 
     def _check_filters(self, topic: HeldTopic, added: RuleDescription) -> None:
-        """Refuse one more filter than all subscriptions of a topic may have together."""
-        limits = self._limits
-        for kind, most in (
-            (SqlFilter, limits.max_sql_filters_per_topic),
-            (CorrelationFilter, limits.max_correlation_filters_per_topic),
-        ):
-            rules = [subscription.rules for subscription in topic.subscriptions.values()]
-            if not isinstance(added.filter, kind) or sum(map(len, rules)) < most:
-                continue
-            if sum(isinstance(rule_of(entry).filter, kind) for held in rules for entry in held.values()) >= most:
-                raise QuotaExceededError(
-                    f"'{topic.entry.names[0]}' has {most} {kind.__name__}s, as many as it may have."
-                )
+        rules = [rule_of(entry) for held in topic.subscriptions.values() for entry in held.rules.values()]
+        check_filters(topic.entry.names[0], rules, added, self._limits)
 
     def _add_rule(self, subscription: HeldSubscription, rule: RuleDescription) -> None:
         entry = self._entry("rule", (*subscription.entry.names, rule.name), rule)
@@ -432,39 +384,3 @@ class Administration(Registry):
         entry.description = changed
         entry.updated_at_ms = max(self._clock.wall_ms(), entry.updated_at_ms + 1)
         self._stage(entry)
-
-
-def _check_status(description: QueueDescription | TopicDescription | SubscriptionDescription) -> None:
-    refused = {TopicDescription: EntityStatus.RECEIVE_DISABLED, SubscriptionDescription: EntityStatus.SEND_DISABLED}
-    if description.status == refused.get(type(description)):
-        kind = type(description).__name__.removesuffix("Description").lower()
-        raise InvalidArgumentError(f"Status is {description.status}, which a {kind} cannot have.")
-
-
-def _check_tier(tier: Tier, description: Description, max_message_size_bytes: int) -> None:
-    """Refuse settings that the tier lacks, and cap the time to live where nobody has set one."""
-    if isinstance(description, RuleDescription):
-        return
-    unset = type(description)()
-    for setting in tier.lacks:
-        attribute = setting if hasattr(description, setting) else f"{setting}_ms"
-        value = getattr(description, attribute, None)
-        if not value or value == getattr(unset, attribute):
-            continue
-        if setting == "max_message_size_in_kilobytes" and value * 1024 <= max_message_size_bytes:
-            continue  # clients send back what they read
-        spelt = "".join(word.capitalize() for word in setting.split("_"))
-        kind = type(description).__name__.removesuffix("Description")
-        raise InvalidArgumentError(
-            f"The property '{spelt}' can't be set on a {kind} because the namespace is using the '{tier.title}' tier."
-        )
-    most = tier.max_time_to_live_ms
-    if most is not None and description.default_message_time_to_live_ms == INFINITE_MS:
-        description.default_message_time_to_live_ms = most
-    if most is not None:
-        _check_range("DefaultMessageTimeToLive (ms)", description.default_message_time_to_live_ms, 1000, most)
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InvalidArgumentError(f"{name} is {value}; {low} to {high} is allowed.")

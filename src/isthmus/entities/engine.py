@@ -3,14 +3,13 @@
 What it is: the lookup of senders and receivers, group commit (`begin_commit`, `end_commit`), the passing of time
 (`tick`) and the counts; management is inherited from `administration`.
 What it is not: what a queue or topic does (`queue`, `topic`), nor threads and sockets (the broker's).
-Over 400 lines: commits, time and failures go over the same members and stores, and each has to know of the others.
+Over 400 lines: commits, failures and looks go over the same members and stores, and each has to know of the others; what is due
+is in `clockwork`.
 Spec: docs/explanation/protocol.md, Links, Administration, Settlement, Message.
 
 Invariants:
     I1. A failed commit leaves nothing half done: every entity goes back to what the store holds.
-    I2. A tick's cost depends on what is due, not on how many messages there are; every entity is looked at once in ten
-        seconds.
-    I3. What one entity raises in a tick leaves nothing half done, and costs the others no more than that tick.
+    I2. Every entity is looked at once in ten seconds, whatever is due.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from isthmus.entities.administration import Administration
 from isthmus.entities.catalog.catalog import Entry
 from isthmus.entities.catalog.description import (
     INFINITE_MS,
-    CorrelationFilter,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
 from isthmus.entities.catalog.limit import Limits
+from isthmus.entities.clockwork import Clockwork
 from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.transfer import PartitionedTransfer
+from isthmus.entities.holding import described
 from isthmus.entities.idle import IdleTime, last_use_ms
 from isthmus.entities.port import Entity, MessageSource, MessageTarget
-from isthmus.entities.queue.calendar import BUCKET_MS
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import Target
-from isthmus.entities.registry import described, rule_of
 from isthmus.entities.runtime import Runtime, runtime_of
-from isthmus.entities.storage.blob import BlobFiles, Blobs
+from isthmus.entities.storage.blob import Blobs
+from isthmus.entities.storage.blob_file import BlobFiles
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import IDENTITY
 from isthmus.entities.storage.staging import Callback, Commit, Failure
@@ -54,11 +53,9 @@ __all__ = ["Commit", "Engine"]
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE = 1000
 # 64 bits: every copy of every message tells it.
 _IDENTITY_CHARACTERS = 16
 _HOUSEKEEPING_MS = 10_000
-_FAULT_PAUSE_MS = 60_000
 
 
 class Engine(Administration):
@@ -91,9 +88,6 @@ class Engine(Administration):
         stores: FragmentStores | None = None,
     ) -> None:
         self._commits: list[Commit] = []
-        # Entities whose turn in the clockwork raised what nobody expected, by number: until which monotonic ms they are
-        # left alone.
-        self._paused: dict[int, int] = {}
         # Since a failure, until the store was reopened and what it holds was loaded.
         self._is_stale = False
         self._wakes = Wakes()
@@ -103,6 +97,12 @@ class Engine(Administration):
         self._idle: set[Intake] = set()
         super().__init__(store, clock, limits, random_bytes, self._wakes.add, blob_files, stores)
         self._staging.on_refused = self._fail
+        self._clockwork = Clockwork(
+            self._context,
+            self._wakes,
+            lambda number: self._numbers.get(number),  # noqa: PLW0108 - a reload makes a new dictionary
+            self._fail,
+        )
 
     @property
     def blobs(self) -> Blobs:
@@ -186,15 +186,8 @@ class Engine(Administration):
             EntityNotFoundError: nothing is there.
         """
         entry, member = self._find(path)
-        runtime = runtime_of(entry, member)
         topic = self._topics.get(entry.names[0].lower()) if member.source is None else None
-        if topic is not None:
-            filters = [rule_of(rule).filter for sub in topic.subscriptions.values() for rule in sub.rules.values()]
-            runtime.subscription_count = len(topic.subscriptions)
-            runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
-            # `$Default` and its opposite are SQL filters of the service: 1=1 and 1=0.
-            runtime.sql_filter_count = len(filters) - runtime.correlation_filter_count
-        return runtime
+        return runtime_of(entry, member, topic)
 
     def check_transactions(self) -> None:
         """See that the namespace's tier has transactions, and sends via another entity.
@@ -457,22 +450,7 @@ class Engine(Administration):
                 self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
                 self._come_back()
             return now + self._next_housekeeping_ms - steady
-        if any(until_ms <= steady for until_ms in self._paused.values()):
-            self._context.calendar.look_again()
-            self._paused = {number: until_ms for number, until_ms in self._paused.items() if until_ms > steady}
-        drops, self._at_work = self._staging.drops, 0
-        try:
-            self._expire_locks(steady)
-            self._activate(now)
-            self._expire_messages(now)
-        except Exception as fault:
-            number = self._at_work
-            if self._staging.drops != drops or not number:
-                raise  # the store refused a write, and everything staged has failed; or a read that is no entity's
-            # One entity's fault, be it a read that its disk refuses, must not hold up the others permanently (I3).
-            _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
-            self._paused[number] = steady + _FAULT_PAUSE_MS
-            self._fail(fault)
+        self._clockwork.turn(now, steady)
         if steady >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
@@ -480,66 +458,12 @@ class Engine(Administration):
             self.fan_out()  # after a start, or a failed commit
         self.hubs.tick(now)
         self._context.blobs.tick(now)
-        calendar = self._context.calendar
-        waits = [calendar.next_due_ms, calendar.next_expiry_ms, self.hubs.due_ms]
-        waits += [now + until_ms - steady for until_ms in self._paused.values()]
-        if self._wakes.next_ms is not None:
-            waits.append(now + self._wakes.next_ms - steady)
+        waits = [self._clockwork.next_ms(now, steady), self.hubs.due_ms]
         if self.stores is not None:
             waits.append(self.stores.tick(now))
         if self._numbers:
             waits.append(now + self._next_housekeeping_ms - steady)
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)
-
-    def _expire_locks(self, now: int) -> None:
-        """End the locks that are due at a monotonic time, in ms."""
-        for queue in self._wakes.due(now):
-            self._at_work = queue.number
-            paused_ms = self._paused.get(queue.number)
-            next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(now))
-            if next_ms is not None:
-                self._wakes.add(queue, next_ms)
-        self._at_work = 0
-
-    # The number of the entity that the clockwork is at; 0: none.
-    _at_work = 0
-
-    def _activate(self, now: int) -> None:
-        due = self._context.calendar.due(now, _AT_ONCE, self._paused)
-        if not due:
-            return
-        by_number: dict[int, list[tuple[int, int]]] = {}
-        for due_ms, number, sequence in due:
-            by_number.setdefault(number, []).append((due_ms, sequence))
-        for number, messages in by_number.items():
-            member = self._numbers.get(number)
-            self._at_work = number
-            if member is not None:
-                member.activate(messages, now)
-            else:
-                for due_ms, sequence in messages:
-                    self._context.calendar.unschedule(due_ms, number, sequence)
-        self._at_work = 0
-        self._context.calendar.advance(self._paused)
-
-    def _expire_messages(self, now: int) -> None:
-        calendar = self._context.calendar
-        runs = calendar.expired(now, _AT_ONCE, self._paused)
-        if not runs:
-            return
-        budget = _AT_ONCE
-        for bucket, number, first, last in runs:
-            self._at_work = number
-            member = self._numbers.get(number) or self._context.sessions.get(number)
-            left = None
-            if member is not None:
-                left = member.expire_messages(first, last, min(now, bucket * BUCKET_MS), _AT_ONCE)
-            calendar.settle(bucket, number, first, left)
-            budget -= min(last - first + 1, _AT_ONCE)
-            if budget <= 0:
-                break
-        self._at_work = 0
-        calendar.advance(self._paused)
 
     def _housekeep(self, now: int) -> None:
         """Every ten seconds: idle entities let go of what they hold, and those idle for too long go themselves."""

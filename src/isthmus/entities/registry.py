@@ -1,8 +1,8 @@
 """Which entities exist: the catalog in the store and the objects at work, kept in step.
 
 What it is: loading at the start, reloading after a failed commit, the application of descriptions to queues and
-topics, and the lookup by path. What it is not: the management operations (`administration`).
-A little over 400 lines: loading, reloading and applying are one walk over one catalog for each kind of entity.
+topics, and the lookup by path. What it is not: the management operations (`administration`), or which queues forward
+(`forwarding`).
 Spec: docs/explanation/protocol.md, Links, Administration.
 
 Invariants:
@@ -14,81 +14,48 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 from isthmus.clock import Clock
 from isthmus.entities.catalog.catalog import Entry, catalog_key, parse_address, unpack_entry
 from isthmus.entities.catalog.description import (
-    INFINITE_MS,
     Description,
     EntityStatus,
     QueueDescription,
-    RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
 from isthmus.entities.catalog.key_name import KeyNames
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.catalog.setting import dead_letter_settings, queue_settings, receiving_settings, topic_settings
+from isthmus.entities.forwarding import Forwarding
 from isthmus.entities.fragment.handover import Handover, Outbox
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
-from isthmus.entities.fragment.port import FragmentStore, FragmentStores
+from isthmus.entities.fragment.port import FragmentStores
 from isthmus.entities.fragment.topic import PartitionedTopic
+from isthmus.entities.holding import HeldQueue, HeldSubscription, HeldTopic, described, rule_of
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.hybrid_connection import HybridConnections
 from isthmus.entities.member.context import Context
 from isthmus.entities.port import Entity
 from isthmus.entities.queue.intake import Intake
-from isthmus.entities.queue.onward import Onward
 from isthmus.entities.queue.queue import Queue
-from isthmus.entities.queue.relay import forward
 from isthmus.entities.session.queue import SessionQueue
-from isthmus.entities.storage.blob import BlobFiles
+from isthmus.entities.storage.blob_file import BlobFiles
 from isthmus.entities.storage.journal import Journal
 from isthmus.entities.storage.key import CATALOG, COUNTER, after, state_key
 from isthmus.entities.storage.staging import Staging
 from isthmus.entities.storage.upgrade import ensure_format
-from isthmus.entities.topic.selection import CompiledRules
 from isthmus.entities.topic.topic import Topic
-from isthmus.errors import EntityNotFoundError, StoreError
+from isthmus.errors import EntityNotFoundError
 
-__all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
+__all__ = ["Registry"]
 
 _log = logging.getLogger(__name__)
 
 _DEAD_LETTER = "/$DeadLetterQueue"
 _TRANSFER = "/$Transfer/$DeadLetterQueue"
 _M = TypeVar("_M", bound=Intake)
-_T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
-
-
-@dataclass(slots=True)
-class HeldSubscription:
-    """A subscription: its row, its messages, its rules by lower-case name, and as they are applied."""
-
-    entry: Entry
-    queue: Queue | AnyPartitionedQueue
-    rules: dict[str, Entry] = field(default_factory=dict)
-    compiled: CompiledRules = field(default_factory=CompiledRules)
-
-
-@dataclass(slots=True)
-class HeldTopic:
-    """A topic: its row, itself, its subscriptions by lower-case name."""
-
-    entry: Entry
-    topic: Topic | PartitionedTopic
-    subscriptions: dict[str, HeldSubscription] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class HeldQueue:
-    """A queue: its row and its messages."""
-
-    entry: Entry
-    queue: Queue | AnyPartitionedQueue
 
 
 class Registry:
@@ -128,8 +95,7 @@ class Registry:
         # Of them the transfer dead-letter queues.
         self._transfers: dict[int, Queue] = {}
         self._kept: dict[int, Intake] = {}
-        # What forwards, and the store of fragments that it is in; None is the catalog's.
-        self._forwarding: dict[Queue, FragmentStore | None] = {}
+        self._forwarding = Forwarding(self._target)
         ensure_format(store, clock.wall_ms(), random_bytes)
         self._context = Context(self._staging, clock, limits, random_bytes, wake, self._transfer_of, blob_files)
         self._context.allocate = self._number
@@ -257,7 +223,7 @@ class Registry:
         self._is_loaded = True
         self.catalog_version += 1
         self._kept = self._numbers
-        self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, {}
+        self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, Forwarding(self._target)
         transfers, self._transfers = self._transfers, {}
         try:
             self._staging.begin_load()
@@ -313,25 +279,6 @@ class Registry:
         queue, topic = self._queues.get(path.lower()), self._topics.get(path.lower())
         return queue.queue if queue is not None else topic.topic if topic is not None else None
 
-    def _queue(self, name: str) -> HeldQueue:
-        found = self._queues.get(name.lower())
-        if found is None:
-            raise EntityNotFoundError(name)
-        return found
-
-    def _topic(self, name: str) -> HeldTopic:
-        found = self._topics.get(name.lower())
-        if found is None:
-            raise EntityNotFoundError(name)
-        return found
-
-    def _subscription(self, topic: str, name: str) -> tuple[HeldTopic, HeldSubscription]:
-        owner = self._topic(topic)
-        found = owner.subscriptions.get(name.lower())
-        if found is None:
-            raise EntityNotFoundError(f"{topic}/Subscriptions/{name}")
-        return owner, found
-
     # ---- rows
 
     def _number(self, count: int) -> int:
@@ -372,7 +319,7 @@ class Registry:
         """Stage the end of an entity, given with its dead-letter queue."""
         whole = [member for member in members if member is not None]
         for member in whole:
-            member.forward_parts(None, self._stop_forwarding)
+            self._forwarding.stop(member)
         if entry.fragments:
             self._partitions.wipe(entry)
             return
@@ -387,23 +334,24 @@ class Registry:
     def _apply_queue(self, queue: HeldQueue) -> None:
         settings = described(queue.entry, QueueDescription)
         self.key_names.put(queue.entry.names[0], settings.authorization_rules)
-        size = settings.max_message_size_in_kilobytes
-        window = settings.duplicate_detection_history_time_window_ms
-        queue.queue.configure(
-            status=settings.status,
-            default_ttl_ms=settings.default_message_time_to_live_ms,
-            lock_duration_ms=settings.lock_duration_ms,
-            max_delivery_count=settings.max_delivery_count,
-            dead_letters_expired=settings.dead_lettering_on_message_expiration,
-            requires_session=settings.requires_session,
-            quota_megabytes=settings.max_size_in_megabytes,
-            max_message_size_bytes=size << 10 if size else None,
-            duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
-        )
-        self._apply_dead_letters(queue.queue, settings.status)
-        self._apply_transfer(queue.entry)
-        self._apply_onward(queue.queue, settings.forward_to)
-        self._apply_onward(queue.queue.dead_letters, settings.forward_dead_lettered_messages_to)
+        queue.queue.configure(**queue_settings(settings))
+        self._apply_receiving(queue.entry, queue.queue, settings)
+
+    def _apply_receiving(
+        self,
+        entry: Entry,
+        queue: Queue | AnyPartitionedQueue,
+        settings: QueueDescription | SubscriptionDescription,
+    ) -> None:
+        """Settings of its dead-letter queues, and where its messages go on to."""
+        dead_letters = queue.dead_letters
+        if dead_letters is not None:
+            most = self._limits.max_delivery_count
+            dead_letters.configure(**dead_letter_settings(settings.status, queue.lock_duration_ms, most))
+        self._apply_transfer(entry)
+        self._forwarding.apply(queue, settings.forward_to)
+        if dead_letters is not None:
+            self._forwarding.apply(dead_letters, settings.forward_dead_lettered_messages_to)
 
     def _apply_partitioned(self) -> None:
         """Give the fragments of all partitioned entities their settings again."""
@@ -417,37 +365,9 @@ class Registry:
                     self._apply_subscription(topic, subscription)
         self._pump()
 
-    def _apply_onward(self, queue: Queue | AnyPartitionedQueue | None, path: str | None) -> None:
-        if queue is not None:
-            queue.forward_parts(path, partial(self._forward, path) if path else self._stop_forwarding)
-
-    def _forward(self, path: str, queue: Queue, store: FragmentStore | None) -> None:
-        forward(queue, Onward(path, ways(queue, self._target)))
-        self._forwarding[queue] = store
-
-    def _stop_forwarding(self, queue: Queue, store: FragmentStore | None) -> None:
-        del store
-        forward(queue, None)
-        self._forwarding.pop(queue, None)
-
-    def _target_changed(self, name: str) -> None:
-        """What could not go on to a queue or topic may now: it has other settings."""
-        for queue in self._forwarding:
-            if queue.relay is not None and queue.relay.onward.path.lower() == name.lower():
-                queue.relay.look_again()
-
     def _pump(self) -> None:
-        """Let what waits to be forwarded try again: a setting has changed, time has passed, or a store is back."""
-        for queue, store in list(self._forwarding.items()):
-            try:
-                if queue.relay is not None and (store is None or store.is_up):
-                    queue.relay.retry()
-            except StoreError:
-                if store is None:
-                    raise
-                # Its store is down from now on.
-            except Exception:  # noqa: BLE001 - it has left nothing half done, and the others wait for their turn
-                _log.exception("messages not forwarded by a fault, tried again later: entity=%r", queue.path)
+        """Let what waits to be forwarded, here or to other stores, try again."""
+        self._forwarding.pump()
         if self.handover is not None:
             self.handover.pump()
 
@@ -455,68 +375,24 @@ class Registry:
         known = self._transfers.get(entry.transfer_number)
         queue = self._partitions.transfer_dead_letters(entry.number) if entry.fragments else known
         if queue is not None:
-            queue.configure(
-                status=EntityStatus.ACTIVE,
-                default_ttl_ms=INFINITE_MS,
-                lock_duration_ms=getattr(entry.description, "lock_duration_ms", 60_000),
-                max_delivery_count=self._limits.max_delivery_count,
-                dead_letters_expired=False,
-            )
-
-    def _apply_dead_letters(self, queue: Queue | AnyPartitionedQueue, status: EntityStatus) -> None:
-        if queue.dead_letters is not None:
-            queue.dead_letters.configure(
-                status=status if status == EntityStatus.DISABLED else EntityStatus.ACTIVE,
-                default_ttl_ms=INFINITE_MS,
-                lock_duration_ms=queue.lock_duration_ms,
-                max_delivery_count=self._limits.max_delivery_count,
-                dead_letters_expired=False,
-            )
+            lock_duration_ms = getattr(entry.description, "lock_duration_ms", 60_000)
+            most = self._limits.max_delivery_count
+            queue.configure(**dead_letter_settings(EntityStatus.ACTIVE, lock_duration_ms, most))
 
     def _apply_topic(self, topic: HeldTopic) -> None:
         settings = described(topic.entry, TopicDescription)
         self.key_names.put(topic.entry.names[0], settings.authorization_rules)
-        size = settings.max_message_size_in_kilobytes
-        window = settings.duplicate_detection_history_time_window_ms
-        topic.topic.configure(
-            status=settings.status,
-            default_ttl_ms=settings.default_message_time_to_live_ms,
-            quota_megabytes=settings.max_size_in_megabytes,
-            max_message_size_bytes=size << 10 if size else None,
-            duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
-        )
+        topic.topic.configure(**topic_settings(settings))
         if topic.entry.fragments:
             self._apply_transfer(topic.entry)
 
     def _apply_subscription(self, topic: HeldTopic, subscription: HeldSubscription) -> None:
         settings = described(subscription.entry, SubscriptionDescription)
-        subscription.queue.configure(
-            status=settings.status,
-            default_ttl_ms=settings.default_message_time_to_live_ms,
-            lock_duration_ms=settings.lock_duration_ms,
-            max_delivery_count=settings.max_delivery_count,
-            dead_letters_expired=settings.dead_lettering_on_message_expiration,
-            requires_session=settings.requires_session,
-        )
-        self._apply_dead_letters(subscription.queue, settings.status)
-        self._apply_transfer(subscription.entry)
-        self._apply_onward(subscription.queue, settings.forward_to)
-        self._apply_onward(subscription.queue.dead_letters, settings.forward_dead_lettered_messages_to)
+        subscription.queue.configure(**receiving_settings(settings))
+        self._apply_receiving(subscription.entry, subscription.queue, settings)
         topic.topic.subscribe(
             subscription.entry.names[1].lower(),
             subscription.queue,  # type: ignore[arg-type]  # both are partitioned, or none is
             subscription.compiled.selection(rule_of(entry) for entry in subscription.rules.values()),
             dead_letters_failures=settings.dead_lettering_on_filter_evaluation_exceptions,
         )
-
-
-def described(entry: Entry, kind: type[_T]) -> _T:
-    """The description in a row of that kind."""
-    assert isinstance(entry.description, kind)
-    return entry.description
-
-
-def rule_of(entry: Entry) -> RuleDescription:
-    """The rule in a row."""
-    assert isinstance(entry.description, RuleDescription)
-    return entry.description

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isthmus.entities.catalog.catalog import Entry
+from isthmus.entities.catalog.description import CorrelationFilter
+from isthmus.entities.holding import HeldTopic, rule_of
 from isthmus.entities.port import Entity
 
 __all__ = ["Runtime", "runtime_of"]
@@ -45,8 +47,14 @@ class Runtime:
     correlation_filter_count: int = 0
 
 
-def runtime_of(entry: Entry, member: Entity) -> Runtime:
-    """Counts, size and times of an entity, without those of a topic's subscriptions and rules."""
+def runtime_of(entry: Entry, member: Entity, topic: HeldTopic | None = None) -> Runtime:
+    """Counts, size and times of an entity.
+
+    Args:
+        entry: its row.
+        member: itself.
+        topic: the same with its subscriptions, if it is a topic.
+    """
     runtime = Runtime(
         active_message_count=member.active_count,
         scheduled_message_count=member.scheduled_count,
@@ -61,6 +69,12 @@ def runtime_of(entry: Entry, member: Entity) -> Runtime:
     if lost is not None:
         runtime.transfer_dead_letter_message_count = lost.active_count
         runtime.message_count += lost.active_count
+    if topic is not None:
+        filters = [rule_of(rule).filter for held in topic.subscriptions.values() for rule in held.rules.values()]
+        runtime.subscription_count = len(topic.subscriptions)
+        runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
+        # `$Default` and its opposite are SQL filters of the service: 1=1 and 1=0.
+        runtime.sql_filter_count = len(filters) - runtime.correlation_filter_count
     source = member.source
     if source is None:
         return runtime

@@ -1,13 +1,12 @@
 """A partitioned entity as its senders see it, and what all of its kinds have in common.
 
-What it is: the choice of a fragment for what is sent, scheduled messages, looks, and counts over all fragments. What it is
-not: checks of messages, which the fragment makes as any entity does; receiving (`queue`).
+What it is: what is sent, scheduled and looked at, given to the fragments that it is for, and counts over all fragments. What it
+is not: the choice of a fragment (`slot`); checks of messages, which the fragment makes as any entity does; receiving (`queue`).
 Spec: docs/explanation/protocol.md, Entities, Sending.
-A little over 400 lines: all that is asked of an entity as a whole is here, beside the choice of the fragment that answers.
 
 Invariants:
     I1. What is taken as a unit goes to one fragment, and is all there or not there.
-    I2. A message with a key goes to its fragment or is refused; one without goes round fragments whose store is down.
+    I2. A message with a key whose fragment's store is down is refused.
     I3. Nothing is taken before the catalog's row of the entity is durable: what was acknowledged has an entity.
 """
 
@@ -15,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.catalog.limit import Limits
-from isthmus.entities.error import InvalidMessageError
-from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, keys_of_parts, place, runs
+from isthmus.entities.fragment.join import Join
+from isthmus.entities.fragment.place import first_of, fragment_of, keys_of, place, runs
 from isthmus.entities.fragment.port import FragmentStore
+from isthmus.entities.fragment.schedule import cancel, schedule
+from isthmus.entities.fragment.slot import Choice, Slot
 from isthmus.entities.member.look import LOOK_BYTES
 from isthmus.entities.queue.intake import Intake
 from isthmus.entities.queue.onward import End
@@ -41,68 +41,9 @@ from isthmus.errors import (
     StoreError,
 )
 
-__all__ = ["Partitioned", "Slot"]
+__all__ = ["Partitioned"]
 
 _M = TypeVar("_M", bound=Intake)
-
-
-class Slot(Generic[_M]):
-    """The place of one fragment.
-
-    Attributes:
-        index: of the fragment.
-        store: where it lies.
-        member: the fragment; None as long as its store could not be opened.
-    """
-
-    __slots__ = ("index", "member", "store")
-
-    def __init__(self, index: int, store: FragmentStore) -> None:
-        self.index = index
-        self.store = store
-        self.member: _M | None = None
-
-    @property
-    def usable(self) -> _M | None:
-        """The fragment, if its store is up."""
-        return self.member if self.store.is_up else None
-
-
-class _Join:
-    """One callback for several commits: the last to end calls, with the first error if there was one."""
-
-    def __init__(self, count: int, on_durable: Callback | None, on_failed: Failure | None) -> None:
-        self._left = count
-        self._error: Exception | None = None
-        self._on_durable = on_durable
-        self._on_failed = on_failed
-
-    def durable(self) -> None:
-        self._end(None)
-
-    def failed(self, error: Exception) -> None:
-        self._end(error)
-
-    def _end(self, error: Exception | None) -> None:
-        self._error = self._error or error
-        self._left -= 1
-        if self._left:
-            return
-        if self._error is None:
-            if self._on_durable is not None:
-                self._on_durable()
-        elif self._on_failed is not None:
-            self._on_failed(self._error)
-
-
-def _withdraw(member: Intake, numbers: Sequence[int]) -> None:
-    """Cancel what a fragment has scheduled of messages of which others were not; those that were due meanwhile have gone their way."""
-    with suppress(
-        IsthmusError
-    ):  # its store went down since: the sender knows of a failure, and that the outcome is not known
-        missing = set(member.missing_scheduled(numbers))
-        if left := [number for number in numbers if number not in missing]:
-            member.cancel_scheduled(left)
 
 
 class Partitioned(Generic[_M]):
@@ -137,8 +78,7 @@ class Partitioned(Generic[_M]):
         self._limits = limits
         self._status = EntityStatus.ACTIVE
         self._settings: dict[str, Any] | None = None
-        self._detects = False
-        self._next = 0
+        self._choice = Choice(self.slots)
         self._when_standing: list[Callback] = []
 
     # As `isthmus.entities.port.Entity` has them.
@@ -180,7 +120,7 @@ class Partitioned(Generic[_M]):
         self._status = settings["status"]
         self.requires_session = settings.get("requires_session", False)
         self.max_message_size_bytes = settings.get("max_message_size_bytes") or self._limits.max_message_size_bytes
-        self._detects = bool(settings.get("duplicate_window_ms"))
+        self._choice.detects = bool(settings.get("duplicate_window_ms"))
         for slot in self.slots:
             self.configure_slot(slot)
 
@@ -233,20 +173,14 @@ class Partitioned(Generic[_M]):
     # ---- sending
 
     def check_sendable(self) -> None:
-        """Refuse where no message would be taken, whatever it is.
-
-        Raises:
-            EntityNotFoundError: the entity was deleted.
-            EntityDisabledError: its status forbids sending.
-            ServerBusyError: it is being created.
-        """
+        """Raise what `refusal` says, and ServerBusyError while it is being created."""
         self._check_open()
         if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise EntityDisabledError(self.path, self._status)
 
     def runs(self, payloads: Sequence[Payload]) -> list[int]:
         """Lengths of the runs of messages that `accept` can take together."""
-        return runs(payloads, len(self.slots), by_message_id=self._detects)
+        return runs(payloads, len(self.slots), by_message_id=self._choice.detects)
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> _M:
         """The fragment that takes messages as a unit: that of the first one's key, else the next one in turn.
@@ -259,14 +193,17 @@ class Partitioned(Generic[_M]):
             InvalidMessageError: their SessionIds or PartitionKeys differ, or one is no message.
             ServerBusyError: the fragment's store is down; without a key, all stores are.
         """
-        index = self._index([keys_of(payload) for payload in payloads])
+        index = self._choice.by_keys([keys_of(payload) for payload in payloads])
         if index is None:
             index = preferred
         return self.chosen(index)
 
     def chosen(self, index: int | None) -> _M:
         """The fragment of an index, or the next one in turn; errors as `placed`."""
-        return self._next_usable() if index is None else self._member(index)
+        member = self._choice.in_turn() if index is None else self._member(index)
+        if member is None:
+            raise ServerBusyError(f"All stores of '{self.path}' are down; try again later.")
+        return member
 
     # ---- messages that another entity forwards
 
@@ -281,69 +218,9 @@ class Partitioned(Generic[_M]):
             return EntityNotFoundError(self.path)
         return None if self.takes_sends else EntityDisabledError(self.path, self._status)
 
-    def number_of(self, index: int) -> int:
-        """The number of a fragment."""
-        return self.number + self._STEP * index
-
     def ends(self, messages: Sequence[Parts], store: int) -> dict[End, list[int]]:
-        """Where messages from a store go, with their places in order: those of one key to one fragment, those without a key
-        together.
-
-        Args:
-            messages: in order.
-            store: its place among all stores, the catalog's first.
-
-        Raises:
-            InvalidMessageError: one has keys that contradict each other.
-        """
-        ends: dict[End, list[int]] = {}
-        free: int | None = None
-        for at, parts in enumerate(messages):
-            index = self._index([keys_of_parts(parts)])
-            if index is None:
-                index = free = self.free_index(store) if free is None else free
-            slot = self.slots[index]
-            to = slot.store.index + 1
-            is_here = to == store and self.is_standing and slot.usable is not None
-            ends.setdefault(End(to, self.number_of(index), slot.member, is_here), []).append(at)
-        return ends
-
-    def free_index(self, store: int) -> int:
-        """The fragment for messages without a key that come from a store: one in it, else the next one that is up.
-
-        Args:
-            store: its place among all stores, the catalog's first.
-        """
-        slots = self.slots
-        turn = [*range(self._next, len(slots)), *range(self._next)]
-        up = [index for index in turn if slots[index].usable is not None] or turn
-        index: int = next((index for index in up if slots[index].store.index + 1 == store), up[0])
-        self._next = (index + 1) % len(slots)
-        return index
-
-    def _index(self, keys: Sequence[Keys]) -> int | None:
-        if not keys:
-            return None
-        group = keys[0].group
-        for each in keys:
-            if each.group != group:
-                raise InvalidMessageError(
-                    "messages that are sent together to a partitioned entity have the same SessionId or PartitionKey; "
-                    f"these have {_named(group)} and {_named(each.group)}"
-                )
-        if group is None:
-            group = keys[0].compared(by_message_id=self._detects)
-        return None if group is None else place(group, len(self.slots))
-
-    def _next_usable(self) -> _M:
-        slots = self.slots
-        for _ in slots:
-            slot = slots[self._next]
-            self._next = (self._next + 1) % len(slots)
-            member = slot.usable
-            if member is not None:
-                return member
-        raise ServerBusyError(f"All stores of '{self.path}' are down; try again later.")
+        """Where messages from a store go, with their places; see `Choice.ends`."""
+        return self._choice.ends(messages, store, self.number, self._STEP, is_open=self.is_standing)
 
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -361,11 +238,11 @@ class Partitioned(Generic[_M]):
             return
         by_index: dict[int | None, list[Payload]] = {}
         for payload in payloads:
-            by_index.setdefault(self._index([keys_of(payload)]), []).append(payload)
+            by_index.setdefault(self._choice.by_keys([keys_of(payload)]), []).append(payload)
         placed = [(self.chosen(index), part) for index, part in by_index.items()]
         for member, part in placed:
             member.examine(part)
-        join = _Join(len(placed), on_durable, on_failed)
+        join = Join(len(placed), on_durable, on_failed)
         for member, part in placed:
             member.accept(part, join.durable, join.failed)
 
@@ -382,41 +259,13 @@ class Partitioned(Generic[_M]):
         free: _M | None = None
         placed: dict[_M, list[int]] = {}
         for at, (payload, _) in enumerate(messages):
-            index = self._index([keys_of(payload)])
+            index = self._choice.by_keys([keys_of(payload)])
             if index is None:
-                member = free = free or self._next_usable()
+                member = free = free or self.chosen(None)
             else:
                 member = self._member(index)
             placed.setdefault(member, []).append(at)
-        for member, places in placed.items():
-            member.examine([messages[at][0] for at in places])
-        sequences = [0] * len(messages)
-        taken: dict[_M, list[int]] = {}
-        is_durable: set[_M] = set()
-
-        def failed(error: Exception) -> None:
-            for each, numbers in taken.items():
-                if each in is_durable:
-                    _withdraw(each, numbers)
-            if on_failed is not None:
-                on_failed(error)
-
-        def durable(member: _M) -> None:
-            is_durable.add(member)
-            join.durable()
-
-        join = _Join(len(placed), on_durable, failed)
-        try:
-            for member, places in placed.items():
-                numbers = member.schedule([messages[at] for at in places], partial(durable, member), join.failed)
-                taken[member] = numbers
-                for at, number in zip(places, numbers, strict=True):
-                    sequences[at] = number
-        except BaseException:
-            for member, numbers in taken.items():
-                _withdraw(member, numbers)
-            raise
-        return sequences
+        return schedule(messages, placed, on_durable, on_failed)
 
     def cancel_scheduled(
         self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -428,14 +277,12 @@ class Partitioned(Generic[_M]):
             ServerBusyError: the store of one of them is down.
         """
         self._check_open()
-        by_member = [(self._member(index), part) for index, part in self._by_fragment(sequences, "scheduled").items()]
-        for member, part in by_member:
-            missing = member.missing_scheduled(part)
-            if missing:
+        by_fragment = self._by_fragment(sequences, "scheduled")
+        by_member = {self._member(index): part for index, part in by_fragment.items()}
+        for member, part in by_member.items():
+            if missing := member.missing_scheduled(part):
                 raise self._missing("scheduled", missing[0])
-        join = _Join(len(by_member), on_durable, on_failed)
-        for member, part in by_member:
-            member.cancel_scheduled(part, join.durable, join.failed)
+        cancel(by_member, on_durable, on_failed)
 
     def scheduled_in(self, sequences: Sequence[int]) -> _M:
         """The fragment of scheduled messages.
@@ -549,7 +396,3 @@ class Partitioned(Generic[_M]):
     def stored_bytes(self) -> int:
         """What counts towards the quota, of which each fragment has its own."""
         return sum(member.stored_bytes() for member in self._members)
-
-
-def _named(group: str | None) -> str:
-    return "none" if group is None else f"'{group[:64]}'"

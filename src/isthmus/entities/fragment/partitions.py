@@ -23,7 +23,8 @@ from isthmus.entities.catalog.catalog import Entry
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.place import first_of
 from isthmus.entities.fragment.port import FragmentEngine, FragmentStore, FragmentStores
-from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
+from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue
+from isthmus.entities.fragment.session import PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.member.listener import call_all
 from isthmus.entities.queue.intake import Intake

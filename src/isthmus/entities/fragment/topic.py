@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.port import FragmentStore
-from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
+from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue
+from isthmus.entities.fragment.session import PartitionedSessionQueue
 from isthmus.entities.queue.queue import Queue
 from isthmus.entities.topic.selection import Selection
 from isthmus.entities.topic.topic import Topic

@@ -14,7 +14,8 @@ from isthmus.entities.catalog.limit import Limits
 from isthmus.entities.queue.calendar import Calendar
 from isthmus.entities.queue.window import Budget
 from isthmus.entities.record.record import Parts
-from isthmus.entities.storage.blob import BlobFiles, Blobs
+from isthmus.entities.storage.blob import Blobs
+from isthmus.entities.storage.blob_file import BlobFiles
 from isthmus.entities.storage.staging import Staging
 from isthmus.entities.topic.fan_out import FanOut
 

@@ -24,7 +24,7 @@ class Member:
     Attributes:
         is_partitioned: whether it is one of several fragments' facade; no.
         is_whole: whether all of its stores are up; asked only of an entity whose store is.
-        transfer_dead_letters: where those went whose target was gone; None while there were none.
+        transfer_dead_letters: where those went whose target was gone, or took none; None while there were none.
     """
 
     is_partitioned: Literal[False] = False
@@ -57,6 +57,11 @@ class Member:
         """Whose locks these are: its own."""
         del tokens
         return self
+
+    @property
+    def takes_senders(self) -> bool:
+        """Whether senders may attach; they may."""
+        return True
 
     @property
     def source(self) -> MessageSource | None:

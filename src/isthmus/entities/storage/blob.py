@@ -3,7 +3,7 @@
 What it is: the payload of a large message (what is before its body, and a reference to the rest), the rows that tell
 which stored message refers to which body, and the choice of the bodies that nothing refers to any more. What it is not:
 the files (`isthmus.store.blob`), nor their reading and writing, which never happen on the engine's thread.
-See docs/explanation/store.md. A little over 400 lines: references are written, counted and collected by one set of rows.
+See docs/explanation/store.md.
 
 Invariants:
     I1. A body is complete and durable before a record refers to it; reference and record are one batch.
@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Protocol
 
+from isthmus.entities.storage.blob_file import BlobFiles
 from isthmus.entities.storage.key import (
     DEFERRED,
     MESSAGE,
@@ -34,7 +32,7 @@ from isthmus.entities.storage.key import (
 )
 from isthmus.entities.storage.staging import Staging
 
-__all__ = ["Blob", "BlobFiles", "BlobReader", "BlobWriter", "Blobs", "Large", "Payload"]
+__all__ = ["Blob", "Blobs", "Large", "Payload"]
 
 # Body, its size, and the entity whose quota it counts to.
 _ROW = struct.Struct(">QQI")
@@ -43,82 +41,6 @@ _LAST = (1 << 64) - 2
 # References looked at in one call, and time between two calls: reading keys must not hold up the loop.
 _SWEEP_AT_ONCE = 64
 _SWEEP_MS = 250
-
-
-class BlobWriter(Protocol):
-    """A body being written. All methods block and are called from one thread at a time."""
-
-    def write(self, parts: Sequence[bytes]) -> None:
-        """Append bytes.
-
-        Raises:
-            StoreError: the disk refused.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Have the disk take what was written, and wait until it has; this makes nothing durable.
-
-        Raises:
-            StoreError: the disk refused.
-        """
-        ...
-
-    def sync(self) -> None:
-        """Make all that was written durable, with its name.
-
-        Raises:
-            StoreError: the disk refused.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of the file; what was written stays."""
-        ...
-
-
-class BlobReader(Protocol):
-    """A body being read."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """So many bytes from an offset on; blocks.
-
-        Raises:
-            StoreError: they are not there.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of the file."""
-        ...
-
-
-class BlobFiles(Protocol):
-    """Bodies by number. Every method may block, and may be called from any thread."""
-
-    def numbers(self) -> list[int]:
-        """Of all bodies, whole or not."""
-        ...
-
-    def create(self, number: int) -> BlobWriter:
-        """Begin a body; raises StoreError where the disk refuses."""
-        ...
-
-    def open(self, number: int) -> BlobReader:
-        """Read a body; raises StoreError if it is not there."""
-        ...
-
-    def remove(self, number: int) -> None:
-        """Remove a body; no error if it is not there."""
-        ...
-
-    def kept(self) -> AbstractContextManager[None]:
-        """Within, no body is removed: what a copy of the store refers to can be copied after it."""
-        ...
-
-    def copy_to(self, folder: Path) -> None:
-        """Put all bodies into a folder that is not there yet; durable on return. Raises OSError."""
-        ...
 
 
 class Blob:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from isthmus.entities.queue.window import Pair
+from isthmus.entities.record.record import Parts
 from isthmus.errors import StoreError
 
 __all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
@@ -69,6 +70,24 @@ class Turn:
     def is_over(self) -> bool:
         """Whether nothing more is to be begun."""
         return self.units <= 0 or self.size_bytes <= 0 or self.seconds <= 0
+
+    def fitting(self, messages: Sequence[Parts], at: int, copies: int, cost: int, units: int) -> tuple[int, int]:
+        """How many messages there is room for, with all their copies, and the bytes of these.
+
+        Args:
+            messages: in order.
+            at: the place of the first.
+            copies: of each message.
+            cost: of these, in units.
+            units: at most so many, whatever is left.
+        """
+        count = min(len(messages) - at, min(self.units, units) // cost)
+        size_bytes = copies * sum(len(messages[place].rest) for place in range(at, at + count))
+        while count and size_bytes > self.size_bytes:
+            dropped = count - count // 2
+            count -= dropped
+            size_bytes -= copies * sum(len(messages[place].rest) for place in range(at + count, at + count + dropped))
+        return count, size_bytes
 
     def begin(self) -> None:
         """Work begins."""

@@ -2,8 +2,7 @@
 
 What it is: an `Intake` whose messages go on at once, as far as the budget of a commit reaches (`fan_out`). What is more waits
 in the topic, stored once and in the batch of its acceptance, and is copied in turns, each of them one commit. What it is
-not: the choice of the copies (`selection`). See docs/explanation/store.md. Over 400 lines: a turn of copies reads the
-state of acceptance, of the waiting messages and of the subscriptions reached.
+not: the choice of the copies (`selection`). See docs/explanation/store.md.
 
 Invariants:
     I1. Messages are accepted whole: with their acceptance each is copied, or stored here to be copied. A turn's copies and
@@ -20,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -37,6 +35,7 @@ from isthmus.entities.storage.blob import Payload
 from isthmus.entities.storage.journal import Batch
 from isthmus.entities.storage.key import MESSAGE, UNREADABLE, message_key, message_span, unpack_message
 from isthmus.entities.storage.staging import Callback, Failure
+from isthmus.entities.topic.answer import Answers
 from isthmus.entities.topic.fan_out import Turn
 from isthmus.entities.topic.selection import Selection
 from isthmus.errors import StoreError
@@ -65,20 +64,16 @@ class Topic(Intake):
     Attributes:
         path: canonical name.
         max_message_size_bytes: of one message.
-        transfer_dead_letters: where those went that were sent via it and that their target did not take; None while there were
-            none.
     """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         super().__init__(path, number, context, state)
-        self.transfer_dead_letters: Queue | None = None
         self._prefix = message_key(MESSAGE, number, 0)[:-8]
         self._subscribers: dict[str, _Subscriber] = {}
         # What all subscriptions cost a message together, and whether they have rules.
         self._cost = 0
         self._has_rules = False
-        # Senders to be told when all up to a sequence number is copied.
-        self._untold: deque[tuple[int, Callback]] = deque()
+        self._answers = Answers()
         self._enlist()
 
     def reload(self, state: bytes | None) -> None:
@@ -118,11 +113,6 @@ class Topic(Intake):
         self._has_rules = any(not one.selection.takes_all for one in subscribers)
         # The copies that are sure to be made count to the quota.
         self.quota.copies = sum(one.selection.takes_all and one.queue.relay is None for one in subscribers)
-
-    @property
-    def takes_senders(self) -> bool:
-        """Whether senders may attach; they may."""
-        return True
 
     @property
     def queues(self) -> Iterator[Queue]:
@@ -193,7 +183,10 @@ class Topic(Intake):
         total, at = len(messages), 0
         turn.begin()
         while at < total and not turn.is_over:
-            count, size_bytes = (0, 0) if after else self._fitting(messages, at, turn)
+            count = size_bytes = 0
+            if not after:
+                units = max(_RULE_UNITS, self._cost) if self._has_rules else turn.units
+                count, size_bytes = turn.fitting(messages, at, len(self._subscribers), self._cost, units)
             if count:
                 part, origins = messages[at : at + count], numbers[at : at + count]
                 views: list[MessageView] = []
@@ -207,18 +200,6 @@ class Topic(Intake):
                 break
             at += 1
         return at, after
-
-    def _fitting(self, messages: Sequence[Parts], at: int, turn: Turn) -> tuple[int, int]:
-        """How many messages from a place on the turn has room for, with all their copies, and the bytes of these."""
-        copies = len(self._subscribers)
-        units = min(turn.units, max(_RULE_UNITS, self._cost)) if self._has_rules else turn.units
-        count = min(len(messages) - at, units // self._cost)
-        size_bytes = copies * sum(len(messages[place].rest) for place in range(at, at + count))
-        while count and size_bytes > turn.size_bytes:
-            dropped = count - count // 2
-            count -= dropped
-            size_bytes -= copies * sum(len(messages[place].rest) for place in range(at + count, at + count + dropped))
-        return count, size_bytes
 
     def _copy_divided(self, parts: Parts, number: int, now_ms: int, hops: int, after: int, turn: Turn) -> int:
         """Stage one message's copies, subscription by subscription; the last one that got its, 0 if all did."""
@@ -369,25 +350,17 @@ class Topic(Intake):
     def publish(self, sealed: Any) -> None:
         last, copied = sealed
         super().publish(last)
-        self._copied = max(self._copied, copied)
-        while self._untold and self._untold[0][0] < self._copied:
-            _told(self._untold.popleft()[1])
-
-    # Below that number all is copied, and the copies are durable.
-    _copied = 0
+        self._answers.copied(copied)
 
     def _tell(self, last: int, tell: Callback) -> None:
         """A sender's messages up to a number are durable: tell it when their copies are, too (I3)."""
-        if last < self._copied or not self.active_count:
-            tell()
+        if self.active_count:
+            self._answers.wait(last, tell)
         else:
-            self._untold.append((last, tell))
+            tell()
 
     def tell_senders(self) -> None:
-        """Tell all senders: what they sent is durable, and will be copied, or has gone with the topic."""
-        untold, self._untold = self._untold, deque()
-        for _, tell in untold:
-            _told(tell)
+        self._answers.tell_all()
 
     # ---- the choice of copies
 
@@ -409,14 +382,6 @@ class Topic(Intake):
                 dead_letter.store(queue.dead_letters, [stored], queue.path, _FILTER_FAILED, str(failed))
         if chosen:
             queue.store(chosen, views[0].enqueued_ms, origins, fed=True, hops=hops)
-
-
-def _told(tell: Callback) -> None:
-    """Tell a sender; what that raises keeps no other one from being told."""
-    try:
-        tell()
-    except Exception:  # noqa: BLE001 - a fault of whoever sent
-        _log.exception("a fault where a sender was told")
 
 
 def _readable(pairs: Sequence[Pair]) -> list[Stored]:

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from isthmus.entities.storage.blob import BlobReader, BlobWriter
+from isthmus.entities.storage.blob_file import BlobReader, BlobWriter
 from isthmus.errors import StoreError
 from isthmus.store.blob import BlobFolder
 from isthmus.store.private_folder import make_private

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from isthmus.entities.storage.blob import BlobWriter
+from isthmus.entities.storage.blob_file import BlobWriter
 from isthmus.errors import StoreError
 from isthmus.store.zone.body_folder import BLOCK_BYTES, BodyFolder, Sums, read_block
 from isthmus.store.zone.status import MAJORITY

@@ -275,6 +275,7 @@ class TestReceiving:
     def test_nothing_stays_scheduled_where_a_fragment_refuses(
         self, held: Stores, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Schedule I1."""
         due, queue = held.clock.wall_ms() + 60_000, queue_of(held)
         refusing = queue._member(place(key_in(1), FRAGMENTS))
 
@@ -299,6 +300,7 @@ class TestReceiving:
 
 class TestSessions:
     def test_a_session_is_in_one_fragment(self) -> None:
+        """Sessions I1, I2."""
         held = Stores()
         held.engine.create_queue("s", QueueDescription(enable_partitioning=True, requires_session=True))
         held.commit()
@@ -373,6 +375,7 @@ class TestTopics:
 
 class TestFailingStore:
     def test_sends_go_round_it_and_keys_of_it_are_refused(self, held: Stores) -> None:
+        """I2; Slot I1."""
         bad = key_in(1)
         assert send(held, "q", message("before", key=bad)) == ["ok"]
         held.journals[1].fail_syncs = OSError("bad sector")
@@ -673,6 +676,7 @@ class TestRemoval:
 
 class TestDescriptions:
     def test_nothing_is_taken_before_the_row_is_durable(self) -> None:
+        """I3."""
         held = Stores()
         held.engine.create_queue("q", QUEUE)
         with pytest.raises(ServerBusyError, match="being created"):

@@ -299,20 +299,6 @@ def test_ends_of_life_take_one_entry_per_second(namespace: Any, message: Make) -
     assert list(namespace.journal.scan(first, end)) == []
 
 
-def test_many_expired_messages_go_in_bounded_ticks(namespace: Any, queue: Any, message: Make) -> None:
-    """Engine I3."""
-    namespace.send("q", *(message(f"{number}", ttl_ms=1_000) for number in range(5_000)))
-    namespace.clock.advance(3_000)
-    for left in (4_000, 3_000, 2_000):
-        next_ms = namespace.engine.tick()
-        namespace.commit()
-        assert queue.active_count == left
-        assert next_ms <= namespace.clock.wall_ms()
-    namespace.advance(0)
-    assert queue.active_count == 0
-    assert queue.head == 5_001
-
-
 def test_duplicates_are_accepted_and_dropped(namespace: Any, message: Make) -> None:
     namespace.engine.create_queue(
         "q",

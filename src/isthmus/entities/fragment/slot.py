@@ -1,0 +1,140 @@
+"""The places of an entity's fragments, and which of them takes a message.
+
+What it is: the choice by a message's keys, and round the fragments that are up where it has none. What it is not: the keys
+(`place`), or what a fragment does with a message.
+Spec: docs/explanation/protocol.md, Entities, Sending.
+
+Invariants:
+    I1. A message with a key goes to its fragment; one without goes round fragments whose store is down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.fragment.place import Keys, keys_of_parts, place
+from isthmus.entities.fragment.port import FragmentStore
+from isthmus.entities.queue.intake import Intake
+from isthmus.entities.queue.onward import End
+from isthmus.entities.record.record import Parts
+
+__all__ = ["Choice", "Slot"]
+
+_M = TypeVar("_M", bound=Intake)
+
+
+class Slot(Generic[_M]):
+    """The place of one fragment.
+
+    Attributes:
+        index: of the fragment.
+        store: where it lies.
+        member: the fragment; None as long as its store could not be opened.
+    """
+
+    __slots__ = ("index", "member", "store")
+
+    def __init__(self, index: int, store: FragmentStore) -> None:
+        self.index = index
+        self.store = store
+        self.member: _M | None = None
+
+    @property
+    def usable(self) -> _M | None:
+        """The fragment, if its store is up."""
+        return self.member if self.store.is_up else None
+
+
+class Choice(Generic[_M]):
+    """The choice among an entity's fragments.
+
+    Args:
+        slots: their places.
+
+    Attributes:
+        detects: whether duplicates are detected, so that equal MessageIds have to meet.
+    """
+
+    __slots__ = ("_next", "_slots", "detects")
+
+    def __init__(self, slots: Sequence[Slot[_M]]) -> None:
+        self._slots = slots
+        self._next = 0
+        self.detects = False
+
+    def by_keys(self, keys: Sequence[Keys]) -> int | None:
+        """The fragment of messages that go together; None where each may take them.
+
+        Raises:
+            InvalidMessageError: their SessionIds or PartitionKeys differ, or contradict each other.
+        """
+        if not keys:
+            return None
+        group = keys[0].group
+        for each in keys:
+            if each.group != group:
+                raise InvalidMessageError(
+                    "messages that are sent together to a partitioned entity have the same SessionId or PartitionKey; "
+                    f"these have {_named(group)} and {_named(each.group)}"
+                )
+        if group is None:
+            group = keys[0].compared(by_message_id=self.detects)
+        return None if group is None else place(group, len(self._slots))
+
+    def in_turn(self) -> _M | None:
+        """The next fragment that is up; None if all stores are down."""
+        slots = self._slots
+        for _ in slots:
+            slot = slots[self._next]
+            self._next = (self._next + 1) % len(slots)
+            member = slot.usable
+            if member is not None:
+                return member
+        return None
+
+    def near(self, store: int) -> int:
+        """The fragment for messages without a key that come from a store: one in it, else the next one that is up.
+
+        Args:
+            store: its place among all stores, the catalog's first.
+        """
+        slots = self._slots
+        turn = [*range(self._next, len(slots)), *range(self._next)]
+        up = [index for index in turn if slots[index].usable is not None] or turn
+        index: int = next((index for index in up if slots[index].store.index + 1 == store), up[0])
+        self._next = (index + 1) % len(slots)
+        return index
+
+    def ends(
+        self, messages: Sequence[Parts], store: int, number: int, step: int, *, is_open: bool
+    ) -> dict[End, list[int]]:
+        """Where messages from a store go, with their places in order: those of one key to one fragment, those without a key
+        together.
+
+        Args:
+            messages: in order.
+            store: its place among all stores, the catalog's first.
+            number: of the first fragment.
+            step: from one fragment's number to the next one's.
+            is_open: whether fragments may take what comes at once.
+
+        Raises:
+            InvalidMessageError: one has keys that contradict each other.
+        """
+        ends: dict[End, list[int]] = {}
+        free: int | None = None
+        for at, parts in enumerate(messages):
+            index = self.by_keys([keys_of_parts(parts)])
+            if index is None:
+                index = free = self.near(store) if free is None else free
+            slot = self._slots[index]
+            to = slot.store.index + 1
+            is_here = to == store and is_open and slot.usable is not None
+            ends.setdefault(End(to, number + step * index, slot.member, is_here), []).append(at)
+        return ends
+
+
+def _named(group: str | None) -> str:
+    return "none" if group is None else f"'{group[:64]}'"

@@ -1,0 +1,65 @@
+"""What a namespace has of each entity: its row in the catalog, and itself.
+
+What it is: three records, and typed looks into rows. What it is not: the catalog (`registry`), or what an entity does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from isthmus.entities.catalog.catalog import Entry
+from isthmus.entities.catalog.description import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.entities.fragment.partitions import AnyPartitionedQueue
+from isthmus.entities.fragment.topic import PartitionedTopic
+from isthmus.entities.queue.queue import Queue
+from isthmus.entities.topic.selection import CompiledRules
+from isthmus.entities.topic.topic import Topic
+
+__all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "described", "rule_of"]
+
+_T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
+
+
+@dataclass(slots=True)
+class HeldSubscription:
+    """A subscription: its row, its messages, its rules by lower-case name, and as they are applied."""
+
+    entry: Entry
+    queue: Queue | AnyPartitionedQueue
+    rules: dict[str, Entry] = field(default_factory=dict)
+    compiled: CompiledRules = field(default_factory=CompiledRules)
+
+
+@dataclass(slots=True)
+class HeldTopic:
+    """A topic: its row, itself, its subscriptions by lower-case name."""
+
+    entry: Entry
+    topic: Topic | PartitionedTopic
+    subscriptions: dict[str, HeldSubscription] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class HeldQueue:
+    """A queue: its row and its messages."""
+
+    entry: Entry
+    queue: Queue | AnyPartitionedQueue
+
+
+def described(entry: Entry, kind: type[_T]) -> _T:
+    """The description in a row of that kind."""
+    assert isinstance(entry.description, kind)
+    return entry.description
+
+
+def rule_of(entry: Entry) -> RuleDescription:
+    """The rule in a row."""
+    assert isinstance(entry.description, RuleDescription)
+    return entry.description

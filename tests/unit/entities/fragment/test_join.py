@@ -1,0 +1,34 @@
+"""One answer for what several stores commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.entities.fragment.join import Join
+
+
+@pytest.mark.parametrize("outcomes", ["ddd", "dfd", "ffd", "ddf"])
+def test_the_last_to_end_answers_once(outcomes: str) -> None:
+    """I1."""
+    answers: list[object] = []
+    join = Join(len(outcomes), lambda: answers.append("durable"), answers.append)
+    errors = [OSError(str(number)) for number in range(len(outcomes))]
+    for outcome, error in zip(outcomes, errors, strict=True):
+        assert answers == []
+        if outcome == "d":
+            join.durable()
+        else:
+            join.failed(error)
+    assert answers == [errors[outcomes.index("f")] if "f" in outcomes else "durable"]
+
+
+@pytest.mark.parametrize("outcome", ["durable", "failed"])
+def test_nobody_need_wait_for_it(outcome: str) -> None:
+    heard: list[object] = []
+    done, refused = (None, heard.append) if outcome == "durable" else (lambda: heard.append("durable"), None)
+    join = Join(1, done, refused)
+    if outcome == "durable":
+        join.durable()
+    else:
+        join.failed(OSError())
+    assert heard == []
