@@ -24,7 +24,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from isthmus.bridge import delivery_event as e
@@ -116,12 +116,10 @@ class Delivery:
 
     def deadline(self, now: float) -> float:
         """When a `Tick` is due though nothing happened; infinite where none is."""
-        recovery = self._recovery
-        if not recovery.is_active or self.has_failed:
+        if not self._recovery.is_active or self.has_failed:
             is_held = self.unsent and self._link.is_open and not self.has_failed
             return self._envelopes.held_until if is_held else math.inf
-        due = recovery.took_at + self.settings.timeout_seconds
-        return min(due, recovery.retry_at) if not recovery.settling and recovery.retry_at > now else due
+        return self._recovery.deadline(now, self.settings.timeout_seconds)
 
     # ---- events
 
@@ -257,11 +255,7 @@ class Delivery:
         self, answered: Answered, taken: Sequence[int], refusal: Refusal, now: float, effects: list[Effect]
     ) -> None:
         """An envelope was refused in part. What it is refused for may be any of the rest: it says nothing of one message."""
-        stored, rest = IndexSet(), IndexSet()
-        rest.add(answered.first, answered.first + answered.size)
-        for index in (answered.first + number for number in taken):
-            stored.add(index, index + 1)
-            rest.remove(index, index + 1)
+        stored, rest = answered.divided(taken)
         for start, stop in stored:
             self._accept(Answered(start, 1, stop - start), now, effects)
         if refusal.kind is RefusalKind.FATAL:
@@ -316,8 +310,8 @@ class Delivery:
                 return
             while True:
                 reached, too_large = self._transmission.send(self._next, self._outbox.end, size, effects)
-                if too_large:
-                    self._refuse_large(too_large, now, effects)
+                for index, refusal in too_large:
+                    self._refuse(index, 1, refusal, now, effects)
                 is_done = reached == self._next
                 self._next = reached
                 if is_done or flight.outstanding or recovery.is_active or reached == self._outbox.end:
@@ -330,8 +324,7 @@ class Delivery:
         link, recovery = self._link, self._recovery
         if self.has_failed:
             return False
-        if now - recovery.took_at > self.settings.timeout_seconds:
-            trouble = recovery.trouble or Refusal(RefusalKind.UNKNOWN, "", "no outcome came")
+        if (trouble := recovery.overdue(now, self.settings.timeout_seconds)) is not None:
             self._fail(trouble, effects, self.settings.timeout_seconds)
             return False
         if not link.is_open:
@@ -379,10 +372,6 @@ class Delivery:
     def _send(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
         """Sends messages, as far as there is room; the index behind the last that was sent, or is too large to be."""
         reached, too_large = self._transmission.send(start, stop, size, effects)
-        self._refuse_large(too_large, now, effects)
+        for index, refusal in too_large:
+            self._refuse(index, 1, refusal, now, effects)
         return reached
-
-    def _refuse_large(self, indexes: Iterable[int], now: float, effects: list[Effect]) -> None:
-        for index in indexes:
-            text = f"The message has {len(self._outbox.payload(index))} bytes; the limit is {self._link.message_bytes} bytes."
-            self._refuse(index, 1, Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge"), now, effects)

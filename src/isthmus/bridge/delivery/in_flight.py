@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from isthmus.bridge.index_set import IndexSet
 
 __all__ = ["Answered", "InFlight"]
 
@@ -23,6 +26,15 @@ class Answered(NamedTuple):
     first: int
     deliveries: int
     size: int
+
+    def divided(self, taken: Iterable[int]) -> tuple[IndexSet, IndexSet]:
+        """The messages of an envelope that were taken, by their numbers within it, and the rest."""
+        stored, rest = IndexSet(), IndexSet()
+        rest.add(self.first, self.first + self.size)
+        for index in (self.first + number for number in taken):
+            stored.add(index, index + 1)
+            rest.remove(index, index + 1)
+        return stored, rest
 
 
 class _Flight:

@@ -123,6 +123,17 @@ class Recovery:
         self.took_at = now
         self._attempts = 0
 
+    def deadline(self, now: float, timeout_seconds: float) -> float:
+        """When something is due though nothing happens, while it is active; the target may take nothing for so long."""
+        due = self.took_at + timeout_seconds
+        return min(due, self.retry_at) if not self.settling and self.retry_at > now else due
+
+    def overdue(self, now: float, timeout_seconds: float) -> Refusal | None:
+        """What the machine fails for, where the target has taken nothing for so long."""
+        if now - self.took_at <= timeout_seconds:
+            return None
+        return self.trouble or Refusal(RefusalKind.UNKNOWN, "", "no outcome came")
+
     def end(self) -> None:
         """Everything that was sent again has its outcome."""
         self.is_active = self._delayed = self.is_searching = False

@@ -16,6 +16,7 @@ from isthmus.bridge.delivery.settings import DeliverySettings
 from isthmus.bridge.delivery.target_link import TargetLink
 from isthmus.bridge.delivery_event import Effect, Send
 from isthmus.bridge.index_set import IndexSet
+from isthmus.bridge.refusal import Refusal, RefusalKind
 
 __all__ = ["Transmission"]
 
@@ -36,14 +37,14 @@ class Transmission:
         self._link = link
         self._alone = alone
 
-    def send(self, start: int, stop: int, size: int, effects: list[Effect]) -> tuple[int, list[int]]:
+    def send(self, start: int, stop: int, size: int, effects: list[Effect]) -> tuple[int, list[tuple[int, Refusal]]]:
         """Sends messages from start up to stop, at most `size` in a delivery, as far as there is room.
 
         Returns:
-            The index behind the last that was sent, or is too large to be; and those that are too large.
+            The index behind the last that was sent, or is too large to be; and those that are too large, each with its refusal.
         """
         link = self._link
-        too_large: list[int] = []
+        too_large: list[tuple[int, Refusal]] = []
         for run, low, high in self._outbox.parts(start, stop) if size < 2 else self._outbox.joined(start, stop):
             room = link.room
             if room <= 0 or (too_large and self._settings.block_refused):
@@ -57,10 +58,15 @@ class Transmission:
                 start = run.start + low + count
             else:
                 start, found = self._pack(run, low, min(high, low + link.message_room), size, effects)
-                too_large += found
+                too_large += [(index, self._too_large(index)) for index in found]
             if start < run.start + high:
                 break
         return start, too_large
+
+    def _too_large(self, index: int) -> Refusal:
+        nbytes = len(self._outbox.payload(index))
+        text = f"The message has {nbytes} bytes; the limit is {self._link.message_bytes} bytes."
+        return Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
 
     def _pack(self, run: Run, low: int, high: int, size: int, effects: list[Effect]) -> tuple[int, list[int]]:
         """Sends a run in envelopes and single messages: (index behind the last, messages that are too large)."""

@@ -44,3 +44,9 @@ def test_every_ordinal_leads_to_its_messages_in_whatever_order_outcomes_come_i2(
         first, size = sent[ordinal]
         assert flight.answered(ordinal, ordinal) == [Answered(first, 1, size)]
         assert flight.outstanding == left
+
+
+def test_an_envelope_that_is_taken_in_part_is_divided() -> None:
+    stored, rest = Answered(10, 1, 5).divided([0, 2, 3])
+    assert list(stored) == [(10, 11), (12, 14)]
+    assert list(rest) == [(11, 12), (14, 15)]

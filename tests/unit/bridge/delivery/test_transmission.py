@@ -31,7 +31,11 @@ class Route:
     def send(self, size: int = 0) -> tuple[int, list[int], list[list[int]]]:
         """Index behind the last, the too large, and the lengths in each effect."""
         effects: list[Effect] = []
-        reached, too_large = self.transmission.send(0, self.end, size, effects)
+        reached, refused = self.transmission.send(0, self.end, size, effects)
+        for _, refusal in refused:
+            assert refusal.reason == "MessageTooLarge"
+            assert str(refusal) == "The message has 9 bytes; the limit is 5 bytes."
+        too_large = [index for index, _ in refused]
         return (
             reached,
             too_large,
