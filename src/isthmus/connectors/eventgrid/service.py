@@ -99,16 +99,16 @@ class EventGrid:
         place = f"/topics/{quote(topic, safe='')}/eventsubscriptions/{quote(subscription, safe='')}"
         path = f"{place}:{operation}?api-version={API_VERSION}{query}"
         content = b"" if body is None else json.dumps(body).encode()
-        return self._post(path, "application/json; charset=utf-8", content)
+        return self._post(path, "application/json; charset=utf-8", content, needs_all=True)
 
     def close(self) -> None:
         """Ends it."""
         self._http.close()
 
-    def _post(self, path: str, content_type: str, body: bytes) -> Answer:
+    def _post(self, path: str, content_type: str, body: bytes, *, needs_all: bool = False) -> Answer:
         headers = {"content-type": content_type, "user-agent": "isthmus", **self._proof()}
         try:
-            return self._http.request("POST", path, headers, body)
+            return self._http.request("POST", path, headers, body, needs_all=needs_all)
         except ValueError:
             text = f"{self.identity}: {self._options.key or 'the token'} holds characters that no header may have"
             raise InvalidArgumentError(text) from None

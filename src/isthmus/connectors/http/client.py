@@ -6,7 +6,8 @@ kind.
 Invariants:
     I1. A request is made once; whether it is made again is decided by who called.
     I2. `close` ends requests that are under way; no connection is made after it.
-    I3. A status that came is told, whatever becomes of the body behind it, or of the request before it.
+    I3. A status that came is told, whatever becomes of the body behind it, or of the request before it: within the time of the request,
+        though the body goes on.
     I4. No error holds the value of a header.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
+import math
 import select
 import socket
 import ssl
@@ -22,7 +24,7 @@ import threading
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from isthmus.connectors.keep_alive import KEEP_ALIVE
@@ -31,6 +33,7 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["Answer", "HttpClient", "retry_after"]
 
 ANSWER_BYTES = 1 << 20
+_PART_BYTES = 1 << 16
 _TEXT_CHARACTERS = 300
 # A secret that is at the end of the text is whole before it is cut.
 _TEXT_BYTES = 8192
@@ -111,14 +114,25 @@ class HttpClient:
         """
         self._connection()
 
-    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, needs_all: bool = False
+    ) -> Answer:
         """Makes a request, and waits for the answer.
+
+        Args:
+            method: of the request.
+            path: behind the address's.
+            headers: by name.
+            body: of the request.
+            needs_all: whether the body of the answer is waited for as long as it comes, however long that takes.
 
         Raises:
             OSError: no answer came, or it is none.
             ValueError: a header holds what none may have.
         """
+        limit = math.inf if needs_all else time.monotonic() + self._timeout_seconds
         connection = self._connection()
+        sock = connection.sock
         try:
             try:
                 connection.request(method, self._path + path, body=body, headers=dict(headers))
@@ -135,22 +149,35 @@ class HttpClient:
         except ValueError:
             self._drop()
             raise ValueError("a header holds what none may have") from None
-        content, is_whole = self._read(found)
+        content, is_whole = self._read(found, sock, limit)
         if not is_whole or found.will_close:
             self._drop()
         told = {name.lower(): value for name, value in found.getheaders()}
         return Answer(found.status, found.reason, told, content, is_whole)
 
-    def _read(self, found: http.client.HTTPResponse) -> tuple[bytes, bool]:
-        """The body, as far as it came, and whether that is all."""
+    def _read(self, found: http.client.HTTPResponse, sock: Any, limit: float) -> tuple[bytes, bool]:
+        """The body, as far as it came until `limit`, and whether that is all."""
+        parts: list[bytes] = []
+        size, is_whole = 0, False
         try:
-            content = found.read(self._answer_bytes + 1)
-        except http.client.IncompleteRead as error:
-            return error.partial, False
+            while not found.isclosed() and found.length != 0:
+                left = limit - time.monotonic()
+                if left <= 0 or size > self._answer_bytes:
+                    break
+                sock.settimeout(min(left, self._timeout_seconds))
+                part = found.read1(_PART_BYTES)
+                if not part:  # where a length was told, the end of the connection is no end of the body
+                    is_whole = not found.length
+                    break
+                parts.append(part)
+                size += len(part)
+            else:
+                is_whole = True
+            sock.settimeout(self._timeout_seconds)
         except (http.client.HTTPException, OSError, ValueError):  # of a file that `close` has closed, the last
-            return b"", False
-        # Where a length was told, `read` takes the end of the connection for the end of the body.
-        return content, not found.length and len(content) <= self._answer_bytes
+            is_whole = False
+        found.close()
+        return b"".join(parts), is_whole
 
     def close(self) -> None:
         """Closes all connections."""

@@ -6,6 +6,7 @@ Invariants:
     I1. With one thread, requests are made in the order of the messages, and the next one after the answer to the one before.
     I2. Nothing is sent before what a system asked to wait for has passed, over openings too, which the bridge begins again meanwhile.
     I3. After a failure nothing more is sent; what has no answer is given up.
+    I4. A failure is told once the other requests that are under way have ended: what they are answered counts.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class RequestThreads:
         self._accepted: list[int] = []
         self._refused: list[tuple[int, Refusal]] = []
         self._is_stopped = False
+        self._under_way = 0
+        self._failure: Refusal | None = None
         self._wait_until = 0.0
         self.identity: str | None = None
         self.lost: Refusal | None = None
@@ -116,8 +119,13 @@ class RequestThreads:
                         thread.start()
                 self._wake()
             while batch := self._next():
-                self._carry_out(batch)
-                self._wake()
+                try:
+                    self._carry_out(batch)
+                finally:
+                    with self._condition:
+                        self._under_way -= 1
+                        self._tell_failure()
+                    self._wake()
         except RequestError as error:
             self._fail(error.refusal)
         except IsthmusError as error:
@@ -168,6 +176,7 @@ class RequestThreads:
                 if size > self._requester.batch_bytes:
                     break
                 batch.append(self._queue.popleft())
+            self._under_way += 1
             return batch
 
     def _fail(self, refusal: Refusal) -> None:
@@ -175,7 +184,13 @@ class RequestThreads:
             if self._is_stopped:
                 return
             self._is_stopped = True
-            self.lost = refusal
+            self._failure = refusal
             self._queue.clear()
             self._condition.notify_all()
+            self._tell_failure()
         self._wake()
+
+    def _tell_failure(self) -> None:
+        """Tells of a failure where nothing is under way any more (I4), under the condition."""
+        if not self._under_way:
+            self.lost = self._failure

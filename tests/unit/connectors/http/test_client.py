@@ -6,8 +6,9 @@ import http.client
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -42,7 +43,9 @@ def test_i2_a_request_that_close_comes_before_is_not_made(server: socket.socket)
 
 
 @contextmanager
-def serving(server: socket.socket, serve: Callable[[socket.socket], None]) -> Iterator[HttpClient]:
+def serving(
+    server: socket.socket, serve: Callable[[socket.socket], None], timeout_seconds: float = 2.0
+) -> Iterator[HttpClient]:
     """A client of a server that serves one connection, and closes it."""
 
     def run() -> None:
@@ -52,7 +55,7 @@ def serving(server: socket.socket, serve: Callable[[socket.socket], None]) -> It
 
     thread = threading.Thread(target=run)
     thread.start()
-    client = HttpClient(url(server), 2.0)
+    client = HttpClient(url(server), timeout_seconds)
     try:
         yield client
     finally:
@@ -96,6 +99,25 @@ def test_i3_a_status_is_told_though_the_body_is_cut(server: socket.socket, body:
     with serving(server, serve) as client:
         answer = client.request("POST", "/", {})
     assert (answer.status, answer.is_whole) == (200, False)
+
+
+def test_i3_a_status_is_told_though_the_body_goes_on(server: socket.socket) -> None:
+    """An address that answers by a stream has the message, and would be sent it again and again."""
+    is_over = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        read_head(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with suppress(OSError):
+            while not is_over.wait(0.01):
+                connection.sendall(b"1\r\n.\r\n")
+
+    with serving(server, serve, timeout_seconds=0.2) as client:
+        begun = time.monotonic()
+        answer = client.request("POST", "/", {})
+        is_over.set()
+    assert (answer.status, answer.is_whole) == (200, False)
+    assert time.monotonic() < begun + 5
 
 
 def test_i3_a_refusal_is_told_that_comes_before_the_request_is_sent(server: socket.socket) -> None:

@@ -23,6 +23,7 @@ from isthmus.errors import ConfigError
 from until import until
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+COPYING = CopyOptions(origin="", target="", hop_budget=0, mark="", mark_value="", trusts_provenance=False, policy="")
 NO = Refusal(RefusalKind.MESSAGE, "400", "no")
 
 
@@ -180,6 +181,44 @@ BUSY = Refusal(RefusalKind.BLOCKED, "503", "later")
 GONE = Refusal(RefusalKind.UNKNOWN, "", "no answer")
 
 
+def test_i4_a_failure_is_told_after_the_answers_to_what_was_under_way() -> None:
+    """One connection of many that is reset would have all the others' messages sent again, though they were taken."""
+    gate, is_under_way = threading.Event(), threading.Event()
+
+    class Slow(Fake):
+        batch = 1
+
+        def send(self, payloads: Sequence[bytes]) -> Sequence[Refusal | None]:
+            if payloads == [b"slow"]:
+                is_under_way.set()
+                assert gate.wait(60)
+                return [None]
+            assert is_under_way.wait(60)
+            raise RequestError(Refusal(RefusalKind.UNKNOWN, "", "reset"))
+
+    pool = RequestPool()
+    target = RequestTarget(pool, 1, Slow, copying=COPYING, origin_identity="", parallel=2, stall_seconds=60.0)
+    target.open()
+    events: list[TargetEvent] = []
+    limit = time.monotonic() + 60
+    while not events and time.monotonic() < limit:
+        events += target.poll(time.monotonic())
+    target.send(Send([b"slow", b"reset"]))
+    threads = target._threads
+    assert threads is not None
+    while threads._failure is None and time.monotonic() < limit:
+        time.sleep(0.001)
+    told = list(target.poll(time.monotonic()))
+    assert not any(isinstance(each, Lost) for each in told)
+    gate.set()
+    while not any(isinstance(each, Lost) for each in told) and time.monotonic() < limit:
+        told += target.poll(time.monotonic())
+    assert Outcome(0, 0) in told
+    assert isinstance(told[-1], Lost)
+    target.close()
+    pool.close()
+
+
 def busy_but_for(*answered: int) -> BusyError:
     found = BusyError(BUSY)
     found.answered = dict.fromkeys(answered)
@@ -235,10 +274,7 @@ def test_what_was_taken_of_an_envelope_is_told_with_its_refusal(answers: Sequenc
     """Sent again with the others, it would be there twice."""
     pool, news = RequestPool(), threading.Event()
     fake = Fake(*answers)
-    copying = CopyOptions(
-        origin="", target="", hop_budget=0, mark="", mark_value="", trusts_provenance=False, policy=""
-    )
-    target = RequestTarget(pool, 1, lambda: fake, copying=copying, origin_identity="", parallel=1, stall_seconds=60.0)
+    target = RequestTarget(pool, 1, lambda: fake, copying=COPYING, origin_identity="", parallel=1, stall_seconds=60.0)
     pool.mark = lambda key: news.set()  # type: ignore[method-assign]
     target.open()
     found: list[TargetEvent] = []

@@ -113,6 +113,9 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         proof = request.headers.get(_AUTHORIZATION, "")
         if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
             request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
+        options["auth"] = (
+            _as_it_is  # else a password that `.netrc` has for the host, or for all, takes the place of the token
+        )
         if self._is_direct:
             options["proxies"] = _NO_PROXIES
         try:
@@ -128,6 +131,10 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
         self.instance = response.headers.get(_INSTANCE, self.instance)
         return response
+
+
+def _as_it_is(request: Any) -> Any:
+    return request
 
 
 def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs
 
 import pytest
+import requests
 from azure.core.exceptions import AzureError, DecodeError
 from azure.core.pipeline.transport import HttpRequest, RequestsTransport
 
@@ -97,3 +99,19 @@ def test_a_ready_signature_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(AzureError):
         client_of_string(ConnectionString.parse(text), retries=0).client.get_queue("q")
     assert shown == [signature]
+
+
+def test_no_password_of_netrc_takes_the_place_of_the_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text("default login anonymous password guest\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    shown: list[str] = []
+
+    def send(self: requests.Session, request: requests.PreparedRequest, **options: object) -> None:
+        shown.append(str(request.headers["Authorization"]))
+        raise requests.ConnectionError("no answer")
+
+    monkeypatch.setattr(requests.Session, "send", send)
+    text = "Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
+    with pytest.raises(AzureError):
+        client_of_string(ConnectionString.parse(text), retries=0).client.get_queue("q")
+    assert [each.partition(" ")[0] for each in shown] == ["SharedAccessSignature"]
