@@ -62,6 +62,8 @@ def source_of_waiting(path: Path) -> str:
     Args:
         path: of the spool.
     """
+    if not spool_backlog(path).messages:  # else the last segment would be read for nothing
+        return ""
     reader = SpoolReader(path)
     taken = reader.taken() or 0
     place = reader.place(taken)
