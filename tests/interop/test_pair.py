@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -31,6 +32,9 @@ from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
 from isthmus.operations.look import messages
 from isthmus.pairing.failover import mover
+from isthmus.pairing.pair_error import PairBrokenError
+from isthmus.pairing.pair_session import PairSession
+from isthmus.topology.file.source import load
 from isthmus.transport import Sender
 from paired import Paired, paired
 from sdk_client import bodies, receive
@@ -472,3 +476,29 @@ def test_a_broken_pair_leaves_both_usable(pair: Paired) -> None:
             assert not [each.name for each in client.list_queues() if each.name.startswith("isthmus.pair")]
     told = pair.verb("status", code=1)
     assert "isthmus pair create contoso" in told["error"]["message"]
+
+
+def test_a_pair_that_is_broken_in_the_middle_of_a_round_elsewhere_stays_broken(
+    pair: Paired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.verb("create")
+    pair.verb("failover", "--force")
+    for name, value in pair.environment.items():
+        monkeypatch.setenv(name, value)
+    federation = load(str(pair.file))
+    with PairSession(federation, federation.pairs["contoso"], tmp_path) as elsewhere:
+        elsewhere.create()
+        state = elsewhere.keeper.follow(elsewhere.state())
+        assert (state.active, state.is_told) == ("jfk", True)
+        pair.verb("break")
+        with pytest.raises(PairBrokenError):
+            elsewhere.keeper.settle(state)
+        with pytest.raises(PairBrokenError):  # it would close what is open now
+            elsewhere.keeper.make(state, elsewhere.keeper.compare(state))
+        with pytest.raises(PairBrokenError):
+            elsewhere.sync()
+    for alias in ("ewr", "jfk"):
+        with pair.client(alias) as client, client.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("usable"))
+        with pair.administration(alias) as admin:
+            assert not [each.name for each in admin.list_queues() if each.name.startswith("isthmus.pair")]

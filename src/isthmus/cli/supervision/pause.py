@@ -9,7 +9,7 @@ import typer
 
 from isthmus.cli.candidate import tasks
 
-__all__ = ["State", "register", "state_of"]
+__all__ = ["State", "register", "run_of", "state_of"]
 
 State = Annotated[
     Path | None,
@@ -43,7 +43,7 @@ def run(
             "task stops an entity"
         )
     is_new = PauseFile(folder).pause(task)
-    _say(folder, f"task {task} is paused" if is_new else f"task {task} is paused already")
+    _say(folder, task, f"task {task} is paused" if is_new else f"task {task} is paused already")
 
 
 def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = False) -> Path:
@@ -64,11 +64,21 @@ def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = Fa
     return folder
 
 
-def _say(folder: Path, what: str) -> None:
+def run_of(folder: Path, task: str) -> tuple[int, bool]:
+    """The process of the run that keeps its state in a folder, 0 where none is alive; and whether it moves a task."""
     from isthmus.supervisor.status import read_status
 
     document = read_status(folder)
-    if document is not None and document["alive"]:
-        print(f"{what}; the run by process {document['process']} follows within a second")
+    if document is None or not document["alive"]:
+        return 0, False
+    return int(document["process"]), any(route.get("task") == task for route in document["routes"])
+
+
+def _say(folder: Path, task: str, what: str) -> None:
+    process, moves = run_of(folder, task)
+    if moves:
+        print(f"{what}; the run by process {process} follows within a second")
+    elif process:
+        print(f"{what}; the run by process {process} does not move it, and one of another --state does not follow")
     else:
-        print(f"{what}; no run is alive, and one that starts leaves it paused")
+        print(f"{what}; no run is alive in {folder}, and one that starts there leaves it paused")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from isthmus.cli.candidate import tasks
-from isthmus.cli.supervision.pause import State, state_of
+from isthmus.cli.supervision.pause import State, run_of, state_of
 
 __all__ = ["register"]
 
@@ -27,12 +27,14 @@ def run(
     A task that is no longer in the file is resumed, too: otherwise a new task of its name would begin paused.
     """
     from isthmus.supervisor.pause import PauseFile
-    from isthmus.supervisor.status import read_status
 
     folder = state_of(file, task, state, may_be_gone=True)
     if not PauseFile(folder).resume(task):
-        print(f"task {task} is not paused")
+        print(f"task {task} is not paused in {folder}")
         return
-    document = read_status(folder)
-    alive = document is not None and document["alive"]
-    print(f"task {task} continues" if alive else f"task {task} continues when a run starts; none is alive")
+    _, moves = run_of(folder, task)
+    print(
+        f"task {task} continues"
+        if moves
+        else f"task {task} continues when a run of it starts; none is alive in {folder}"
+    )

@@ -16,6 +16,9 @@ from isthmus.connectors.spool.refused import count_refused
 
 __all__ = ["SpoolBacklog", "source_of_waiting", "spool_backlog"]
 
+# Most blocks are small: each alone would be a file that is opened.
+_LOOK_BYTES = 1 << 20
+
 
 class SpoolBacklog(NamedTuple):
     """What is in a spool.
@@ -59,11 +62,13 @@ def source_of_waiting(path: Path) -> str:
     Args:
         path: of the spool.
     """
+    if not spool_backlog(path).messages:  # else the last segment would be read for nothing
+        return ""
     reader = SpoolReader(path)
     taken = reader.taken() or 0
     place = reader.place(taken)
     with suppress(SpoolError):
-        while (end := reader.end(place, 1)) != place:
+        while (end := reader.end(place, _LOOK_BYTES)) != place:
             for part in reader.ranges(place, end, 1 << 62):
                 for block, records in reader.blocks(part):
                     for number, record in enumerate(records, block.first):

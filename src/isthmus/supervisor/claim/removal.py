@@ -5,6 +5,7 @@ the task, and no run begins meanwhile. What it is not: the deletion.
 
 Invariants:
     I1. While it lasts no run holds one of the claims; where one does, that is an error, and nothing has been touched.
+    I2. A claim whose holder ran on this machine and has ended, e.g. a removal that was killed, or that carries no name, is waited for.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.supervisor import ClaimState
+from isthmus.topology.claim import CLAIM_LOCK_MS
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.transport import Client
 
 __all__ = ["ClaimNotTakenError", "held_claims"]
 
 DECIDE_SECONDS = 20.0
+LAPSE_SECONDS = CLAIM_LOCK_MS / 1000 + DECIDE_SECONDS
 _PAUSE_SECONDS = 0.05
 
 
@@ -60,8 +63,10 @@ def held_claims(
     """
     keeper = ClaimKeeper(wanted, connect or Reach(federation, "isthmus-remove").open).start()
     try:
-        limit = time.monotonic() + DECIDE_SECONDS
-        while not keeper.decided() and time.monotonic() < limit:
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < LAPSE_SECONDS:
+            if not _expires(keeper) and (keeper.decided() or waited >= DECIDE_SECONDS):
+                break
             time.sleep(_PAUSE_SECONDS)
         for (task, alias), holder in keeper.elsewhere().items():
             raise TaskClaimedError(task, alias, str(holder or ""))
@@ -72,3 +77,9 @@ def held_claims(
         yield
     finally:
         keeper.close()
+
+
+def _expires(keeper: ClaimKeeper) -> bool:
+    """Whether claims are held elsewhere, and none by a process that is known to be alive, or may be."""
+    holders = keeper.elsewhere().values()
+    return bool(holders) and all(holder is None or holder.has_ended() for holder in holders)

@@ -114,7 +114,8 @@ class Findings:
     def note_former(self, namespace: NamespaceState, what: str, entity: _Receiver, stands: _Receiver | None) -> None:
         """Note an entity that begins to forward to what a task has already: another one may forward there still."""
         if entity.name.lower().startswith(OWN):
-            self._note_mailbox(namespace, what, entity, stands)
+            if stands is None:
+                self._note_mailbox(namespace, what, entity.forward_to or "")
             return
         for name in ("forward_to", "forward_dead_letters_to"):
             target = getattr(entity, name) or ""
@@ -125,10 +126,9 @@ class Findings:
                     "there, and is taken for this one's; apply --prune lists it, and ends it with --yes"
                 )
 
-    def _note_mailbox(self, namespace: NamespaceState, what: str, entity: _Receiver, stands: _Receiver | None) -> None:
+    def _note_mailbox(self, namespace: NamespaceState, what: str, target: str) -> None:
         """Note a replication subscription that is made before a mailbox that exists: that may be another topic's."""
-        target = entity.forward_to or ""
-        if stands is None and isinstance(entity, SubscriptionState) and namespace.queue(target):
+        if target.lower().startswith(OWN) and namespace.queue(target):
             self.notes.append(
                 f"queue {target} at {namespace.alias} exists, and {what} did not forward to it: where the task named another topic before, what "
                 "waits there is of that one, and its subscription forwards more; all of it is moved as if it came from this one. Let the former "

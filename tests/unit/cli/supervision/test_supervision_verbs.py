@@ -434,6 +434,31 @@ def test_a_task_without_routes_is_not_called_paused(file: str, capsys: pytest.Ca
     assert code_of("pause", file, "flights") == 0
 
 
+@pytest.mark.parametrize(
+    ("routes", "paused", "resumed"),
+    [
+        ([{"task": "flights"}], "the run by process 7 follows within a second", "task flights continues\n"),
+        ([{"task": "gates"}], "the run by process 7 does not move it", "when a run of it starts; none is alive in /"),
+        (None, "no run is alive in /", "when a run of it starts; none is alive in /"),
+    ],
+)
+def test_whether_a_run_follows_is_told_of_the_task(
+    routes: list[dict[str, str]] | None,
+    paused: str,
+    resumed: str,
+    file: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run of another task, or one with another state folder, leaves it as it is."""
+    document = None if routes is None else {"alive": True, "process": 7, "routes": routes}
+    monkeypatch.setattr("isthmus.supervisor.status.read_status", lambda folder: document)
+    assert code_of("pause", file, "flights") == 0
+    assert paused in capsys.readouterr().out
+    assert code_of("resume", file, "flights") == 0
+    assert resumed in capsys.readouterr().out
+
+
 def test_a_paused_task_that_the_file_has_no_more_is_resumed(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert code_of("pause", file, "flights") == 0
     Path(file).write_text(Path(file).read_text().replace("  flights:", "  gates:"))

@@ -54,7 +54,7 @@ class PairMarker:
         Args:
             pair: its name.
             value: what to say.
-            unless: is asked about what the namespace says now, just before that is replaced.
+            unless: is asked about what the namespace says now, just before that is replaced; where it says nothing, about nothing.
 
         Returns:
             Whether the namespace says it; False where `unless` kept what was there.
@@ -68,9 +68,11 @@ class PairMarker:
             try:
                 stands = client.get_queue(_marker(pair))
             except ResourceNotFoundError:
+                if unless({}):
+                    return False
                 client.create_queue(_marker(pair), user_metadata=text)
                 stands = client.get_queue(_marker(pair))
-            if unless(_read(stands.user_metadata)):
+            if stands.user_metadata != text and unless(_read(stands.user_metadata)):
                 return False
             if stands.user_metadata != text or str(getattr(stands.status, "value", stands.status)) != CLOSED["queue"]:
                 stands.user_metadata, stands.status = text, CLOSED["queue"]

@@ -61,6 +61,14 @@ def test_i2_what_was_written_meanwhile_is_kept(marker: PairMarker) -> None:
     assert marker.read("pair") == {"epoch": 2}
 
 
+def test_i2_where_it_was_deleted_meanwhile_nothing_is_said_again(marker: PairMarker, client: Client) -> None:
+    """Another process has broken the pair."""
+    assert not marker.write("contoso", {"epoch": 1}, unless=lambda found: not found)
+    assert marker.read("contoso") == {}
+    assert marker.write("contoso", {"epoch": 1}, unless=bool)
+    assert marker.read("contoso") == {"epoch": 1}
+
+
 def test_a_marker_that_was_deleted_says_nothing(marker: PairMarker) -> None:
     marker.write("pair", {"active": "ewr"})
     marker.delete("pair")
