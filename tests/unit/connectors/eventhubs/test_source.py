@@ -33,7 +33,7 @@ class Link:
     """Gives what a test puts into it."""
 
     def __init__(self, client: Any, hub: str, group: str, partition: int, begin: Any, *_: Any) -> None:
-        self.begin, self.payloads = begin, list[bytes]()
+        self.hub, self.begin, self.payloads = hub, begin, list[bytes]()
         self.attached, self.error, self.credit = True, None, 0
 
     @property
@@ -187,6 +187,16 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     assert Exhausted() not in hub.source.poll(0.0)
     stored.append(1)
     assert Exhausted() in hub.source.poll(0.0)
+
+
+def test_links_lead_to_the_hub_that_the_connection_has_told_of(hub: Hub) -> None:
+    """That of an IoT hub is known once it is connected (`isthmus.connectors.iothub.source`)."""
+    hub.source.path = "told"
+    hub.open(last=0)
+    assert hub.source._links._links[0].hub == "told"  # type: ignore[attr-defined]
+    assert hub.give(0, 1) == [0]
+    hub.source.settle(0, 0, Disposition("defer"))
+    assert lost(list(hub.source.poll(0.0))).startswith("event hub 'told': the event at partition 0, sequence number 0")
 
 
 # ---- `start: latest`
