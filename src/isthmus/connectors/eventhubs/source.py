@@ -92,7 +92,7 @@ class EventHubsSource(End):
         self._links = PartitionLinks(options, self._reading, self.mark)
         self._look: HubLook | None = None
         self._identity = ""
-        self._losses = Losses(self.path, self._reading, self.mark)
+        self._losses = Losses(lambda: self.path, self._reading, self.mark)
         self._growth = PartitionGrowth(self.mark, is_wanted=options.chosen is None and not only_present)
         self._made_again: set[int] = set()  # partitions of which that was seen while they were read
         self._is_draining = self._is_closed = False

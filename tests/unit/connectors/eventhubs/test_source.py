@@ -13,7 +13,7 @@ from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Written
 from isthmus.connectors.eventhubs.option import read_source
-from isthmus.connectors.eventhubs.partition import link_set
+from isthmus.connectors.eventhubs.partition import link_set, loss
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource
@@ -197,6 +197,24 @@ def test_links_lead_to_the_hub_that_the_connection_has_told_of(hub: Hub) -> None
     assert hub.give(0, 1) == [0]
     hub.source.settle(0, 0, Disposition("defer"))
     assert lost(list(hub.source.poll(0.0))).startswith("event hub 'told': the event at partition 0, sequence number 0")
+
+
+def test_a_gap_is_looked_at_in_the_hub_that_the_connection_has_told_of(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def look(client: Any, path: str, *_: Any) -> Any:
+        looked.append(path)
+        return SimpleNamespace(advance=lambda: None, close=lambda: None, error=None, is_done=False, views={})
+
+    monkeypatch.setattr(loss, "HubLook", look)
+    hub.source.path = "told"
+    hub.open(last=9)
+    assert hub.give(0, 1) == [0]
+    assert hub.give(5, 6) == [5]
+    hub.source.poll(0.0)
+    assert looked == ["told"]
 
 
 # ---- `start: latest`
