@@ -34,7 +34,6 @@ class Settlement:
     """That of one source.
 
     Args:
-        path: of the event hub.
         reading: the account.
         dead: where what is set aside goes; None: nowhere.
         mark: called when the source has something to do.
@@ -43,8 +42,7 @@ class Settlement:
         refused: what cannot be done.
     """
 
-    def __init__(self, path: str, reading: Reading, dead: DeadLetterHub | None, mark: Callable[[], None]) -> None:
-        self._path = path
+    def __init__(self, reading: Reading, dead: DeadLetterHub | None, mark: Callable[[], None]) -> None:
         self._reading = reading
         self._dead = dead
         self._mark = mark
@@ -119,7 +117,7 @@ class Settlement:
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
         """The source is going to be lost: what is under way is settled before, or it would come again each time."""
         place = f"partition {first >> PARTITION_SHIFT}, sequence number {first & (1 << PARTITION_SHIFT) - 1}"
-        text = f"event hub '{self._path}': the event at {place} would have to {what}"
+        text = f"the event at {place} would have to {what}"
         self.refused.text = self.refused.text or text + (f"; {hint}" if hint else "")
         self.refused.events += last - first + 1
         self._reading.queue.credit = 0

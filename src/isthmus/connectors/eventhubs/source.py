@@ -88,11 +88,11 @@ class EventHubsSource(End):
         )
         self._checkpoints = Checkpointer(thread(lambda: open_store(options), self._wake), self._reading)
         dead = DeadLetterHub(options.dead_letter_topic, self.path, self.mark) if options.dead_letter_topic else None
-        self._settlement = Settlement(self.path, self._reading, dead, self.mark)
-        self._links = PartitionLinks(self.path, options, self._reading, self.mark)
+        self._settlement = Settlement(self._reading, dead, self.mark)
+        self._links = PartitionLinks(options, self._reading, self.mark)
         self._look: HubLook | None = None
         self._identity = ""
-        self._losses = Losses(self.path, self._reading, self.mark)
+        self._losses = Losses(lambda: self.path, self._reading, self.mark)
         self._growth = PartitionGrowth(self.mark, is_wanted=options.chosen is None and not only_present)
         self._made_again: set[int] = set()  # partitions of which that was seen while they were read
         self._is_draining = self._is_closed = False
@@ -132,7 +132,7 @@ class EventHubsSource(End):
         if text := self._settlement.take_refused(now):
             self._end_links()
             self.disconnect(now)
-            events.append(SourceLost(text, is_fatal=True))
+            events.append(SourceLost(f"event hub '{self.path}': {text}", is_fatal=True))
         if self.fault is not None:
             self._lost(self.fault, events, now)
         if self._is_draining:
@@ -221,7 +221,7 @@ class EventHubsSource(End):
                     f"event hub '{self.path}': partition {new[0]} was added; it is opened again to read it"
                 )
             for partition in sorted(self._reading.rewind):
-                self._links.open(client, partition, Begin(self._reading.next_of(partition)))
+                self._links.open(client, self.path, partition, Begin(self._reading.next_of(partition)))
             self._reading.rewind.clear()
 
     def _begin_links(self, client: Client, look: HubLook, checkpoints: dict[int, Checkpoint]) -> None:
@@ -263,7 +263,7 @@ class EventHubsSource(End):
             if present is not None:
                 view = look.views[number]
                 present.reached(number, view.last + 1 if view.is_empty else max(0, each.begin.sequence))
-            self._links.open(client, number, each.begin)
+            self._links.open(client, self.path, number, each.begin)
         self._reading.rewind.clear()
 
     # ---- reading

@@ -55,7 +55,7 @@ def taken(events: int, *, keeps: bool) -> Reading:
 
 def test_i1_what_is_set_aside_is_settled_once_its_copy_is_stored() -> None:
     reading, dead = taken(2, keeps=True), Dead()
-    settlement = Settlement("hub", reading, dead, lambda: None)  # type: ignore[arg-type]
+    settlement = Settlement(reading, dead, lambda: None)  # type: ignore[arg-type]
     settlement.settle(0, 1, ASIDE)
     assert dead.added == [(0, b"m0"), (1, b"m1")]
     assert settlement.awaits_copies
@@ -68,7 +68,7 @@ def test_i1_what_is_set_aside_is_settled_once_its_copy_is_stored() -> None:
 def test_a_hub_that_does_not_take_copies_fails_the_source() -> None:
     dead = Dead()
     dead.error = ConnectionLostError("gone")
-    settlement = Settlement("hub", taken(1, keeps=True), dead, lambda: None)  # type: ignore[arg-type]
+    settlement = Settlement(taken(1, keeps=True), dead, lambda: None)  # type: ignore[arg-type]
     with pytest.raises(ConnectionLostError, match="gone"):
         settlement.serve(None)  # type: ignore[arg-type]
 
@@ -76,7 +76,7 @@ def test_a_hub_that_does_not_take_copies_fails_the_source() -> None:
 def test_i2_what_is_under_way_is_settled_before_the_source_is_lost() -> None:
     reading = taken(2, keeps=False)
     reading.queue.credit = 5
-    settlement = Settlement("hub", reading, None, lambda: None)
+    settlement = Settlement(reading, None, lambda: None)
     settlement.settle(0, 0, ASIDE)
     assert reading.queue.credit == 0
     now = time.monotonic()
@@ -88,7 +88,7 @@ def test_i2_what_is_under_way_is_settled_before_the_source_is_lost() -> None:
 
 
 def test_i2_it_is_lost_after_a_while_whatever_is_under_way() -> None:
-    settlement = Settlement("hub", taken(2, keeps=False), None, lambda: None)
+    settlement = Settlement(taken(2, keeps=False), None, lambda: None)
     settlement.settle(0, 0, Disposition("defer"))
     now = time.monotonic()
     assert settlement.take_refused(now) == ""
@@ -98,6 +98,6 @@ def test_i2_it_is_lost_after_a_while_whatever_is_under_way() -> None:
 
 def test_what_is_abandoned_is_read_again() -> None:
     reading = taken(2, keeps=False)
-    Settlement("hub", reading, None, lambda: None).settle(1, 1, Disposition("abandon"))
+    Settlement(reading, None, lambda: None).settle(1, 1, Disposition("abandon"))
     assert reading.next_of(0) == 1
     assert reading.rewind == {0}

@@ -13,7 +13,7 @@ from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
 from isthmus.connectors.checkpoint.thread import Written
 from isthmus.connectors.eventhubs.option import read_source
-from isthmus.connectors.eventhubs.partition import link_set
+from isthmus.connectors.eventhubs.partition import link_set, loss
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 from isthmus.connectors.eventhubs.source import EventHubsSource
@@ -33,7 +33,7 @@ class Link:
     """Gives what a test puts into it."""
 
     def __init__(self, client: Any, hub: str, group: str, partition: int, begin: Any, *_: Any) -> None:
-        self.begin, self.payloads = begin, list[bytes]()
+        self.hub, self.begin, self.payloads = hub, begin, list[bytes]()
         self.attached, self.error, self.credit = True, None, 0
 
     @property
@@ -187,6 +187,34 @@ def test_a_source_is_exhausted_once_what_was_set_aside_has_its_outcome(monkeypat
     assert Exhausted() not in hub.source.poll(0.0)
     stored.append(1)
     assert Exhausted() in hub.source.poll(0.0)
+
+
+def test_links_lead_to_the_hub_that_the_connection_has_told_of(hub: Hub) -> None:
+    """That of an IoT hub is known once it is connected (`isthmus.connectors.iothub.source`)."""
+    hub.source.path = "told"
+    hub.open(last=0)
+    assert hub.source._links._links[0].hub == "told"  # type: ignore[attr-defined]
+    assert hub.give(0, 1) == [0]
+    hub.source.settle(0, 0, Disposition("defer"))
+    assert lost(list(hub.source.poll(0.0))).startswith("event hub 'told': the event at partition 0, sequence number 0")
+
+
+def test_a_gap_is_looked_at_in_the_hub_that_the_connection_has_told_of(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def look(client: Any, path: str, *_: Any) -> Any:
+        looked.append(path)
+        return SimpleNamespace(advance=lambda: None, close=lambda: None, error=None, is_done=False, views={})
+
+    monkeypatch.setattr(loss, "HubLook", look)
+    hub.source.path = "told"
+    hub.open(last=9)
+    assert hub.give(0, 1) == [0]
+    assert hub.give(5, 6) == [5]
+    hub.source.poll(0.0)
+    assert looked == ["told"]
 
 
 # ---- `start: latest`

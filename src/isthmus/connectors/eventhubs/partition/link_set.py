@@ -27,14 +27,12 @@ class PartitionLinks:
     """Those of one source.
 
     Args:
-        path: of the event hub.
         options: of the source.
         reading: its queue has the credit.
         mark: called when something comes.
     """
 
-    def __init__(self, path: str, options: SourceOptions, reading: Reading, mark: Callable[[], None]) -> None:
-        self._path = path
+    def __init__(self, options: SourceOptions, reading: Reading, mark: Callable[[], None]) -> None:
         self._options = options
         self._reading = reading
         self._mark = mark
@@ -50,14 +48,14 @@ class PartitionLinks:
         """Whether there are links, and the service has answered each."""
         return bool(self._links) and all(each.attached for each in self._links.values())
 
-    def open(self, client: Client, partition: int, begin: Begin) -> None:
-        """A partition is read from there."""
+    def open(self, client: Client, path: str, partition: int, begin: Begin) -> None:
+        """A partition of the event hub at a path, which a connection may tell of first, is read from there."""
         old = self._links.pop(partition, None)
         if old is not None:
             old.close()
         options = self._options
         self._links[partition] = PartitionLink(
-            client, self._path, options.group, partition, begin, options.owner_level, self._mark, options.member
+            client, path, options.group, partition, begin, options.owner_level, self._mark, options.member
         )
 
     def check(self) -> None:

@@ -30,7 +30,7 @@ class Losses:
     """The losses of one source.
 
     Args:
-        path: of the event hub.
+        path: tells that of the event hub, which a connection may tell of first.
         reading: its gaps are looked at.
         mark: called when the look has an answer.
 
@@ -38,7 +38,7 @@ class Losses:
         deadline: when a look that has no answer has failed; infinite where there is none.
     """
 
-    def __init__(self, path: str, reading: Reading, mark: Callable[[], None]) -> None:
+    def __init__(self, path: Callable[[], str], reading: Reading, mark: Callable[[], None]) -> None:
         self._path = path
         self._reading = reading
         self._mark = mark
@@ -74,7 +74,7 @@ class Losses:
                     "beginning"
                 )
         if texts:
-            raise ConnectionLostError(f"event hub '{self._path}': {'; '.join(texts)}")
+            raise ConnectionLostError(f"event hub '{self._path()}': {'; '.join(texts)}")
 
     def look(self, client: Client, now: float) -> None:
         """Sequence numbers that did not come were compacted away, or removed by the retention before they were read.
@@ -87,7 +87,7 @@ class Losses:
         if look is None:
             if self._reading.gaps:
                 self._looked_at = {number: list(gaps) for number, gaps in self._reading.gaps.items()}
-                self._look = HubLook(client, self._path, self._mark, set(self._looked_at))
+                self._look = HubLook(client, self._path(), self._mark, set(self._looked_at))
                 self.deadline = now + LOOK_SECONDS
             return
         look.advance()
@@ -95,7 +95,7 @@ class Losses:
             if now >= self.deadline:
                 self.close()
                 raise OperationTimeoutError(
-                    f"event hub '{self._path}': waited {LOOK_SECONDS:g} s for an answer to what was removed; look whether the server answers"
+                    f"event hub '{self._path()}': waited {LOOK_SECONDS:g} s for an answer to what was removed; look whether the server answers"
                 )
             return
         self.close()
@@ -104,7 +104,7 @@ class Losses:
             for first, stop in self._taken(number):
                 lost += self._news(number, first, min(stop, view.begin) - 1)
         if lost:  # also where the look failed for another partition: it is known now
-            raise ConnectionLostError(f"event hub '{self._path}': {'; '.join(lost)}")
+            raise ConnectionLostError(f"event hub '{self._path()}': {'; '.join(lost)}")
         if look.error is not None:
             raise look.error
 

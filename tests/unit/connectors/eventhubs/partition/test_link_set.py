@@ -49,12 +49,12 @@ def links(monkeypatch: pytest.MonkeyPatch, reading: Reading) -> PartitionLinks:
     monkeypatch.setattr(link_set, "PartitionLink", Link)
     monkeypatch.setenv("HUB", "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v")
     options = read_source({"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere"})
-    return PartitionLinks("hub", options, reading, lambda: None)
+    return PartitionLinks(options, reading, lambda: None)
 
 
 def opened(links: PartitionLinks, *partitions: int) -> list[Any]:
     for each in partitions:
-        links.open(None, each, Begin(each))  # type: ignore[arg-type]
+        links.open(None, "hub", each, Begin(each))  # type: ignore[arg-type]
     made: list[Any] = [links._links[each] for each in partitions]
     for link in made:
         link.attached = True
@@ -89,7 +89,7 @@ def test_they_are_attached_once_the_service_has_answered_each(links: PartitionLi
     assert not links.are_attached
     opened(links, 0)
     assert links.are_attached
-    links.open(None, 1, Begin(0))  # type: ignore[arg-type]
+    links.open(None, "hub", 1, Begin(0))  # type: ignore[arg-type]
     assert not links.are_attached
 
 

@@ -16,7 +16,7 @@ from isthmus.errors import ConnectionLostError, OperationTimeoutError
 
 
 def losses(gaps: dict[int, list[tuple[int, int]]] | None = None) -> Losses:
-    return Losses("hub", cast("Any", SimpleNamespace(gaps=gaps or {})), lambda: None)
+    return Losses(lambda: "hub", cast("Any", SimpleNamespace(gaps=gaps or {})), lambda: None)
 
 
 def test_i1_what_an_opening_finds_lost_fails_it_once() -> None:
