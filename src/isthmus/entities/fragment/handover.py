@@ -4,7 +4,7 @@ What it is: the line in which messages are in the store that they leave, their d
 becomes of those that are not taken there. What it is not: which messages go where (`crossing`), nor forwarding within one
 store, which is one batch (`onward`).
 Spec: docs/explanation/protocol.md, Forwarding, Entities; docs/explanation/forwarding.md.
-A little over 400 lines: what is written on one side is only right because of what is written on the other.
+Over 400 lines: what is written on one side is only right because of what is written on the other.
 
 Invariants:
     I1. A message leaves its source and enters the line in one batch of the source's store.
