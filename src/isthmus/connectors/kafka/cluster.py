@@ -58,6 +58,8 @@ _UNAUTHORIZED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
+# What librdkafka says behind the name of a step of a login whose connection was cut, by the code of a login that was refused.
+_CUT = ("Local: Broker transport failure", "Local: Timed out")
 _COORDINATOR = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -204,7 +206,7 @@ class ClusterClient:
         deadline = time.monotonic() + LOOK_SECONDS + 1
         while not answer.done() and time.monotonic() < deadline:
             self.admin.poll(_POLL_SECONDS)  # which calls `error_cb`; of a login that fails an answer would never tell
-            refused = [each for each in self._heard if each.code() in _UNAUTHORIZED]
+            refused = [each for each in self._heard if _is_unauthorized(each)]
             if refused:
                 raise error_of(refused[-1], self._topic, self._servers)
         try:
@@ -232,13 +234,20 @@ def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
     text = scrub(f"{what}{error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
     if error.code() in _ABSENT:
         return EntityNotFoundError(f"{topic}{f' at {servers}' if servers else ''}")
-    if error.code() in _UNAUTHORIZED:
+    if _is_unauthorized(error):
         return UnauthorizedError(text)
     if error.code() in _LASTING:
         return KafkaFailureError(text)
     if error.code() in _COORDINATOR:
         return CoordinatorAwayError(text)
     return ConnectionLostError(text)
+
+
+def _is_unauthorized(error: KafkaError) -> bool:
+    """Whether a cluster refused who asked. A broker that goes amid a login has said nothing of that."""
+    if error.code() == KafkaError._AUTHENTICATION:
+        return not any(each in error.str() for each in _CUT)
+    return error.code() in _UNAUTHORIZED
 
 
 def may_pass(error: IsthmusError) -> bool:
@@ -254,7 +263,7 @@ def refusal_of(error: KafkaError, topic: str) -> Refusal:
         return Refusal(RefusalKind.UNCLEAR, error.name(), text, "MessageTooLarge")
     if code in _OF_THE_MESSAGE:
         return Refusal(RefusalKind.UNCLEAR, error.name(), text)
-    if code in _UNAUTHORIZED or code in _ABSENT or code in _LASTING:
+    if _is_unauthorized(error) or code in _ABSENT or code in _LASTING:
         return Refusal(RefusalKind.FATAL, error.name(), text)
     if code in _UNKNOWN:
         return Refusal(RefusalKind.UNKNOWN, error.name(), text)
