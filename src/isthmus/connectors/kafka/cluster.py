@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -58,8 +59,12 @@ _UNAUTHORIZED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-# What librdkafka says behind the name of a step of a login whose connection was cut, by the code of a login that was refused.
-_CUT = ("Local: Broker transport failure", "Local: Timed out")
+# What librdkafka says, by the code of a login that was refused, of one whose connection was cut, and of a token that nobody issued, in
+# the words of libcurl.
+_CUT = re.compile(
+    "Local: Broker transport failure|Local: Timed out|"
+    "OAUTHBEARER token: (?:Failed to connect|Could not (?:connect|resolve)|.*timed out|(?:Recv|Send) failure|Empty reply)"
+)
 _COORDINATOR = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -209,12 +214,14 @@ class ClusterClient:
             refused = [each for each in self._heard if _is_unauthorized(each)]
             if refused:
                 raise error_of(refused[-1], self._topic, self._servers)
+        causes = [each for each in self._heard if each.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION)]
         try:
             return answer.result(0)
         except KafkaException as error:
-            causes = [each for each in self._heard if each.code() == KafkaError._SSL]
             raise error_of(causes[-1] if causes else error.args[0], self._topic, self._servers) from None
         except TimeoutError:
+            if causes:
+                raise error_of(causes[-1], self._topic, self._servers) from None
             what = f"topic '{self._topic}': " if self._topic else ""
             raise ConnectionLostError(f"{what}{self._servers} does not answer") from None
 
@@ -244,9 +251,9 @@ def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
 
 
 def _is_unauthorized(error: KafkaError) -> bool:
-    """Whether a cluster refused who asked. A broker that goes amid a login has said nothing of that."""
+    """Whether a cluster refused who asked. A broker that goes amid a login has said nothing of that, nor has who is to issue a token."""
     if error.code() == KafkaError._AUTHENTICATION:
-        return not any(each in error.str() for each in _CUT)
+        return _CUT.search(error.str()) is None
     return error.code() in _UNAUTHORIZED
 
 

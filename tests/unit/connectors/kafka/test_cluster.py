@@ -66,8 +66,22 @@ def test_a_broker_that_goes_amid_a_login_has_not_refused_it() -> None:
     "text",
     [
         "SASL authentication error: Authentication failed: Invalid username or password",
+        'Failed to acquire SASL OAUTHBEARER token: {"error":"invalid_client"}',
         "SASL PLAIN mechanism handshake failed: Broker: Unsupported SASL mechanism: broker's supported mechanisms: GSSAPI",
     ],
 )
 def test_a_login_that_was_refused_does_not_pass(text: str) -> None:
     assert not error_of(KafkaError(KafkaError._AUTHENTICATION, text), "orders").retryable
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to connect to 127.0.0.1:1 after 0 ms: Could not connect to server",
+        "Could not resolve host: login.test",
+        "Operation timed out after 20000 milliseconds with 0 bytes received",
+    ],
+)
+def test_a_token_that_nobody_issued_may_come(text: str) -> None:
+    error = KafkaError(KafkaError._AUTHENTICATION, f"Failed to acquire SASL OAUTHBEARER token: {text}")
+    assert error_of(error, "orders").retryable
