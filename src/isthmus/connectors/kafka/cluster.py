@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -58,6 +59,12 @@ _UNAUTHORIZED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
+# What librdkafka says, by the code of a login that was refused, of one whose connection was cut, and of a token that nobody issued, in
+# the words of libcurl.
+_CUT = re.compile(
+    "Local: Broker transport failure|Local: Timed out|"
+    "OAUTHBEARER token: (?:Failed to connect|Could not (?:connect|resolve)|.*timed out|(?:Recv|Send) failure|Empty reply)"
+)
 _COORDINATOR = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -204,15 +211,17 @@ class ClusterClient:
         deadline = time.monotonic() + LOOK_SECONDS + 1
         while not answer.done() and time.monotonic() < deadline:
             self.admin.poll(_POLL_SECONDS)  # which calls `error_cb`; of a login that fails an answer would never tell
-            refused = [each for each in self._heard if each.code() in _UNAUTHORIZED]
+            refused = [each for each in self._heard if _is_unauthorized(each)]
             if refused:
                 raise error_of(refused[-1], self._topic, self._servers)
+        causes = [each for each in self._heard if each.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION)]
         try:
             return answer.result(0)
         except KafkaException as error:
-            causes = [each for each in self._heard if each.code() == KafkaError._SSL]
             raise error_of(causes[-1] if causes else error.args[0], self._topic, self._servers) from None
         except TimeoutError:
+            if causes:
+                raise error_of(causes[-1], self._topic, self._servers) from None
             what = f"topic '{self._topic}': " if self._topic else ""
             raise ConnectionLostError(f"{what}{self._servers} does not answer") from None
 
@@ -232,13 +241,20 @@ def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
     text = scrub(f"{what}{error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
     if error.code() in _ABSENT:
         return EntityNotFoundError(f"{topic}{f' at {servers}' if servers else ''}")
-    if error.code() in _UNAUTHORIZED:
+    if _is_unauthorized(error):
         return UnauthorizedError(text)
     if error.code() in _LASTING:
         return KafkaFailureError(text)
     if error.code() in _COORDINATOR:
         return CoordinatorAwayError(text)
     return ConnectionLostError(text)
+
+
+def _is_unauthorized(error: KafkaError) -> bool:
+    """Whether a cluster refused who asked. A broker that goes amid a login has said nothing of that, nor has who is to issue a token."""
+    if error.code() == KafkaError._AUTHENTICATION:
+        return _CUT.search(error.str()) is None
+    return error.code() in _UNAUTHORIZED
 
 
 def may_pass(error: IsthmusError) -> bool:
@@ -254,7 +270,7 @@ def refusal_of(error: KafkaError, topic: str) -> Refusal:
         return Refusal(RefusalKind.UNCLEAR, error.name(), text, "MessageTooLarge")
     if code in _OF_THE_MESSAGE:
         return Refusal(RefusalKind.UNCLEAR, error.name(), text)
-    if code in _UNAUTHORIZED or code in _ABSENT or code in _LASTING:
+    if _is_unauthorized(error) or code in _ABSENT or code in _LASTING:
         return Refusal(RefusalKind.FATAL, error.name(), text)
     if code in _UNKNOWN:
         return Refusal(RefusalKind.UNKNOWN, error.name(), text)
