@@ -666,3 +666,31 @@ def test_two_connections_to_one_host_are_no_pair(tmp_path: Path, monkeypatch: py
     federation = load(str(tmp_path / "isthmus.yaml"))
     with PairSession(federation, federation.pairs["contoso"], tmp_path) as made, pytest.raises(SameNamespaceError):
         assert made.members
+
+
+def test_what_was_made_under_an_alias_is_not_deleted_in_another_namespace(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    """The connection of the standby member was changed: what is there under the same name is somebody else's."""
+    state = PairState(pair="contoso", active="ewr", standby="jfk", is_told=True, made={"jfk": ("legacy", "orders")})
+    session.file.save(state)
+    told(members, state)
+    members["jfk"].statuses["legacy"] = "Active"
+    assert [step.action for step in session.keeper.compare(session.state()).drift.steps] == ["delete"]
+    members["jfk"].marker = {}
+    _, found = session.sync()
+    assert [each.path for each in found.drift.foreign] == ["legacy"]
+    assert not found.done
+    assert members["jfk"].statuses["legacy"] == "Active"
+    assert members["jfk"].marker == session.state().marker
+    assert session.state().made_keys == frozenset()
+
+
+def test_a_standby_member_that_gives_no_answer_keeps_what_was_made(
+    session: PairSession, members: dict[str, FakeMember]
+) -> None:
+    state = PairState(pair="contoso", active="ewr", standby="jfk", is_told=True, made={"jfk": ("orders",)})
+    session.file.save(state)
+    told(members, state)
+    members["jfk"].is_away = True
+    assert session.keeper.follow(state) is state

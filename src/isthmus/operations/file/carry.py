@@ -115,7 +115,8 @@ def import_file(
     """
     with MessageReader(file) as reader:
         reader.lock()  # two processes that keep one note would each send what the other has sent
-        note = ProgressNote(file, str(reader.header.get("export_id")), f"{namespace}/{path}".lower(), created_at)
+        target = f"{namespace}/{path}".lower()
+        note = ProgressNote(file, str(reader.header.get("export_id")), target, created_at, client.namespace_id)
         passed_over = note.count
         sender = Sender(client, path).wait_ready()
         note.write()

@@ -1,7 +1,8 @@
 """How far an import has come: a small file beside the file of messages.
 
 What it is: which messages of a file an entity has acknowledged, and the seed of the MessageIds that they were given.
-What it is not: true for an entity that was removed and created again: its time of creation is part of the note.
+What it is not: true for an entity that was removed and created again, or of another namespace at the same address: its time of creation, and
+what the namespace calls itself, are part of the note.
 
 Invariants:
     I1. A message is in the note only after it was acknowledged.
@@ -34,15 +35,16 @@ class ProgressNote:
         export_id: what the file calls itself.
         target: namespace and entity.
         created_at: when the entity was made; empty if that cannot be told.
+        identity: what the namespace calls itself; empty if it tells nothing.
 
     Raises:
         InvalidArgumentError: there is a note that cannot be read.
     """
 
-    def __init__(self, file: Path, export_id: str, target: str, created_at: str = "") -> None:
+    def __init__(self, file: Path, export_id: str, target: str, created_at: str = "", identity: str = "") -> None:
         self._file = file.with_name(file.name + ".progress")
         self._known = {"export_id": export_id, "target": target}
-        self._created_at = created_at
+        self._of = {"created_at": created_at, "identity": identity}
         # Every place before `_done` is acknowledged but those in `_missing`, which were refused.
         self._done = 0
         self._missing: set[int] = set()
@@ -51,8 +53,7 @@ class ProgressNote:
         self._others: list[dict[str, Any]] = []
         found = self._read()
         for each in (found, *found.pop("others", ())):
-            made_at = each.get("created_at", "")
-            is_other_entity = bool(created_at and made_at and created_at != made_at)
+            is_other_entity = any(told and each.get(name) and told != each[name] for name, told in self._of.items())
             if each.get("export_id") != export_id:
                 continue
             if each.get("target") != target:
@@ -119,7 +120,7 @@ class ProgressNote:
         """
         values = {
             **self._known,
-            "created_at": self._created_at,
+            **self._of,
             "seed": str(self._seed),
             "done": self._done,
             "refused": sorted(self._missing),

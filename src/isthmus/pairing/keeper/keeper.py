@@ -11,11 +11,13 @@ Invariants:
         replaced.
     I5. Nothing is deleted unless the active member, asked for it by its name just before, says that it is not there: a list that it gives
         may not tell all.
+    I6. What was made under an alias is not deleted, or replaced, in another namespace that the alias leads to since.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +39,8 @@ from isthmus.topology.pair.description import CLOSED, Key, closed, kept
 from isthmus.topology.pair.difference import Step, difference
 
 __all__ = ["Keeper"]
+
+_log = logging.getLogger(__name__)
 
 
 class Keeper:
@@ -78,15 +82,14 @@ class Keeper:
             state = self._insist(state)
         if state.is_insisting or state.is_under_way:
             return state
-        markers = list[Mapping[str, Any]]()
-        for member in self._members.values():
-            try:
-                markers.append(member.read_marker(state.pair))
-            except IsthmusError:
-                continue
+        told = dict[str, Mapping[str, Any]]()
+        for alias, member in self._members.items():
+            with contextlib.suppress(IsthmusError):
+                told[alias] = member.read_marker(state.pair)
+        markers = list(told.values())
         if state.is_told and len(markers) == len(self._members) and not any(markers):
             raise PairBrokenError(state.pair)
-        followed = state
+        followed = self._of_another(state) if told.get(state.standby) == {} and told.get(state.active) else state
         for marker in markers:
             if not marker.get("under_way"):
                 followed = follow(followed, marker, time.time())
@@ -96,6 +99,18 @@ class Keeper:
         if followed is not state:
             self._save(followed)
         return followed
+
+    @staticmethod
+    def _of_another(state: PairState) -> PairState:
+        """The state where the standby member does not know of the pair: what pairing made under its alias may be in another namespace (I6)."""
+        if not state.is_told or not (state.made_here or state.intended):
+            return state
+        _log.warning(
+            "pair %s: %s says nothing of it, as another namespace would: nothing that is there counts as made by pairing",
+            state.pair,
+            state.standby,
+        )
+        return state.having_made(())
 
     def outdated(self, state: PairState) -> str:
         """What the members say of the pair that a state does not know, for people; empty where they say nothing new, or give no answer."""

@@ -43,6 +43,16 @@ def test_an_entity_made_anew_has_none_of_the_messages(tmp_path: Path) -> None:
     assert note(tmp_path, target="ns/other").count == 0
 
 
+def test_another_namespace_at_the_same_address_has_none_of_the_messages(tmp_path: Path) -> None:
+    def of(identity: str) -> ProgressNote:
+        return ProgressNote(tmp_path / "file", "export", "ns/q", "", identity)
+
+    of("one").add([0, 1], before=2)
+    assert [of(each).count for each in ("one", "another", "")] == [2, 0, 2]
+    (tmp_path / "file.progress").write_text('{"export_id": "export", "target": "ns/q", "done": 2}')
+    assert of("one").count == 2  # it names none
+
+
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"others": [7]}', '{"export_id": "export", "target": "ns/q", "done": "x"}']
 )
