@@ -36,7 +36,9 @@ from isthmus.bridge.delivery.settings import DeliveryCounts, DeliverySettings
 from isthmus.bridge.delivery.target_link import TargetLink
 from isthmus.bridge.delivery_event import Effect, Event
 from isthmus.bridge.index_set import IndexSet
+from isthmus.bridge.lease.content_name import content_name
 from isthmus.bridge.refusal import Refusal, RefusalAccount, RefusalKind
+from isthmus.bridge.refusal_memory import MessageKey, RefusalMemory
 
 __all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
 
@@ -48,13 +50,17 @@ _OF_THE_MESSAGE = (RefusalKind.MESSAGE, RefusalKind.UNCLEAR)
 class Delivery:
     """The delivery machine of one route.
 
+    Args:
+        settings: how it sends.
+        memory: what machines before it know of messages that the target has refused; None: nothing.
+
     Attributes:
         counts: what became of messages.
         last_set_aside: position and refusal of the message that was set aside last, as a text; empty for none.
         has_failed: whether `Fail` was asked for; events change nothing after it.
     """
 
-    def __init__(self, settings: DeliverySettings | None = None) -> None:
+    def __init__(self, settings: DeliverySettings | None = None, memory: RefusalMemory | None = None) -> None:
         self.settings = settings or DeliverySettings()
         self.counts = DeliveryCounts()
         self.last_set_aside = ""
@@ -63,7 +69,10 @@ class Delivery:
         # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
         most = 1 if self.settings.is_strict else self.settings.window
         self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else most, most)
-        self._refusals = RefusalAccount(self.settings.set_aside_seconds, needs_others=not self.settings.is_quiet)
+        needs_others = not self.settings.is_quiet
+        self._refusals = RefusalAccount(
+            self.settings.set_aside_seconds, needs_others=needs_others, memory=memory, key_of=self._key
+        )
         self._recovery = Recovery(self.settings.delay_seconds)
         self._envelopes = EnvelopeChoice(self.settings)
         self._next = 0  # the first message that was never sent
@@ -190,6 +199,11 @@ class Delivery:
         self._recovery.lost(now, event.refusal)
 
     # ---- outcomes
+
+    def _key(self, index: int) -> MessageKey | None:
+        """By what a machine after this one knows a message; None where nothing is settled."""
+        position = self._outbox.position(index)
+        return None if position is None else (position, content_name(self._outbox.payload(index)))
 
     def _accept(self, answered: Answered, now: float, effects: list[Effect]) -> None:
         start, deliveries, size = answered
