@@ -258,6 +258,8 @@ class Delivery:
             if is_blocking or self.settings.is_strict:
                 return
             if index != self._outbox.front:
+                if for_itself:
+                    self._set_aside_unclear(index, refusal, now, effects)
                 if was_probe:
                     recovery.try_unsent(self._next, self._outbox.end)
                 return
@@ -268,9 +270,7 @@ class Delivery:
                 for_itself = others_refused and self._refusals.has_been_passed(index)
             if for_itself:
                 recovery.end_search()
-                history = self._refusals.history(index, now)
-                self._again.remove(index, index + 1)
-                self._set_aside(index, refusal, f"{refusal} ({history})", effects)
+                self._set_aside_unclear(index, refusal, now, effects)
                 recovery.hurry()
 
     def _refuse_rest(
@@ -300,6 +300,11 @@ class Delivery:
         self._link.limit = 1
         if refusal.kind is not RefusalKind.UNCLEAR:
             self._recovery.is_searching = False
+
+    def _set_aside_unclear(self, index: int, refusal: Refusal, now: float, effects: list[Effect]) -> None:
+        """A message that is refused without a reason was found to be refused for itself."""
+        self._again.remove(index, index + 1)
+        self._set_aside(index, refusal, f"{refusal} ({self._refusals.history(index, now)})", effects)
 
     def _set_aside(self, index: int, refusal: Refusal, text: str, effects: list[Effect]) -> None:
         position = self._outbox.position(index)

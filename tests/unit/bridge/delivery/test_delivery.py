@@ -508,6 +508,23 @@ def test_what_an_opening_before_was_refused_is_set_aside_once_another_was_accept
     assert not memory
 
 
+def test_what_was_refused_before_is_set_aside_behind_one_that_is_refused_for_the_first_time() -> None:
+    def verdict(number: int, now: float) -> Refusal | None:
+        return None if number == 7 else ODD
+
+    memory = RefusalMemory()
+    opening(memory, 0.0, 0, 1, 2, verdict=verdict).pass_time(31.0)
+    opening(memory, 60.0, 7, verdict=verdict).pass_time(1.0)
+    made = opening(memory, 120.0, 9, 0, 1, 2, verdict=verdict)
+    made.pass_time(29.0)
+    assert (sorted(made.disposed), made.machine.unfinished, made.failed) == ([0, 1, 2], 1, None)
+    made.handed = 8
+    made.verdict = lambda number, now: ODD if number == 9 else None
+    made.hand_over(1)
+    made.pass_time(2.0)
+    assert (sorted(made.disposed), made.settled, made.machine.unfinished) == ([0, 1, 2, 9], [8], 0)
+
+
 def test_where_no_opening_has_another_accepted_nothing_is_set_aside() -> None:
     memory = RefusalMemory()
     for number in range(5):
