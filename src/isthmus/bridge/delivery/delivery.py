@@ -18,6 +18,7 @@ Invariants:
         target has taken of it all the same is completed, and not sent again.
     I7. What is sent again goes in no envelope that the machine chose by itself; those are for credit that is short (`envelope`).
     I8. A strict machine has one delivery in flight, and sends nothing behind a message that was refused and has no outcome.
+    I9. How long a message has been refused, and whether another has been accepted since, counts from machine to machine of one route.
 """
 
 from __future__ import annotations

@@ -489,7 +489,7 @@ def opening(memory: RefusalMemory, now: float, *numbers: int, verdict: Verdict =
     return made
 
 
-def test_what_an_opening_before_was_refused_is_set_aside_once_another_was_accepted() -> None:
+def test_what_an_opening_before_was_refused_is_set_aside_once_another_was_accepted_i9() -> None:
     """In each opening the others come first, or not at all: alone none of them tells anything."""
 
     def verdict(number: int, now: float) -> Refusal | None:
@@ -508,7 +508,7 @@ def test_what_an_opening_before_was_refused_is_set_aside_once_another_was_accept
     assert not memory
 
 
-def test_what_was_refused_before_is_set_aside_behind_one_that_is_refused_for_the_first_time() -> None:
+def test_what_was_refused_before_is_set_aside_behind_one_that_is_refused_for_the_first_time_i9() -> None:
     def verdict(number: int, now: float) -> Refusal | None:
         return None if number == 7 else ODD
 
@@ -525,7 +525,7 @@ def test_what_was_refused_before_is_set_aside_behind_one_that_is_refused_for_the
     assert (sorted(made.disposed), made.settled, made.machine.unfinished) == ([0, 1, 2, 9], [8], 0)
 
 
-def test_where_no_opening_has_another_accepted_nothing_is_set_aside() -> None:
+def test_where_no_opening_has_another_accepted_nothing_is_set_aside_i9() -> None:
     memory = RefusalMemory()
     for number in range(5):
         made = opening(memory, 60.0 * number, *range(10), verdict=lambda number, now: ODD)
