@@ -59,18 +59,18 @@ class RefusalAccount:
 
     Args:
         set_aside_seconds: how long a message is refused before it may be found to be refused for itself.
-        needs_others: whether another message has to be accepted meanwhile.
         memory: what openings before this one know; None: nothing.
         key_of: by what message `index` is known in other openings; None where by nothing.
+        needs_others: whether another message has to be accepted meanwhile.
     """
 
     def __init__(
         self,
         set_aside_seconds: float,
+        memory: RefusalMemory | None,
+        key_of: Callable[[int], MessageKey | None],
         *,
         needs_others: bool = True,
-        memory: RefusalMemory | None = None,
-        key_of: Callable[[int], MessageKey | None] = lambda index: None,
     ) -> None:
         self._set_aside_seconds = set_aside_seconds
         self._needs_others = needs_others

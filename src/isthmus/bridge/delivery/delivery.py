@@ -37,9 +37,8 @@ from isthmus.bridge.delivery.settings import DeliveryCounts, DeliverySettings
 from isthmus.bridge.delivery.target_link import TargetLink
 from isthmus.bridge.delivery_event import Effect, Event
 from isthmus.bridge.index_set import IndexSet
-from isthmus.bridge.lease.content_name import content_name
 from isthmus.bridge.refusal import Refusal, RefusalAccount, RefusalKind
-from isthmus.bridge.refusal_memory import MessageKey, RefusalMemory
+from isthmus.bridge.refusal_memory import RefusalMemory
 
 __all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
 
@@ -70,10 +69,8 @@ class Delivery:
         # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
         most = 1 if self.settings.is_strict else self.settings.window
         self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else most, most)
-        needs_others = not self.settings.is_quiet
-        self._refusals = RefusalAccount(
-            self.settings.set_aside_seconds, needs_others=needs_others, memory=memory, key_of=self._key
-        )
+        others = not self.settings.is_quiet
+        self._refusals = RefusalAccount(self.settings.set_aside_seconds, memory, self._outbox.key, needs_others=others)
         self._recovery = Recovery(self.settings.delay_seconds)
         self._envelopes = EnvelopeChoice(self.settings)
         self._next = 0  # the first message that was never sent
@@ -200,11 +197,6 @@ class Delivery:
         self._recovery.lost(now, event.refusal)
 
     # ---- outcomes
-
-    def _key(self, index: int) -> MessageKey | None:
-        """By what a machine after this one knows a message; None where nothing is settled."""
-        position = self._outbox.position(index)
-        return None if position is None else (position, content_name(self._outbox.payload(index)))
 
     def _accept(self, answered: Answered, now: float, effects: list[Effect]) -> None:
         start, deliveries, size = answered
