@@ -67,8 +67,8 @@ class RefusalAccount:
     def __init__(
         self,
         set_aside_seconds: float,
-        memory: RefusalMemory | None,
-        key_of: Callable[[int], MessageKey | None],
+        memory: RefusalMemory | None = None,
+        key_of: Callable[[int], MessageKey | None] = lambda index: None,
         *,
         needs_others: bool = True,
     ) -> None:
