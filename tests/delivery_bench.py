@@ -27,6 +27,7 @@ from isthmus.bridge.delivery_event import (
     Tick,
 )
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.refusal_memory import RefusalMemory
 
 __all__ = ["BAD", "BUSY", "GONE", "MISSING", "NO_OUTCOME", "ODD", "Bench", "Verdict", "bench", "message", "number_of"]
 
@@ -156,5 +157,10 @@ class Bench:
         return sorted(set(range(self.handed)) - set(self.settled) - set(self.disposed))
 
 
-def bench(verdict: Verdict = lambda number, now: None, **changes: object) -> Bench:
-    return Bench(Delivery(DeliverySettings(**changes)), verdict).open()  # type: ignore[arg-type]
+def bench(
+    verdict: Verdict = lambda number, now: None,
+    memory: RefusalMemory | None = None,
+    now: float = 0.0,
+    **changes: object,
+) -> Bench:
+    return Bench(Delivery(DeliverySettings(**changes), memory), verdict, now=now).open()  # type: ignore[arg-type]

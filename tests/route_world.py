@@ -43,6 +43,7 @@ from isthmus.bridge.lease.fence import Fence
 from isthmus.bridge.lease.lease import RouteLease
 from isthmus.bridge.port import Arrived, Copies, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.refusal_memory import RefusalMemories
 from isthmus.bridge.route_spec import End, RouteSpec
 
 __all__ = ["Source", "World"]
@@ -390,6 +391,7 @@ class World:
         self.flush_number = 0
         self.reader_frozen_until = self.sink_frozen_until = 0.0
         self.account = SettleAccount()
+        self.memories = RefusalMemories()
         self.handles: dict[int, TargetHandle] = {}
         self.targets: dict[int, _Target] = {}
         self.stats_at = 0.0
@@ -533,7 +535,8 @@ class World:
             if name == "OpenTarget":
                 self.account.open(effect.handle)
                 target = self.targets[effect.handle] = _Target(self)
-                handle = TargetHandle(effect.handle, self.spec, target, self, self.now)  # type: ignore[arg-type]
+                memory = self.memories.of(self.spec)
+                handle = TargetHandle(effect.handle, self.spec, target, self, self.now, "", memory)  # type: ignore[arg-type]
                 self.handles[effect.handle] = handle
                 handle.open()
             elif name == "CloseTarget":

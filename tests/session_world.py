@@ -9,16 +9,22 @@ Beside what `route_world` checks:
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+from isthmus.bridge.flow.byte_budget import ByteBudget
+from isthmus.bridge.lease.fence import Fence
+from isthmus.bridge.lease.lease import RouteLease
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.route_spec import RouteSpec
 from isthmus.connectors.servicebus.port.session.turn import HeldSession, SessionTurns, shares
 from route_world import Source, World
 
-__all__ = ["SessionWorld"]
+__all__ = ["CrowdedWorld", "SessionWorld"]
 
 _UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
 
@@ -43,6 +49,7 @@ class _SessionSource(Source):
         self._asked: list[float] = []  # when each request for a session may be answered
         self._link_of: dict[int, _Link | None] = {}  # of what the owner has; None: its session was lost
         self._known: set[int] = set()  # completed after its session was lost
+        self._free: list[int] = []  # sessions with messages that nobody holds, in the order in which they became free
 
     # ---- what the owner does
 
@@ -147,12 +154,13 @@ class _SessionSource(Source):
 
     def _answer_requests(self) -> None:
         now, held = self.world.now, {link.session for link in self._links}
+        waiting = dict.fromkeys(each % self.sessions for each in self.ready)
+        free = self._free = [each for each in dict.fromkeys([*self._free, *waiting]) if each in waiting.keys() - held]
         for asked in [each for each in self._asked if each <= now]:
-            free = [each % self.sessions for each in self.ready if each % self.sessions not in held]
             if free:
                 self._asked.remove(asked)
-                self._links.append(_Link(free[0], HeldSession(now, now)))
-                held.add(free[0])
+                session = free.pop(0 if self.world.gives_first_free else self.world.choose.randrange(len(free)))
+                self._links.append(_Link(session, HeldSession(now, now)))
                 self._turns.granted()
             elif now > asked + 60.0:
                 self._asked.remove(asked)
@@ -211,6 +219,7 @@ class _SessionSource(Source):
         for link in self._links:
             self._lose(link)
         self._links, self._asked = [], []
+        self._answer_requests()  # they are free
         self._turns.refused(-math.inf)
 
 
@@ -221,15 +230,28 @@ class SessionWorld(World):
     most: int
 
     def __init__(self, seed: int, count: int = 30) -> None:
+        # A namespace of isthmus gives out first what became free first; others promise nothing.
+        self.gives_first_free = random.Random(seed).random() < 0.5
+        self.next_at = math.inf
         super().__init__(seed, count)
         spec = self.spec
         if self.choose.random() < 0.5 and not (spec.block_refused or spec.is_strict):
-            # Few where few may be under way, or held: what is found out in an opening is bounded by its 30 s.
-            is_wide = self.most == 20 and spec.window_bytes > 3_000 and spec.window > 100
+            # Many where each is the first of its session: those behind it in one session come only once it is set aside.
             few = 3 if spec.window < 10 or spec.window_bytes <= 500 else 8
-            many = self.choose.choice([3, 30 if is_wide else few])
+            many = self.choose.choice([3, 30 if self.sessions >= 30 else few])
             self.poison |= dict.fromkeys(range(1, many + 1), _UNCLEAR)
             self.spec = self.lease.spec = replace(spec, target_seconds=30.0)
+
+    def calm(self) -> None:
+        """No fault happens from now on, and others come for what is refused without a reason to be compared with."""
+        super().calm()
+        self.next_at = self.now
+
+    def step(self) -> None:
+        if self.now >= self.next_at and not (self.is_done or self.has_ended):
+            self.next_at = self.now + 20.0
+            self.publish(1)
+        super().step()
 
     def make_source(self, count: int) -> Source:
         self.sessions = self.choose.choice([3, 5, 30, 61])
@@ -242,3 +264,34 @@ class SessionWorld(World):
             for session in range(self.sessions):
                 of_session = [each for each in firsts if each % self.sessions == session]
                 assert of_session == sorted(of_session), f"out of order: {of_session}"
+
+
+class CrowdedWorld(SessionWorld):
+    """More sessions that begin with a refused message than are held, and others that come late and are far apart; without faults.
+
+    Args:
+        seed: of what is left to chance.
+        crowd: sessions whose only message is refused.
+        most: sessions that are held at once.
+        seconds: between two other messages, the first of which comes as late.
+    """
+
+    def __init__(self, seed: int, crowd: int, most: int, seconds: float) -> None:
+        self._crowd, self._most, self._seconds = crowd, most, seconds
+        super().__init__(seed, crowd)
+        self.gives_first_free = True
+        self.chaos, self.later, self.limit_bytes, self.large = 0.0, 0, 0, set()
+        self.poison = dict.fromkeys(range(1, crowd + 1), _UNCLEAR)
+        self.spec = RouteSpec(name="r", source=self.spec.source, target=self.spec.target)
+        self.fence = Fence(False, self.now)
+        handles = itertools.count(1)
+        self.lease = RouteLease(self.spec, self.fence, ByteBudget(1 << 20, 200), lambda: next(handles))
+        self.next_at = self.now + seconds
+
+    def make_source(self, count: int) -> Source:
+        self.sessions, self.most = 2 * self._crowd, self._most
+        return _SessionSource(self, count)
+
+    def publish(self, count: int) -> None:
+        super().publish(count)
+        self.next_at = self.now + self._seconds

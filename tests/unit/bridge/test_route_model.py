@@ -10,7 +10,7 @@ import pytest
 from isthmus.bridge.host.sender import handle as sender_handle
 from isthmus.bridge.lease import event as e
 from route_world import World, short_delay
-from session_world import SessionWorld
+from session_world import CrowdedWorld, SessionWorld
 
 QUICK = 50
 
@@ -61,6 +61,27 @@ def test_whatever_happens_a_route_of_sessions_loses_and_stops_nothing(first: int
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_one_other_message_is_enough_for_all_sessions_that_begin_with_a_refused_one(most: int) -> None:
+    """More of them than are held in one opening: they are given back, and set aside when they come again."""
+    world = CrowdedWorld(0, 40, most, 300.0)
+    world.tell(e.Begin())
+    world.run(299.0, 20_000)
+    assert not world.source.settled, "there was nothing to compare with"
+    world.run(250.0, 20_000)
+    assert world.is_done, f"it stands still: {world.lease.report(world.now)}"
+    assert list(world.source.settled.values()).count("dead-letter") == 40
+    assert world.accepted == [41]
+
+
+def test_while_no_other_message_comes_openings_are_few() -> None:
+    world = CrowdedWorld(0, 40, 4, 3_600.0)
+    world.tell(e.Begin())
+    world.run(3_500.0, 60_000)
+    assert not world.source.settled
+    assert 40 < world.lease.handle < 75  # one a minute, once it waits 30 s between them
 
 
 @pytest.mark.soak

@@ -19,6 +19,7 @@ Invariants:
         target has taken of it all the same is completed, and not sent again.
     I7. What is sent again goes in no envelope that the machine chose by itself; those are for credit that is short (`envelope`).
     I8. A strict machine has one delivery in flight, and sends nothing behind a message that was refused and has no outcome.
+    I9. How long a message has been refused, and whether another has been accepted since, counts from machine to machine of one route.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from isthmus.bridge.delivery.transmission import Transmission
 from isthmus.bridge.delivery_event import Effect, Event
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.refusal import OF_THE_MESSAGE, Refusal, RefusalAccount, RefusalKind
+from isthmus.bridge.refusal_memory import RefusalMemory
 
 __all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
 
@@ -46,13 +48,17 @@ __all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
 class Delivery:
     """The delivery machine of one route.
 
+    Args:
+        settings: how it sends.
+        memory: what machines before it know of messages that the target has refused; None: nothing.
+
     Attributes:
         counts: what became of messages.
         last_set_aside: position and refusal of the message that was set aside last, as a text; empty for none.
         has_failed: whether `Fail` was asked for; events change nothing after it.
     """
 
-    def __init__(self, settings: DeliverySettings | None = None) -> None:
+    def __init__(self, settings: DeliverySettings | None = None, memory: RefusalMemory | None = None) -> None:
         self.settings = settings or DeliverySettings()
         self.counts = DeliveryCounts()
         self.last_set_aside = ""
@@ -61,7 +67,8 @@ class Delivery:
         # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
         most = 1 if self.settings.is_strict else self.settings.window
         self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else most, most)
-        self._refusals = RefusalAccount(self.settings.set_aside_seconds, needs_others=not self.settings.is_quiet)
+        others = not self.settings.is_quiet
+        self._refusals = RefusalAccount(self.settings.set_aside_seconds, memory, self._outbox.key, needs_others=others)
         self._recovery = Recovery(self.settings.delay_seconds)
         self._envelopes = EnvelopeChoice(self.settings)
         self._next = 0  # the first message that was never sent
@@ -236,6 +243,8 @@ class Delivery:
             if is_blocking or self.settings.is_strict:
                 return
             if index != self._outbox.front:
+                if for_itself:
+                    self._set_aside_unclear(index, refusal, now, effects)
                 if was_probe:
                     recovery.try_unsent(self._next, self._outbox.end)
                 return
@@ -246,9 +255,7 @@ class Delivery:
                 for_itself = others_refused and self._refusals.has_been_passed(index)
             if for_itself:
                 recovery.end_search()
-                history = self._refusals.history(index, now)
-                self._again.remove(index, index + 1)
-                self._set_aside(index, refusal, f"{refusal} ({history})", effects)
+                self._set_aside_unclear(index, refusal, now, effects)
                 recovery.hurry()
 
     def _refuse_rest(
@@ -274,6 +281,11 @@ class Delivery:
         self._link.limit = 1
         if refusal.kind is not RefusalKind.UNCLEAR:
             self._recovery.is_searching = False
+
+    def _set_aside_unclear(self, index: int, refusal: Refusal, now: float, effects: list[Effect]) -> None:
+        """A message that is refused without a reason was found to be refused for itself."""
+        self._again.remove(index, index + 1)
+        self._set_aside(index, refusal, f"{refusal} ({self._refusals.history(index, now)})", effects)
 
     def _set_aside(self, index: int, refusal: Refusal, text: str, effects: list[Effect]) -> None:
         position = self._outbox.position(index)

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from isthmus.bridge.index_set import IndexSet
+from isthmus.bridge.lease.content_name import content_name
+from isthmus.bridge.refusal_memory import MessageKey
 
 __all__ = ["Outbox", "Run"]
 
@@ -105,6 +107,11 @@ class Outbox:
         """A message that is not finished."""
         run, offset, _ = self.parts(index, index + 1)[0]
         return run.payloads[offset]
+
+    def key(self, index: int) -> MessageKey | None:
+        """By what other openings know a message that is not finished; None where it has no position."""
+        position = self.position(index)
+        return None if position is None else (position, content_name(self.payload(index)))
 
     def unfinished_below(self, stop: int) -> Iterator[tuple[int, int]]:
         """What is not finished below `stop`, as ranges."""

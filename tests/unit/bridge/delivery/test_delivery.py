@@ -26,6 +26,7 @@ from isthmus.bridge.delivery_event import (
     Tick,
 )
 from isthmus.bridge.refusal import Refusal
+from isthmus.bridge.refusal_memory import RefusalMemory
 
 # ---- order
 
@@ -474,6 +475,97 @@ def test_a_busy_answer_does_not_count_towards_setting_aside_i4() -> None:
         made.hand_over(1)
         made.pass_time(1)
     assert made.disposed == {}
+
+
+# ---- what openings before this one know
+
+
+def opening(memory: RefusalMemory, now: float, *numbers: int, verdict: Verdict = lambda number, now: None) -> Bench:
+    """A machine that gets these messages at a time, one after the other."""
+    made = bench(verdict, memory, now)
+    for number in numbers:
+        made.handed = number
+        made.hand_over(1)
+    return made
+
+
+def test_what_an_opening_before_was_refused_is_set_aside_once_another_was_accepted_i9() -> None:
+    """In each opening the others come first, or not at all: alone none of them tells anything."""
+
+    def verdict(number: int, now: float) -> Refusal | None:
+        return ODD if number < 3 else None
+
+    memory = RefusalMemory()
+    first = opening(memory, 0.0, 0, 1, 2, verdict=verdict)
+    first.pass_time(31.0)
+    assert (first.disposed, first.failed is not None) == ({}, True)
+    second = opening(memory, 60.0, 7, verdict=verdict)
+    second.pass_time(1.0)
+    third = opening(memory, 120.0, 0, 1, 2, verdict=verdict)
+    third.pass_time(1.0)
+    assert list(third.disposed) == [0, 1, 2]
+    assert "in 120 s while other messages were accepted" in third.disposed[0].description
+    assert not memory
+
+
+def test_what_was_refused_before_is_set_aside_behind_one_that_is_refused_for_the_first_time_i9() -> None:
+    def verdict(number: int, now: float) -> Refusal | None:
+        return None if number == 7 else ODD
+
+    memory = RefusalMemory()
+    opening(memory, 0.0, 0, 1, 2, verdict=verdict).pass_time(31.0)
+    opening(memory, 60.0, 7, verdict=verdict).pass_time(1.0)
+    made = opening(memory, 120.0, 9, 0, 1, 2, verdict=verdict)
+    made.pass_time(29.0)
+    assert (sorted(made.disposed), made.machine.unfinished, made.failed) == ([0, 1, 2], 1, None)
+    made.handed = 8
+    made.verdict = lambda number, now: ODD if number == 9 else None
+    made.hand_over(1)
+    made.pass_time(2.0)
+    assert (sorted(made.disposed), made.settled, made.machine.unfinished) == ([0, 1, 2, 9], [8], 0)
+
+
+def test_where_no_opening_has_another_accepted_nothing_is_set_aside_i9() -> None:
+    memory = RefusalMemory()
+    for number in range(5):
+        made = opening(memory, 60.0 * number, *range(10), verdict=lambda number, now: ODD)
+        made.pass_time(31.0)
+        assert (made.disposed, made.failed is not None) == ({}, True)
+
+
+def test_what_is_refused_for_the_first_time_is_not_set_aside_at_once_whatever_was_accepted() -> None:
+    memory = RefusalMemory()
+    opening(memory, 0.0, 0, verdict=lambda number, now: ODD).pass_time(31.0)
+    made = opening(memory, 60.0, 7, 1, verdict=lambda number, now: ODD if number == 1 else None)
+    made.pass_time(9.0)
+    assert (made.stored, made.disposed) == ([7], {})
+
+
+def test_another_message_under_a_position_that_was_refused_is_not_taken_for_it() -> None:
+    memory = RefusalMemory()
+    opening(memory, 0.0, 0, verdict=lambda number, now: ODD).pass_time(31.0)
+    made = opening(memory, 60.0, 7, verdict=lambda number, now: None if number == 7 else ODD)
+    made.handed = 0
+    made.hand_over(1, size=8)
+    made.pass_time(9.0)
+    assert made.disposed == {}
+
+
+def test_a_busy_answer_in_a_later_opening_does_not_count_towards_setting_aside_i4() -> None:
+    memory = RefusalMemory()
+    opening(memory, 0.0, 0, verdict=lambda number, now: ODD).pass_time(31.0)
+    opening(memory, 60.0, 7, 0, verdict=lambda number, now: None if number else BUSY).pass_time(1.0)
+    made = opening(memory, 120.0, 7, 0, verdict=lambda number, now: None if number else ODD)
+    made.pass_time(9.0)
+    assert made.disposed == {}
+
+
+def test_what_was_refused_before_and_passes_is_settled_and_forgotten() -> None:
+    memory = RefusalMemory()
+    opening(memory, 0.0, 0, verdict=lambda number, now: ODD).pass_time(31.0)
+    made = opening(memory, 60.0, 0, verdict=lambda number, now: ODD if now < 61.0 else None)
+    made.pass_time(5.0)
+    assert (made.settled, made.disposed, bool(memory)) == ([0], {}, False)
 
 
 # ---- envelopes

@@ -43,6 +43,7 @@ from isthmus.bridge.host.sender.error import ClaimUnconfirmedError, TargetUnavai
 from isthmus.bridge.host.sender.rows import Part, WaitingRows
 from isthmus.bridge.port import Target
 from isthmus.bridge.refusal import RefusalKind
+from isthmus.bridge.refusal_memory import RefusalMemory
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import IsthmusError
 
@@ -93,6 +94,7 @@ class TargetHandle:
         reports: whom to tell.
         now: monotonic seconds.
         divert: what errors call the target, where it is an entity that messages are diverted to; empty: it is the route's target.
+        memory: what openings before this one know of messages that the target has refused; None: nothing.
 
     Attributes:
         clock_offset_ms: the wall time of the source's system minus monotonic time; None while the reader has not told it.
@@ -102,7 +104,14 @@ class TargetHandle:
     """
 
     def __init__(
-        self, number: int, spec: RouteSpec, target: Target, reports: Reports, now: float, divert: str = ""
+        self,
+        number: int,
+        spec: RouteSpec,
+        target: Target,
+        reports: Reports,
+        now: float,
+        divert: str = "",
+        memory: RefusalMemory | None = None,
     ) -> None:
         self.number = number
         self.spec = spec
@@ -119,7 +128,8 @@ class TargetHandle:
                 block_refused=spec.block_refused,
                 timeout_seconds=spec.target_seconds,
                 delay_seconds=_delay_seconds,
-            )
+            ),
+            memory,
         )
         self._target = target
         self._reports = reports

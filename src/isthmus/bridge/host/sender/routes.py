@@ -11,6 +11,7 @@ Invariants:
     I3. Rows of a handle that is not open are dropped and counted: the reader gave them back.
     I4. The handles of one route are opened, closed and given up together.
     I5. A fault of the connections of one kind fails the routes that lead there, and no others.
+    I6. What a target refuses is remembered from one opening of its route to the next.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from isthmus.bridge.host.sender.handle import Reports, TargetHandle
 from isthmus.bridge.host.sender.rows import Part
 from isthmus.bridge.host.sender.target_pools import TargetPools
 from isthmus.bridge.port import Connector, Target
+from isthmus.bridge.refusal_memory import RefusalMemories
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import IsthmusError
 
@@ -57,6 +59,8 @@ class SenderRoutes:
         self._awaiting: set[int] = set()
         self._told: dict[int, dict[str, Any]] = {}
         self._diverting: dict[int, DivertingRoute] = {}  # by handle
+        self._diverts: dict[int, str] = {}  # by handle, the name of an entity that messages are diverted to
+        self._memories = RefusalMemories()
         self._last_key = 0
 
     # ---- routes
@@ -85,9 +89,12 @@ class SenderRoutes:
         route = DivertingRoute(number, spec.name, spec.diverted_from, names, self._reports) if names else None
         for key, each in specs.items():
             divert = f"{each.target.alias}: divert target {names[key]}" if key in names else ""
-            self._handles[key] = TargetHandle(key, each, targets[key], route or self._reports, now, divert)
+            memory = self._memories.of(each, names.get(key, ""))
+            self._handles[key] = TargetHandle(key, each, targets[key], route or self._reports, now, divert, memory)
             if route is not None:
                 self._diverting[key] = route
+            if key in names:
+                self._diverts[key] = names[key]
             if spec.claim:
                 self._claims.setdefault(spec.claim, set()).add(key)
             self._ready[key] = True
@@ -175,6 +182,7 @@ class SenderRoutes:
         self._awaiting.discard(number)
         self._told.pop(number, None)
         self._diverting.pop(number, None)
+        self._memories.closed(handle.spec, self._diverts.pop(number, ""))
 
     # ---- the loop
 

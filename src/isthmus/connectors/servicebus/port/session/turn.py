@@ -9,7 +9,8 @@ to send is given back at once, and the one that has been held longest after its 
 some four round trips (request, credit, the target's acknowledgement, drain), so that many are held at once.
 
 A session whose message its target refuses cannot be given back (I4). It occupies no place once its turn is over: else a route all of whose
-sessions have such a message would never see another message, by which its target shows that it takes others.
+sessions have such a message would never see another message, by which its target shows that it takes others. Where these are refused as well, the
+opening of the route ends, and gives all of them back (docs/explanation/lease.md, Refused messages).
 
 Invariants:
     I1. No more sessions are held and asked for than the limit, which is never more than the messages that may be under way; at most
