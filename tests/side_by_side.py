@@ -42,6 +42,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_tutorial.py",
         "tests/spark/test_first_hour.py",
         "tests/spark/test_java_choice.py",
+        "tests/spark/test_start.py",
     ),
     "spark-3": (
         "tests/spark/test_archive.py",
