@@ -1,6 +1,7 @@
 """The data source as Spark runs it, between two fake brokers."""
 
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,18 +22,9 @@ pytestmark = pytest.mark.spark
 LONG_SECONDS = 240.0
 
 
-@pytest.fixture(name="lookups", scope="module")
-def _lookups() -> list[bool]:
-    """Whether the virtual machine took what the driver's lookup had found, of each session."""
-    return []
-
-
 @pytest.fixture(name="spark", scope="module")
-def _spark(tmp_path_factory: pytest.TempPathFactory, lookups: list[bool]) -> Iterator[SparkSession]:
-    tell = DataSourceLookup.tell
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DataSourceLookup, "tell", lambda self, session: lookups.append(tell(self, session)))
-        session = create_spark_session("test", routes=2, work_directory=tmp_path_factory.mktemp("spark"))
+def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = create_spark_session("test", routes=2, work_directory=tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 
@@ -99,11 +91,16 @@ def write(
     return (writer.trigger(availableNow=True) if available_now else writer).start()
 
 
-def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession, lookups: list[bool]) -> None:
+def test_what_the_driver_found_is_what_spark_finds_i1(spark: SparkSession) -> None:
     """`isthmus.replication.spark.data_source_lookup`."""
-    assert lookups == [True]
-    packages = spark._jvm.org.apache.spark.sql.execution.datasources  # type: ignore[union-attr]
-    told = getattr(getattr(packages, "DataSourceManager$"), "MODULE$").dataSourceBuilders().get()
+    machine = spark._jvm
+    assert machine is not None
+    packages = machine.org.apache.spark.sql.execution.datasources
+    manager = getattr(getattr(packages, "DataSourceManager$"), "MODULE$")
+    # As in a virtual machine that has just started: another session of this one may have been told before.
+    getattr(manager, "dataSourceBuilders_$eq")(getattr(getattr(machine.scala, "None$"), "MODULE$"))
+    assert DataSourceLookup(sys.executable).tell(spark)
+    told = manager.dataSourceBuilders().get()
     runner = getattr(getattr(packages.v2.python, "UserDefinedPythonDataSource$"), "MODULE$")
     found = runner.lookupAllDataSourcesInPython()
     pickles = {name.lower(): bytes(pickled) for name, pickled in zip(found.names(), found.dataSources(), strict=True)}

@@ -77,7 +77,7 @@ def _plain_password(stage: Stage) -> None:
 
 
 elsewhere(
-    "The token", "tests/unit/broker/security/test_keyring.py::test_i3_unknown_name_and_wrong_key_get_the_same_answer"
+    "The token", "tests/unit/broker/security/test_authority.py::test_i2_unknown_name_and_wrong_key_get_the_same_answer"
 )
 
 
