@@ -206,8 +206,7 @@ def test_i4_a_failure_is_told_after_the_answers_to_what_was_under_way() -> None:
     target.send(Send([b"slow", b"reset"]))
     threads = target._threads
     assert threads is not None
-    while threads._failure is None and time.monotonic() < limit:
-        time.sleep(0.001)
+    until(lambda: threads._failure is not None)
     told = list(target.poll(time.monotonic()))
     assert not any(isinstance(each, Lost) for each in told)
     gate.set()
