@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
@@ -150,14 +151,17 @@ def create_spark_session(
     builder = SparkSession.builder
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
-    lookup = DataSourceLookup(python)
+    # A virtual machine that runs already has looked.
+    lookup = None if SparkContext._gateway else DataSourceLookup(python)
     try:
         with _environment(machine, spark_home, python):
             session = builder.getOrCreate()
     except BaseException:
-        lookup.close()
+        if lookup is not None:
+            lookup.close()
         raise
-    lookup.tell(session)
+    if lookup is not None:
+        lookup.tell(session)
     _redirect_stderr(session, work_directory / STDERR_FILE)
     is_remote = not str(session.sparkContext.master).startswith("local")
     for data_source in ("servicebus", "isthmus", "isthmus_spool"):
