@@ -51,7 +51,7 @@ class DivertingRoute:
         self.keys = {name: key for key, name in names.items()}
         self._route = route
         self._source = source
-        self._names = dict(names)
+        self.names = dict(names)
         self._reports = reports
         self._opening = {number, *names}
         self._paused: dict[int, str] = {}
@@ -61,7 +61,7 @@ class DivertingRoute:
     @property
     def handles(self) -> tuple[int, ...]:
         """The numbers of all handles, that of the target first."""
-        return self.number, *self._names
+        return self.number, *self.names
 
     def part(self, rows: Iterable[Diverted], clock_offset_ms: int | None = None) -> Part:
         """Rows for one entity, with the reason in each."""
@@ -101,13 +101,13 @@ class DivertingRoute:
             return
         for position in positions:
             why = self._pending.pop(position, Disposition(DIVERT))
-            self._reports.dispose(self.number, position, why, self._names[handle])
+            self._reports.dispose(self.number, position, why, self.names[handle])
 
     def dispose(self, handle: int, position: int | None, disposition: Disposition, route: str) -> None:
         """A message gets another disposition at its source."""
         why = self._pending.pop(position, None) if position is not None and handle != self.number else None
         if why is not None:
-            text = f"divert target {self._names[handle]}: {disposition.description} ({why.reason}: {why.description})"
+            text = f"divert target {self.names[handle]}: {disposition.description} ({why.reason}: {why.description})"
             # Nothing that a step failed on is completed because its copy was stopped on the way.
             kind = "dead-letter" if disposition.kind == "complete" else disposition.kind
             disposition = Disposition(kind, disposition.reason, text)
@@ -144,5 +144,5 @@ class DivertingRoute:
 
     def named(self, handle: int, text: str) -> str:
         """A text about the target of a handle, which names it where it is not the route's."""
-        name = self._names.get(handle)
+        name = self.names.get(handle)
         return f"{name.partition('/')[0]}: divert target {name}: {text}" if name and text else text

@@ -59,7 +59,6 @@ class SenderRoutes:
         self._awaiting: set[int] = set()
         self._told: dict[int, dict[str, Any]] = {}
         self._diverting: dict[int, DivertingRoute] = {}  # by handle
-        self._diverts: dict[int, str] = {}  # by handle, the name of an entity that messages are diverted to
         self._memories = RefusalMemories()
         self._last_key = 0
 
@@ -93,8 +92,6 @@ class SenderRoutes:
             self._handles[key] = TargetHandle(key, each, targets[key], route or self._reports, now, divert, memory)
             if route is not None:
                 self._diverting[key] = route
-            if key in names:
-                self._diverts[key] = names[key]
             if spec.claim:
                 self._claims.setdefault(spec.claim, set()).add(key)
             self._ready[key] = True
@@ -181,8 +178,8 @@ class SenderRoutes:
         self._changed.discard(number)
         self._awaiting.discard(number)
         self._told.pop(number, None)
-        self._diverting.pop(number, None)
-        self._memories.closed(handle.spec, self._diverts.pop(number, ""))
+        route = self._diverting.pop(number, None)
+        self._memories.closed(handle.spec, "" if route is None else route.names.get(number, ""))
 
     # ---- the loop
 
