@@ -324,7 +324,7 @@ def send_large_within(link: Any, payload: bytes, txn_id: bytes) -> int:
 
 
 def test_a_large_message_is_part_of_its_transaction(ns: NamespaceProcess, client: ServiceBusClient) -> None:
-    """Discharged in the same breath: what came before the discharge belongs to it, written or not."""
+    """Discharged in the same read: what came before the discharge belongs to it, written or not."""
     for fail in (True, False):
         with Raw(ns).opened() as raw:
             control = attach_coordinator(raw.session)

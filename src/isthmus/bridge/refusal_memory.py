@@ -2,15 +2,15 @@
 
 What it is: for each message that was refused and not accepted since, how long it has been refused and how many deliveries the target had
 accepted by then. An opening ends when its target has taken nothing for a while, and gives everything back to the source; the next one may
-begin with other messages, by which the target shows whether it takes any. Without this memory the ones before would begin anew. What it is
-not: the decision that a message is refused for itself (`refusal`), or anything that outlives the sink's process.
+begin with other messages, by which the target shows whether it takes any. Without this memory no message would be refused for long enough
+in one opening. What it is not: the decision that a message is refused for itself (`refusal`), or anything that outlives the sink's process.
 
 A message is known by its position together with what its sender wrote (`isthmus.bridge.lease.content_name`): a source that is made again
 gives positions to other messages.
 
 Invariants:
     I1. At most `MOST_RECORDS` messages are remembered of each target; those that were refused longest ago are forgotten first.
-    I2. A message that was not refused for `KEPT_SECONDS` begins anew.
+    I2. What is known of a message is forgotten when it was not refused for `KEPT_SECONDS`.
     I3. What is remembered of one target says nothing of another one.
 """
 

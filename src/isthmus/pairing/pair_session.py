@@ -2,6 +2,7 @@
 
 What it is: what the verbs of `isthmus pair` do, without options and tables. What it is not: a decision; those are in
 `isthmus.topology.pair` and `isthmus.pairing.state.state`. What only some verbs need is imported by them: a forced fail-over is in a hurry.
+A little over 400 lines: the verbs share the members, the lock and the state file.
 
 Invariants:
     I1. A forced fail-over is on disk before any member is asked anything, or as much as its secret is read.

@@ -99,7 +99,7 @@ class LinkTable:
         """The client wants a link; the answer waits for one of its name to leave."""
         link = event.link
         if link.detached or link.amqp_session.ended:
-            return  # the client has given up in the same breath
+            return  # the client ended it in the same read
         self._early.attach_link()
         if not self.departures.after(link, lambda: self._answer_late(link)):
             self._answer_attach(link)

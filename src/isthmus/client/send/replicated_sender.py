@@ -2,6 +2,7 @@
 
 What it is: the I/O around the decisions of `isthmus.client.send.replication`: a lane for each namespace, the outboxes, the file of
 the roles. The senders for threads and for asyncio share all but the way in which they wait. See docs/reference/client.md.
+A little over 400 lines, half of them the documentation of what the application may call.
 
 Invariants:
     I1. `send_messages` returns only after a namespace has acknowledged the messages, and after what the other one missed is on

@@ -2,6 +2,7 @@
 
 What it is: one round: follow what another process has decided, make what is pending, compare, change, count. What it is not:
 a fail-over (`isthmus.pairing.failover.failover`), or the waiting between rounds (`isthmus.pairing.pair_run`).
+A little over 400 lines: each stage of a round is only right because of what the stages before it have saved.
 
 Invariants:
     I1. A round changes nothing at the active member but the marker, and the status of what it has itself stopped there (`stopped`).

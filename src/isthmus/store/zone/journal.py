@@ -2,7 +2,7 @@
 
 What it is: `isthmus.entities.Journal` over three `Member`s: which of them counts, which one is read, and when a sync has
 been reached. What it is not: a copy (`member`), the way back of one (`repair`), the choice at the start (`election`).
-Some 550 lines: what a start, a write, a sync, a read and a failure do to the one state is read in one piece.
+Over 400 lines: what a start, a write, a sync, a read and a failure do to the one state is read in one piece.
 
 Invariants:
     I1. `sync` returns when two serving copies have everything on disk that was written before the call.

@@ -582,7 +582,7 @@ def test_a_copy_that_comes_back_while_the_others_fail_is_read(
 def test_i5_a_copy_does_not_keep_what_the_others_have_lost(
     opened: ZonedJournal, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it is brought back the others fail, lose a batch that was not on disk, and begin anew."""
+    """While it is brought back the others fail, lose a batch that was not on disk, and start again."""
     put_everywhere(opened, "a")
     way = Way(monkeypatch)
     opened.drop(opened.members[2], "it failed")
