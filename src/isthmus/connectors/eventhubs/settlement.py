@@ -22,7 +22,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
 from isthmus.connectors.eventhubs.partition.reading import Reading
-from isthmus.connectors.eventhubs.refused import RefusedEvents
+from isthmus.connectors.refused import Refused
 
 if TYPE_CHECKING:
     from isthmus.transport import Client
@@ -46,7 +46,7 @@ class Settlement:
         self._reading = reading
         self._dead = dead
         self._mark = mark
-        self.refused = RefusedEvents()
+        self.refused = Refused()
 
     @property
     def awaits_copies(self) -> bool:
@@ -93,11 +93,7 @@ class Settlement:
 
     def take_refused(self, now: float) -> str:
         """Why the source is lost now; empty: it is not, or not yet."""
-        refused = self.refused
-        if not refused.text or (now < refused.due(now) and self._reading.outstanding > refused.events):
-            return ""
-        self.refused = RefusedEvents()
-        return refused.text
+        return self.refused.take(now, self._reading.outstanding)
 
     def disown(self, partition: int) -> None:
         """A partition was made again: what is being set aside of the one before is done with, as positions name other events."""
@@ -118,7 +114,6 @@ class Settlement:
         """The source is going to be lost: what is under way is settled before, or it would come again each time."""
         place = f"partition {first >> PARTITION_SHIFT}, sequence number {first & (1 << PARTITION_SHIFT) - 1}"
         text = f"the event at {place} would have to {what}"
-        self.refused.text = self.refused.text or text + (f"; {hint}" if hint else "")
-        self.refused.events += last - first + 1
+        self.refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)
         self._reading.queue.credit = 0
         self._mark()

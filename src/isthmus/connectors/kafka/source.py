@@ -14,7 +14,6 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,10 +22,9 @@ from isthmus.bridge.port import PARTITION_SHIFT, Arrived, Drained, Exhausted, So
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
 from isthmus.connectors.kafka.option import SourceOptions
+from isthmus.connectors.refused import Refused
 
 __all__ = ["KafkaSource"]
-
-SETTLE_SECONDS = 5.0
 
 
 class KafkaSource:
@@ -55,7 +53,7 @@ class KafkaSource:
         self._thread = thread(options, self._mark, only_present=only_present)
         self._is_draining = False
         self._is_closed = False
-        self._refused = _Refused()
+        self._refused = Refused()
 
     @property
     def clock_offset_ms(self) -> int | None:
@@ -85,10 +83,8 @@ class KafkaSource:
             events.append(Drained())
         if any(type(each) is SourceLost for each in events):
             self._thread.grant(0)
-        refused = self._refused
-        if refused.text and (now >= refused.due(now) or self._thread.outstanding <= refused.records):
-            events.append(SourceLost(refused.text, is_fatal=True))
-            self._refused = _Refused()
+        if text := self._refused.take(now, self._thread.outstanding):
+            events.append(SourceLost(text, is_fatal=True))
         return events
 
     def deadline(self, now: float) -> float:
@@ -145,27 +141,6 @@ class KafkaSource:
         """The source is going to be lost: what is under way is settled before, or it would come again each time."""
         place = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
         text = f"topic '{self._options.topic}': the record at {place} would have to {what}"
-        self._refused.text = self._refused.text or text + (f"; {hint}" if hint else "")
-        self._refused.records += last - first + 1
+        self._refused.add(text + (f"; {hint}" if hint else ""), last - first + 1)
         self._thread.grant(0)
         self._mark()
-
-
-class _Refused:
-    """Records that would need a disposition that there is none for.
-
-    Attributes:
-        text: what is told of the first; empty: there is none.
-        records: how many.
-    """
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.records = 0
-        self._due = math.inf
-
-    def due(self, now: float) -> float:
-        """When the source is lost, whatever is under way."""
-        if self.text and self._due == math.inf:
-            self._due = now + SETTLE_SECONDS
-        return self._due

@@ -25,7 +25,12 @@ from isthmus.connectors.rabbitmq.protocol.error import NO_ROUTE, ClosedByBrokerE
 from isthmus.connectors.rabbitmq.protocol.wire import M
 from isthmus.errors import EntityNotFoundError, IsthmusError, ServerBusyError
 
-__all__ = ["DEAD_CHANNEL", "DESCRIPTION_HEADER", "REASON_HEADER", "SOURCE_HEADER", "DeadLetters"]
+__all__ = ["DEAD_CHANNEL", "NO_PLACE", "DESCRIPTION_HEADER", "REASON_HEADER", "SOURCE_HEADER", "DeadLetters"]
+
+NO_PLACE = (
+    "name a queue for dead_letters at the source (dead_letter_queue of a task), say dead_letter_exchange=true where the queue has one, or let "
+    "refusals block"
+)
 
 DEAD_CHANNEL = 2
 REASON_HEADER = "isthmus-dead-letter-reason"

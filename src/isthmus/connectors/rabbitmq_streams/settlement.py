@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.eventhubs.partition.reading import Reading
-from isthmus.connectors.eventhubs.refused import RefusedEvents
 from isthmus.connectors.rabbitmq.dead_letter import DeadLetters
 from isthmus.connectors.rabbitmq.protocol.connection import Connection
 from isthmus.connectors.rabbitmq_streams.option import StreamOptions
+from isthmus.connectors.refused import Refused
 from isthmus.errors import IsthmusError
 
 __all__ = ["PARTITION", "Settlement"]
@@ -47,7 +47,7 @@ class Settlement:
         self._reading = reading
         self._aside: set[int] = set()  # positions whose copies have no confirm yet
         self.dead = DeadLetters(options)
-        self.refused = RefusedEvents()
+        self.refused = Refused()
 
     def settle(
         self, first: int, last: int, disposition: Disposition | None, connection: Connection | None, now: float
@@ -106,15 +106,10 @@ class Settlement:
 
     def take_refused(self, now: float) -> str:
         """Why the source is lost now; empty: it is not, or not yet."""
-        refused = self.refused
-        if not refused.text or (now < refused.due(now) and self._reading.outstanding > refused.events):
-            return ""
-        self.refused = RefusedEvents()
-        return refused.text
+        return self.refused.take(now, self._reading.outstanding)
 
     def _refuse(self, first: int, last: int, what: str) -> None:
         """The source is going to be lost: what is under way is settled before, or it would come again each time."""
         told = f"stream '{self._options.topic}': the message at offset {first} would have to {what}"
-        self.refused.text = self.refused.text or told
-        self.refused.events += last - first + 1
+        self.refused.add(told, last - first + 1)
         self._reading.queue.credit = 0

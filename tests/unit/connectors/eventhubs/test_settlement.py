@@ -9,8 +9,8 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.eventhubs.partition.reading import Reading
-from isthmus.connectors.eventhubs.refused import SETTLE_SECONDS
 from isthmus.connectors.eventhubs.settlement import Settlement
+from isthmus.connectors.refused import SETTLE_SECONDS
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 ASIDE = Disposition("dead-letter", "Bad", "it is")

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
-from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
+from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, NO_PLACE, DeadLetters
 from isthmus.connectors.rabbitmq.mapping.fingerprint import traits_of
 from isthmus.connectors.rabbitmq.mapping.mapping import to_message
 from isthmus.connectors.rabbitmq.option import SourceOptions
@@ -35,13 +35,13 @@ from isthmus.connectors.rabbitmq.port.end import CHANNEL, End
 from isthmus.connectors.rabbitmq.port.pool import BrokerPool
 from isthmus.connectors.rabbitmq.port.present import Present
 from isthmus.connectors.rabbitmq.port.ready import Ready
-from isthmus.connectors.rabbitmq.port.refused import NO_PLACE, Refused
 from isthmus.connectors.rabbitmq.port.unacked import Unacked
 from isthmus.connectors.rabbitmq.protocol import wire
 from isthmus.connectors.rabbitmq.protocol.connection import Connection, Content
 from isthmus.connectors.rabbitmq.protocol.error import may_pass
 from isthmus.connectors.rabbitmq.protocol.property import Record
 from isthmus.connectors.rabbitmq.protocol.wire import M
+from isthmus.connectors.refused import Refused
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["RabbitSource"]
@@ -112,9 +112,8 @@ class RabbitSource(End):
                 events.append(SourceOpened())
             self._hand_on(events)
             self._look_for_end(events, now)
-            if self._refused.is_due(now, len(self._delivered)):
-                self._lost(SourceLost(self._refused.text, is_fatal=True), events, now)
-                self._refused = Refused()
+            if text := self._refused.take(now, len(self._delivered)):
+                self._lost(SourceLost(text, is_fatal=True), events, now)
         if self._is_draining:
             self._is_draining = False
             events.append(Drained())
@@ -124,7 +123,7 @@ class RabbitSource(End):
 
     def deadline(self, now: float) -> float:
         """When `poll` has something to do though the socket is silent."""
-        due = min(self.step_deadline(now), self._refused.due)
+        due = min(self.step_deadline(now), self._refused.due(now))
         return due if self._present is None else min(due, self._present.due_at)
 
     def grant(self, credit: int) -> None:
