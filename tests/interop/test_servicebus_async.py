@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -144,6 +145,8 @@ async def test_over_websocket(served):
         assert bodies(messages) == [str(number) for number in range(10)]
 
 
+# The SDK leaves the transport of a connection that it lost unclosed; it is collected here, not in another test.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_client_goes_on_after_a_restart(served):
     client = ServiceBusClient.from_connection_string(served.connection_string)
     async with client, client.get_queue_sender("many") as sender, client.get_queue_receiver("many") as receiver:
@@ -156,3 +159,4 @@ async def test_a_client_goes_on_after_a_restart(served):
         assert bodies(rest) == ["during", "after"]
         for message in rest:
             await receiver.complete_message(message)
+    gc.collect()

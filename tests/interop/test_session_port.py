@@ -234,10 +234,11 @@ def test_restarts_lose_nothing_and_keep_the_order(tmp_path: Path, monkeypatch: p
                 if share < 1.0:
                     running.kill()
                     running.start()
-        arrived = standing(running, "b")
-        assert set(arrived) == set(names)
-        check_order(arrived)
-        assert standing(running, "a") == []
+            arrived = standing(running, "b")
+            assert set(arrived) == set(names)
+            check_order(arrived)
+            # What was settled while its session was lost is completed when it comes again.
+            made.run(lambda: standing(running, "a") == [])
 
 
 def test_credit_is_a_bound_and_drain_an_end_i1(served: NamespaceProcess) -> None:
