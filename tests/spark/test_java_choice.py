@@ -28,13 +28,18 @@ JOB = """
 import os, sys
 from pathlib import Path
 sys.prefix = sys.argv[2]
+from pyspark import SparkContext
+from isthmus.replication.spark.early_java import launch_early
 from isthmus.replication.spark.java import find_java
 from isthmus.replication.spark_session import create_spark_session
 NAMES = ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
 before = [os.environ.get(name) for name in NAMES]
 log = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={sys.argv[1]}.log"}
-spark = create_spark_session("choice", routes=1, work_directory=Path(sys.argv[1]), options=log)
-assert [os.environ.get(name) for name in NAMES] == before, "I4"
+with launch_early(Path(sys.argv[1]), log) as early:
+    process = early._process
+    spark = create_spark_session("choice", routes=1, work_directory=Path(sys.argv[1]), options=log, early=early)
+    assert SparkContext._gateway.proc is process
+assert [os.environ.get(name) for name in NAMES] == before, "I2"
 assert spark.sparkContext.defaultParallelism > 1, "I1"
 total = spark.range(100).mapInArrow(lambda batches: batches, "id long").selectExpr("sum(id)").first()[0]
 java = spark.sparkContext._jvm.System.getProperty("java.specification.version")
@@ -96,6 +101,6 @@ def test_spark_runs_on_the_machines_own_java(tmp_path: Path) -> None:
     assert noise == ""
 
 
-def test_i2_speculation_is_refused(tmp_path: Path) -> None:
+def test_speculation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"spark\.speculation must stay off"):
         create_spark_session("x", routes=1, work_directory=tmp_path, options={"spark.speculation": "true"})

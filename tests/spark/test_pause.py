@@ -31,6 +31,9 @@ def test_a_paused_task_takes_in_nothing_until_it_is_resumed(tmp_path: Path) -> N
     with FederationProcess(tmp_path, ("ewr", "jfk")) as federation:
         run = federation.run("--json", "--retry-first", "1")
         run.wait_phase(("waiting", "moving"))
+        # Spark runs in the virtual machine that was launched before it was known how many slots the run needs.
+        children = psutil.Process(run.pid).children()
+        assert [each.name() for each in children if "spark.master=local[1]" in each.cmdline()] == ["java"]
         federation.publish("ewr", MESSAGES)
         assert f"the run by process {run.pid}" in told("pause", federation)
         run.wait_phase(("paused",))

@@ -1,16 +1,16 @@
 """One run of a federation's routes, from the claims to a clean end.
 
 What it is: the order of steps. First what every route needs is tried, and the claims are taken, since a run that is not
-configured, or that is the second, must be refused before it starts anything; then Spark; then the routes. At the end the routes drain, Spark stops, and the claims go last: the next run finds no work in
+configured, or that is the second, must be refused before it starts anything; then Spark, whose virtual machine may have been launched meanwhile; then the routes. At the end the routes drain, Spark stops, and the claims go last: the next run finds no work in
 progress. What it is not: the command line, or the watching of routes (`isthmus.supervisor.supervisor`).
 
 Invariants:
-    I1. A task that another run moves is refused, with who runs it and since when; nothing has been started by then.
+    I1. A task that another run moves is refused, with who runs it and since when; no query has been started by then.
     I2. A claim whose holder ran on this machine and has ended, or that carries no name, is waited for, not refused at once: its
         lock expires.
     I3. Claims are given up only after every route has stopped.
     I5. Two runs never share a state folder (`isthmus.supervisor.claim.folder_lock`).
-    I4. A fault that only the operator can fix ends the run before anything is started, with all such faults at once.
+    I4. A fault that only the operator can fix ends the run before a query is started, with all such faults at once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shuffle.place import note_places
 from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder, stranded
 from isthmus.replication.spark.checkpoint_check import check_checkpoints
+from isthmus.replication.spark.early_java import EarlyJava
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
-from isthmus.replication.spark_session import LOG_FILE, create_spark_session
+from isthmus.replication.spark.launch import LOG_FILE
+from isthmus.replication.spark_session import create_spark_session
 from isthmus.replication.step.chain.chain import check as check_steps
 from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
@@ -93,6 +95,7 @@ def run_federation(
     *,
     on_status: Callable[[dict[str, Any]], None] | None = None,
     on_started: Callable[[], None] | None = None,
+    early: EarlyJava | None = None,
 ) -> bool:
     """Run a federation's routes until `stop` is set, or until all are done; blocks.
 
@@ -102,6 +105,7 @@ def run_federation(
         stop: set to end the run.
         on_status: called with every status document.
         on_started: called once Spark runs, which takes over signal handlers on its start.
+        early: Spark's virtual machine, launched ahead.
 
     Returns:
         Whether every route ended as it should.
@@ -176,6 +180,7 @@ def run_federation(
             slots=slots,
             work_directory=options.folder,
             options={"spark.task.maxFailures": "1", **where.options(), **options.spark_options},
+            early=early,
         )
         try:
             if on_started is not None:

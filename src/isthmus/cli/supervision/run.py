@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -66,34 +67,35 @@ def run(
     SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it continues without one.
     """
     require("spark", "isthmus run")
-    from isthmus.supervisor.run import RunOptions, run_federation
-    from isthmus.supervisor.supervisor import Settings
+    from isthmus.replication.spark.early_java import launch_early
     from isthmus.topology.file.name import state_folder
 
     federation = load(file)
     if not federation.tasks:
         raise InvalidArgumentError(f"{file} has no tasks; write tasks:, or use isthmus pair run for its pairs")
+    folder, master = state or state_folder(file), _checked_master(master)
+    where = replace(federation.spark, master=master or federation.spark.master)
     stop = threading.Event()
-    options = RunOptions(
-        folder=state or state_folder(file),
-        task=task,
-        settings=Settings(
-            retry_first_seconds=retry_first, retry_limit_seconds=retry_limit, available_now=available_now
-        ),
-        lease_seconds=lease,
-        master=_checked_master(master),
-    )
     _handle_signals(stop)
     hang_up = HangUp(stop.set)
+    with launch_early(folder, where.options()) as early:
+        # What this imports takes as long as the launch.
+        from isthmus.supervisor.run import RunOptions, run_federation
+        from isthmus.supervisor.supervisor import Settings
 
-    def started() -> None:
-        _handle_signals(stop)
-        hang_up.hear()
+        settings = Settings(
+            retry_first_seconds=retry_first, retry_limit_seconds=retry_limit, available_now=available_now
+        )
+        options = RunOptions(folder, task=task, settings=settings, lease_seconds=lease, master=master)
 
-    show = _Lines(as_json=as_json) if as_json or not sys.stdout.isatty() else _Screen()
-    with show:
-        _log_to_stderr()
-        ended_well = run_federation(federation, options, stop, on_status=show, on_started=started)
+        def started() -> None:
+            _handle_signals(stop)
+            hang_up.hear()
+
+        show = _Lines(as_json=as_json) if as_json or not sys.stdout.isatty() else _Screen()
+        with show:
+            _log_to_stderr()
+            ended_well = run_federation(federation, options, stop, on_status=show, on_started=started, early=early)
     if not ended_well:
         raise typer.Exit(1)
 

@@ -16,15 +16,18 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
-import pyspark
 
 from isthmus.errors import IsthmusError
 from isthmus.replication.spark.java import Java
@@ -100,7 +103,7 @@ class ClassArchive:
     def remove_others(self) -> None:
         """Remove the archives of other releases of PySpark, which this environment no longer has, and what writers that were killed left."""
         for folder in self.folder.parent.glob("spark-*"):
-            if not folder.name.startswith(f"spark-{pyspark.__version__}-"):
+            if not folder.name.startswith(f"spark-{_pyspark()[1]}-"):
                 shutil.rmtree(folder, ignore_errors=True)
         for file in self.folder.glob("*.*.jsa"):  # `spark.` or `java.`, and who writes it
             writer = file.name.split(".")[1]
@@ -147,8 +150,9 @@ class ClassArchive:
 def archive_of(java: Java) -> ClassArchive:
     """The place of the archive for a Java, whether there is one or not."""
     # Each Java has a folder of its own: a machine may have several, and another user of the environment another one on PATH.
-    key = hashlib.sha256(f"{java.executable}\n{Path(pyspark.__file__).parent}".encode()).hexdigest()[:12]
-    folder = Path(sys.prefix) / "var" / "cache" / "isthmus" / f"spark-{pyspark.__version__}-java-{java.version}-{key}"
+    pyspark, version = _pyspark()
+    key = hashlib.sha256(f"{java.executable}\n{pyspark}".encode()).hexdigest()[:12]
+    folder = Path(sys.prefix) / "var" / "cache" / "isthmus" / f"spark-{version}-java-{java.version}-{key}"
     return ClassArchive(java, folder)
 
 
@@ -159,11 +163,26 @@ def link_spark_home(folder: Path) -> Path:
     CPU; six routes start forty workers. Without the zip they import the same PySpark from where it is installed, compiled.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for entry in Path(pyspark.__file__).parent.iterdir():
+    for entry in _pyspark()[0].iterdir():
         link = folder / entry.name
         if entry.name != "python" and not link.is_symlink():
             link.symlink_to(entry)
     return folder
+
+
+@cache
+def _pyspark() -> tuple[Path, str]:
+    """Where PySpark is installed, and its version, without the half second that its import takes.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+    folder = Path(found.origin).parent
+    match = re.search(r"__version__.*=.*[\"'](.+)[\"']", (folder / "version.py").read_text(encoding="utf-8"))
+    return folder, match[1] if match else importlib.import_module("pyspark").__version__
 
 
 def _own_archive(java: Java) -> Path:
@@ -173,7 +192,7 @@ def _own_archive(java: Java) -> Path:
 def _made_for(java: Java) -> str:
     """What an archive depends on: this build of Java, and each JAR file with its size and time."""
     lines = [_stat(java.executable.resolve())]
-    lines += sorted(_stat(file) for file in (Path(pyspark.__file__).parent / "jars").iterdir())
+    lines += sorted(_stat(file) for file in (_pyspark()[0] / "jars").iterdir())
     return "\n".join(lines) + "\n"
 
 

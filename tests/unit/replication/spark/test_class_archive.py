@@ -8,6 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from isthmus.replication.spark import class_archive
 from isthmus.replication.spark.class_archive import ClassArchive, ClassArchiveError, archive_of, link_spark_home
 from isthmus.replication.spark.java import Java, find_java
 
@@ -30,6 +31,7 @@ def install(archive: ClassArchive) -> None:
 
 def test_it_is_in_the_environment_a_folder_for_each_java(archive: ClassArchive, tmp_path: Path) -> None:
     assert archive.file.is_relative_to(tmp_path)
+    assert archive.folder.name.startswith(f"spark-{pyspark.__version__}-java-{PACKAGED.version}-")
     other = archive_of(Java(tmp_path / "bin" / "java", PACKAGED.version, "PATH"))
     assert other.folder != archive.folder
     assert archive_of(PACKAGED) == archive
@@ -63,7 +65,7 @@ def test_i2_after_an_upgrade_it_is_not_used(
     install(archive)
     jars = tmp_path / "pyspark" / "jars"
     jars.mkdir(parents=True)
-    monkeypatch.setattr(pyspark, "__file__", str(jars.parent / "__init__.py"))
+    monkeypatch.setattr(class_archive, "_pyspark", lambda: (jars.parent, pyspark.__version__))
     assert not archive.is_present
     assert archive_of(PACKAGED).folder != archive.folder
 
