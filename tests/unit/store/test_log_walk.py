@@ -42,7 +42,8 @@ def record_walks(content: bytes) -> list[LogWalk]:
     return found
 
 
-@pytest.mark.parametrize("left", range(40))
+# A header takes 7 bytes, and what RocksDB puts in front of a batch 12.
+@pytest.mark.parametrize("left", [*range(20), *(pytest.param(left, marks=pytest.mark.soak) for left in range(20, 40))])
 def test_i2_a_record_may_begin_with_any_few_bytes_of_a_block(tmp_path: Path, left: int) -> None:
     journal = RocksJournal(tmp_path / "s")
 
@@ -61,7 +62,7 @@ def test_i2_a_record_may_begin_with_any_few_bytes_of_a_block(tmp_path: Path, lef
     content = log.read_bytes()
     walked = walk(content)
     assert (walked.damage, walked.is_torn, walked.first, walked.next) == ("", False, 1, 7)
-    for size in (*range(0, len(content), 9973), *range(BLOCK - 60, BLOCK + 60)):
+    for size in (*range(0, len(content), 29_989), *range(BLOCK - 60, BLOCK + 60)):
         cut = walk(content[:size])
         assert not cut.damage
         assert walk(content[: cut.end]) == cut._replace(size=cut.end)
