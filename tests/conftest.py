@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 
 from flaky import Flaky
+from forked_namespace import fork_namespaces
 from isthmus.testing.port import take_share
 from long_count import ASKED, SEEN, Account
 from module_times import ModuleTimes
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # a server that was killed finds its port free when it starts again
         number = int(config.workerinput["workerid"].removeprefix("gw"))
         take_share(number, config.workerinput["workercount"])
+    fork_namespaces()
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
     # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
     asyncio.set_event_loop(None)

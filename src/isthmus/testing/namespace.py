@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from isthmus.errors import IsthmusError
@@ -66,7 +67,7 @@ class NamespaceProcess:
         self.ports: dict[str, int] = dict.fromkeys(_NAMES, 0)
         self.ca_file = data / "certificate" / "ca.pem"
         self.log_file = data / "log.txt"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -105,7 +106,7 @@ class NamespaceProcess:
         if self.config is not None:
             command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen([*command, *self.arguments], stdout=subprocess.PIPE, stderr=log)
+            self._process = Popen([*command, *self.arguments], stdout=subprocess.PIPE, stderr=log)
         described = self._read_ready(began + _START_SECONDS)
         self.connection_string = described["connection_string"]
         self.admin_connection_string = described["admin_connection_string"]
