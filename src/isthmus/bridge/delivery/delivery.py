@@ -126,7 +126,8 @@ class Delivery:
         if not self._recovery.is_active or self.has_failed:
             is_held = self.unsent and self._link.is_open and not self.has_failed
             return self._envelopes.held_until if is_held else math.inf
-        return self._recovery.deadline(now, self.settings.timeout_seconds)
+        is_awaited = self._link.flight.outstanding > 0
+        return self._recovery.deadline(now, self.settings.timeout_seconds, is_awaited=is_awaited)
 
     # ---- events
 
@@ -336,8 +337,9 @@ class Delivery:
         link, recovery = self._link, self._recovery
         if self.has_failed:
             return False
-        if (trouble := recovery.overdue(now, self.settings.timeout_seconds)) is not None:
-            self._fail(trouble, effects, self.settings.timeout_seconds)
+        seconds, is_awaited = self.settings.timeout_seconds, link.flight.outstanding > 0
+        if (trouble := recovery.overdue(now, seconds, is_awaited=is_awaited)) is not None:
+            self._fail(trouble, effects, seconds)
             return False
         if not link.is_open:
             if not recovery.opening and now >= recovery.retry_at:
@@ -383,6 +385,7 @@ class Delivery:
 
     def _send(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
         """Sends messages, as far as there is room; the index behind the last that was sent, or is too large to be."""
+        self._recovery.sent_at = now
         reached, too_large = self._transmission.send(start, stop, size, effects)
         for index, refusal in too_large:
             self._refuse(index, 1, refusal, now, effects)

@@ -7,6 +7,7 @@ outcome. It goes through rounds: `settling` waits for the outcomes of what is in
 Invariants:
     I1. A round that a refusal began waits longer than the one before, up to a limit, until something is accepted.
     I2. `took_at` is when the target last took something, or when the recovery began.
+    I3. It is not overdue while the outcome of what was sent moments ago is missing: the target may accept that, and it would be sent again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 
 __all__ = ["Recovery"]
 
+# So long an outcome may take.
+OUTCOME_SECONDS = 5.0
 # A message that may be refused for itself is tried so often: what is behind it waits.
 UNCLEAR_RETRY_SECONDS = 1.0
 
@@ -36,6 +39,7 @@ class Recovery:
         opening: whether a connection is being made.
         retry_at: before this nothing is sent.
         took_at: when the target took something last.
+        sent_at: when something was sent again, or tried, last.
         probe: the message that is tried ahead of a refused one.
         candidates: messages to try in that way.
         last_probe: the last one tried.
@@ -49,6 +53,7 @@ class Recovery:
         self.opening = True
         self.retry_at = -math.inf
         self.took_at = -math.inf
+        self.sent_at = -math.inf
         self.probe: int | None = None
         self.candidates: list[int] = []
         self.last_probe = -1
@@ -123,16 +128,26 @@ class Recovery:
         self.took_at = now
         self._attempts = 0
 
-    def deadline(self, now: float, timeout_seconds: float) -> float:
-        """When something is due though nothing happens, while it is active; the target may take nothing for so long."""
-        due = self.took_at + timeout_seconds
+    def deadline(self, now: float, timeout_seconds: float, *, is_awaited: bool) -> float:
+        """When something is due though nothing happens, while it is active; arguments as for `overdue`."""
+        due = self._overdue_at(timeout_seconds, is_awaited)
         return min(due, self.retry_at) if not self.settling and self.retry_at > now else due
 
-    def overdue(self, now: float, timeout_seconds: float) -> Refusal | None:
-        """What the machine fails for, where the target has taken nothing for so long."""
-        if now - self.took_at <= timeout_seconds:
+    def overdue(self, now: float, timeout_seconds: float, *, is_awaited: bool) -> Refusal | None:
+        """What the machine fails for, where the target has taken nothing for so long.
+
+        Args:
+            now: monotonic seconds.
+            timeout_seconds: the target may take nothing for so long.
+            is_awaited: whether an outcome is missing.
+        """
+        if now <= self._overdue_at(timeout_seconds, is_awaited):
             return None
         return self.trouble or Refusal(RefusalKind.UNKNOWN, "", "no outcome came")
+
+    def _overdue_at(self, timeout_seconds: float, is_awaited: bool) -> float:
+        due = self.took_at + timeout_seconds
+        return max(due, self.sent_at + min(OUTCOME_SECONDS, timeout_seconds)) if is_awaited else due
 
     def end(self) -> None:
         """Everything that was sent again has its outcome."""

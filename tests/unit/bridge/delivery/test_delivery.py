@@ -202,6 +202,22 @@ def test_a_target_that_never_answers_what_was_sent_again_fails_the_route_i4() ->
     assert made.failed is not None
 
 
+def test_what_was_sent_again_moments_before_the_time_is_over_is_not_given_up() -> None:
+    """The target has it: another opening would send it once more."""
+    made = bench()
+    made.hand_over(2)
+    made.lose()
+    made.now = 1.0
+    made.tell(Tick())
+    made.now = 29.0
+    made.open()
+    made.now = 31.0
+    made.tell(Tick())
+    assert made.failed is None
+    made.answer_all()
+    assert (made.failed, made.settled) == (None, [0, 1])
+
+
 def test_a_message_at_fault_is_set_aside_at_once_and_disturbs_nobody() -> None:
     made = bench(lambda number, now: BAD if number == 2 else None)
     made.hand_over(5)

@@ -30,22 +30,31 @@ def test_i1_a_round_waits_longer_than_the_one_before_until_something_is_accepted
 
 def test_i2_it_is_overdue_where_the_target_has_taken_nothing_for_so_long(recovery: Recovery) -> None:
     recovery.begin(10.0, FULL)
-    assert recovery.overdue(40.0, 30.0) is None
-    assert recovery.overdue(40.1, 30.0) is FULL
+    assert recovery.overdue(40.0, 30.0, is_awaited=False) is None
+    assert recovery.overdue(40.1, 30.0, is_awaited=False) is FULL
     recovery.took(20.0)
-    assert recovery.overdue(40.1, 30.0) is None
+    assert recovery.overdue(40.1, 30.0, is_awaited=False) is None
+
+
+def test_i3_it_is_not_overdue_while_an_outcome_may_still_come(recovery: Recovery) -> None:
+    recovery.begin(10.0, FULL)
+    recovery.sent_at = 39.0
+    assert recovery.overdue(44.0, 30.0, is_awaited=True) is None
+    assert recovery.deadline(40.1, 30.0, is_awaited=True) == 44.0
+    assert recovery.overdue(44.1, 30.0, is_awaited=True) is FULL
+    assert recovery.overdue(40.1, 30.0, is_awaited=False) is FULL
 
 
 def test_what_nobody_knows_is_told_where_no_outcome_came(recovery: Recovery) -> None:
     recovery.begin(0.0, None)
-    trouble = recovery.overdue(31.0, 30.0)
+    trouble = recovery.overdue(31.0, 30.0, is_awaited=True)
     assert trouble is not None
     assert (trouble.kind, str(trouble)) == (RefusalKind.UNKNOWN, "no outcome came")
 
 
 def test_its_deadline_is_the_next_attempt_or_the_end(recovery: Recovery) -> None:
     recovery.begin(0.0, FULL)
-    assert recovery.deadline(0.0, 30.0) == 30.0, "outcomes are waited for"
+    assert recovery.deadline(0.0, 30.0, is_awaited=False) == 30.0, "outcomes are waited for"
     recovery.settled(0.0)
-    assert recovery.deadline(0.0, 30.0) == 1.0
-    assert recovery.deadline(1.0, 30.0) == 30.0
+    assert recovery.deadline(0.0, 30.0, is_awaited=False) == 1.0
+    assert recovery.deadline(1.0, 30.0, is_awaited=False) == 30.0
