@@ -110,7 +110,9 @@ def take(client: ServiceBusClient, found: dict[str, list[str]]) -> None:
 
 def differing(found: dict[str, list[str]], expected: dict[str, list[str]]) -> dict[str, list[str]]:
     """What was found of sessions of which something else was expected."""
-    return {session: found.get(session, []) for session in found | expected if found.get(session) != expected[session]}
+    return {
+        session: found.get(session, []) for session in found | expected if found.get(session) != expected.get(session)
+    }
 
 
 @pytest.mark.parametrize(
