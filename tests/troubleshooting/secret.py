@@ -121,7 +121,18 @@ def _mechanism(stage: Stage) -> None:
 @shows("no Azure identity on this machine")
 def _identity(stage: Stage) -> None:
     def ask(url: str, name: str) -> str:
-        raise ClientAuthenticationError("no credential in this environment")
+        raise ClientAuthenticationError(
+            "DefaultAzureCredential failed to retrieve a token from the included credentials.\n"
+            "Attempted credentials:\n"
+            "\tEnvironmentCredential: EnvironmentCredential authentication unavailable.\n"
+            "\tAzureCliCredential: Azure CLI not found on path"
+        )
 
     stage.patch.setattr(secret, "_ask_vault", ask)
     secret.resolve("keyvault:contoso/ewr-connection")
+
+
+@shows("no token for the identity")
+def _token(stage: Stage) -> None:
+    with administration_errors("ewr"):
+        raise ClientAuthenticationError("Authentication failed: login.microsoftonline.com: timed out")

@@ -21,9 +21,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from azure.core.exceptions import AzureError, ServiceRequestError
-from azure.core.pipeline.transport import RequestsTransport
 
 from isthmus.connectors.http.client import retry_after
+from isthmus.connectors.sdk_transport import SdkTransport
 from isthmus.connectors.servicebus.administration.answer import check_answer
 from isthmus.topology.pair.description import Description
 from isthmus.topology.state import RuleState
@@ -57,7 +57,7 @@ _UNKNOWN = frozenset({500, 502, 504})
 _NO_PROXIES = {"http": "", "https": ""}
 
 
-class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-core types it lazily, as Any
+class DefaultRuleTransport(SdkTransport):
     """A transport that can add the rule; for use by one thread at a time.
 
     Args:
@@ -113,9 +113,6 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         proof = request.headers.get(_AUTHORIZATION, "")
         if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
             request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
-        options["auth"] = (
-            _as_it_is  # else a password that `.netrc` has for the host, or for all, takes the place of the token
-        )
         if self._is_direct:
             options["proxies"] = _NO_PROXIES
         try:
@@ -131,10 +128,6 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
         self.instance = response.headers.get(_INSTANCE, self.instance)
         return response
-
-
-def _as_it_is(request: Any) -> Any:
-    return request
 
 
 def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:
