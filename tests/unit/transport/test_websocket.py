@@ -70,3 +70,24 @@ def test_a_server_that_names_another_address_is_not_followed_i3():
         thread.join()
         with pytest.raises(BlockingIOError):
             other.accept()
+
+
+@pytest.mark.parametrize("url", ["http://user:hunter2@127.0.0.1:{}", "user:hunter2@[127.0.0.1:{}"])
+def test_the_password_of_a_proxy_is_told_to_nobody_i4(url, monkeypatch):
+    """aiohttp's errors have the proxy's address, as the environment has it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10.0)
+        monkeypatch.setenv("HTTPS_PROXY", url.format(server.getsockname()[1]))
+        monkeypatch.setenv("NO_PROXY", "")
+
+        def refuse() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+                connection.recv(1)
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        with pytest.raises(ConnectionLostError, match="proxy") as raised:
+            websocket.dial(Endpoint("namespace.test", 443), 5.0)
+        assert "hunter2" not in str(raised.value)
