@@ -55,8 +55,10 @@ def _connection_string(stage: Stage) -> None:
 
 @shows("refused the key or identity")
 def _refused(stage: Stage) -> None:
+    answered = ClientAuthenticationError("401: InvalidSignature")
+    answered.status_code = 401
     with administration_errors("ewr"):
-        raise ClientAuthenticationError("401: InvalidSignature")
+        raise answered
 
 
 @shows("its TLS certificate is signed by an authority that is not trusted here")
