@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -70,11 +71,12 @@ class DefaultRuleTransport(SdkTransport):
             be another than before. Empty where the namespace tells none, as Azure's do.
         is_unknown: whether nobody knows what became of the last request when the client sent it before.
         instance: which start of which namespace the last answer that told it came from. Empty as before.
+        is_refused: whether the namespace has refused the key or identity: it may have been replaced since the client was made.
     """
 
     _rule: RuleState | None = None
     _request: object = None
-    is_unknown = False
+    is_unknown = is_refused = False
     catalog_version = ""
     instance = ""
 
@@ -121,6 +123,7 @@ class DefaultRuleTransport(SdkTransport):
             self.is_unknown |= not isinstance(error, ServiceRequestError)  # which says that nothing was sent
             raise
         self.is_unknown |= response.status_code in _UNKNOWN
+        self.is_refused |= response.status_code == HTTPStatus.UNAUTHORIZED
         if retry_after({"retry-after": response.headers.get(_RETRY_AFTER, "")}) > LONGEST_WAIT_SECONDS:
             response.headers[_RETRY_AFTER] = str(LONGEST_WAIT_SECONDS)
         kind = response.headers.get("Content-Type", "")
