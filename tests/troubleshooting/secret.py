@@ -55,8 +55,10 @@ def _connection_string(stage: Stage) -> None:
 
 @shows("refused the key or identity")
 def _refused(stage: Stage) -> None:
+    answered = ClientAuthenticationError("401: InvalidSignature")
+    answered.status_code = 401
     with administration_errors("ewr"):
-        raise ClientAuthenticationError("401: InvalidSignature")
+        raise answered
 
 
 @shows("its TLS certificate is signed by an authority that is not trusted here")
@@ -121,7 +123,18 @@ def _mechanism(stage: Stage) -> None:
 @shows("no Azure identity on this machine")
 def _identity(stage: Stage) -> None:
     def ask(url: str, name: str) -> str:
-        raise ClientAuthenticationError("no credential in this environment")
+        raise ClientAuthenticationError(
+            "DefaultAzureCredential failed to retrieve a token from the included credentials.\n"
+            "Attempted credentials:\n"
+            "\tEnvironmentCredential: EnvironmentCredential authentication unavailable.\n"
+            "\tAzureCliCredential: Azure CLI not found on path"
+        )
 
     stage.patch.setattr(secret, "_ask_vault", ask)
     secret.resolve("keyvault:contoso/ewr-connection")
+
+
+@shows("no token for the identity")
+def _token(stage: Stage) -> None:
+    with administration_errors("ewr"):
+        raise ClientAuthenticationError("Authentication failed: login.microsoftonline.com: timed out")

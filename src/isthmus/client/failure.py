@@ -1,7 +1,7 @@
 """What an error of azure-servicebus means for an application that has a second region.
 
-What it is: a pure classification of the SDK's errors by their classes and AMQP conditions, never by their text. What it is
-not: a policy; the machines of senders and receivers decide what follows from a kind.
+What it is: a pure classification of the SDK's errors by their classes, AMQP conditions and HTTP statuses. Their text counts once: a chain
+of credentials tells in it alone that it is one. What it is not: a policy; the machines of senders and receivers decide what follows from a kind.
 Specification: Microsoft Learn, "Service Bus messaging exceptions"; OASIS AMQP 1.0, 2.8.14 to 2.8.18 (error conditions).
 
 Invariants:
@@ -114,7 +114,6 @@ _BY_CLASS: tuple[tuple[type[BaseException], Failure], ...] = (
     (OperationTimeoutError, Failure.UNKNOWN),
     (ServiceBusConnectionError, Failure.GONE),
     (ServiceBusCommunicationError, Failure.GONE),
-    (ClientAuthenticationError, Failure.FORBIDDEN),
     (ServiceRequestError, Failure.GONE),  # the token service cannot be reached
     (ServiceResponseError, Failure.GONE),
     (HttpResponseError, Failure.GONE),  # the token service answered with an error of its own
@@ -160,6 +159,10 @@ _BY_CONDITION = {
 }
 
 _CHAIN_LIMIT = 8
+# What the token service answers, or a proxy in between, while it cannot issue tokens.
+_LATER = frozenset({408, 429, *range(500, 600)})
+# `azure.identity.ChainedTokenCredential`, and so `DefaultAzureCredential`: whether what it tried was away, it does not tell.
+_OF_CHAIN = " failed to retrieve a token from the included credentials"
 
 
 def classify(error: BaseException) -> Failure:
@@ -170,6 +173,8 @@ def classify(error: BaseException) -> Failure:
             settlement, are judged by the AMQP condition or the error that they wrap.
     """
     for each in _chain(error):
+        if isinstance(each, ClientAuthenticationError):
+            return _of_token(each)
         for kind, failure in _BY_CLASS:
             if isinstance(each, kind):
                 return failure
@@ -179,6 +184,19 @@ def classify(error: BaseException) -> Failure:
         if isinstance(each, IsthmusError):
             return Failure.UNKNOWN if each.retryable else Failure.MISUSE
     return Failure.UNKNOWN
+
+
+def _of_token(error: ClientAuthenticationError) -> Failure:
+    """There is no token: the identity is refused, or who issues tokens is away."""
+    if error.status_code is not None:
+        return Failure.GONE if error.status_code in _LATER else Failure.FORBIDDEN
+    cause = error.__cause__
+    if isinstance(cause, ClientAuthenticationError):
+        return _of_token(cause)
+    if isinstance(cause, HttpResponseError) and cause.status_code is not None:
+        return Failure.GONE if cause.status_code in _LATER else Failure.FORBIDDEN
+    is_away = isinstance(cause, AzureError | OSError) or _OF_CHAIN in str(error)
+    return Failure.GONE if is_away else Failure.FORBIDDEN
 
 
 def _of_condition(error: BaseException) -> Failure | None:

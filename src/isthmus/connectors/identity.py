@@ -7,8 +7,10 @@ azure-identity and `isthmus.transport.credential` do.
 Invariants:
     I1. A secret or certificate that changed is used after `REREAD_SECONDS` at most.
     I2. No error holds a secret.
-    I3. Who issues tokens, and does not answer, is given up after `ANSWER_SECONDS`, and asked again; azure-identity waits 300 s by itself.
+    I3. Who issues tokens, and does not answer, is given up after `ANSWER_SECONDS`, and asked again by whoever needs the token; azure-identity
+        waits 300 s by itself, and asks four times, longer than a connection may take: its time-out would be told, and not the cause.
     I4. The making of one identity's credential holds up no other one.
+    I5. No password of `.netrc` is sent to who issues tokens.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ __all__ = ["ANSWER_SECONDS", "REREAD_SECONDS", "RotatingCredential", "TokenSourc
 REREAD_SECONDS = 120.0
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 20
+# The service of a machine that has a managed identity is on the same machine; elsewhere nobody answers.
+_MANAGED_CONNECT_SECONDS = 2
 
 
 class TokenSource(Protocol):
@@ -115,7 +119,7 @@ def shared_credential(identity: IdentityReference | str) -> TokenSource:
 def _make(identity: IdentityReference, known: str, source: TokenSource | None = None) -> _Made:
     """A credential; the one that is there where nothing has changed."""
     require("azure", f"identity: {identity.kind}")
-    # An SDK is loaded only where it is used.
+    # An SDK is loaded only where it is used, here and in `_waits`.
     from azure.identity import (
         AzureCliCredential,
         CertificateCredential,
@@ -125,8 +129,7 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
         WorkloadIdentityCredential,
     )
 
-    answers: dict[str, Any] = {"read_timeout": ANSWER_SECONDS}
-    waits = {"connection_timeout": CONNECT_SECONDS, **answers}
+    waits = _waits(CONNECT_SECONDS)
     tenant: dict[str, Any] = {"tenant_id": identity.tenant} if identity.tenant else {}
     client: dict[str, Any] = {"client_id": identity.client_id} if identity.client_id else {}
     match identity.kind:
@@ -152,8 +155,7 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
         return _Made(source, known)
     match identity.kind:
         case "managed":
-            # On a machine without one it has a shorter time to connect by itself.
-            return _Made(ManagedIdentityCredential(**client, **answers), "")
+            return _Made(ManagedIdentityCredential(**client, **_waits(_MANAGED_CONNECT_SECONDS)), "")
         case "workload":
             try:
                 return _Made(WorkloadIdentityCredential(**tenant, **client, **waits), "")
@@ -166,6 +168,14 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
         case "cli":
             return _Made(AzureCliCredential(**tenant), "")
     return _Made(DefaultAzureCredential(**waits), "")
+
+
+def _waits(connect_seconds: float) -> dict[str, Any]:
+    """How a credential asks for tokens: once, and with an end (I3)."""
+    from isthmus.connectors.sdk_transport import SdkTransport
+
+    transport = SdkTransport(connection_timeout=connect_seconds, read_timeout=ANSWER_SECONDS)
+    return {"transport": transport, "retry_total": 0}
 
 
 def _proof(secret: Secret) -> str:

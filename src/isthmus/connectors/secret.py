@@ -99,10 +99,7 @@ def resolve(reference: str | SecretReference, environment: Mapping[str, str] | N
     """
     where = SecretReference.parse(reference) if isinstance(reference, str) else reference
     if where.scheme == "env":
-        value = (os.environ if environment is None else environment).get(where.location, "")
-        if not value:
-            raise SecretError(str(where), "the environment variable is not set", f"export {where.location}=…")
-        return Secret(value)
+        return Secret(_read_variable(where, os.environ if environment is None else environment))
     if where.scheme == "file":
         return Secret(_read_file(where))
     return Secret(_read_keyvault(where, _ask_vault))
@@ -115,9 +112,25 @@ def scrub(text: str) -> str:
     return text
 
 
+def _trimmed(text: str) -> str:
+    """Without what editors and `echo` put around a secret and no password has: a byte order mark, and ends of lines behind it."""
+    return text.removeprefix("\ufeff").rstrip("\r\n")
+
+
+def _read_variable(where: SecretReference, environment: Mapping[str, str]) -> str:
+    value = _trimmed(environment.get(where.location, ""))
+    if not value:
+        raise SecretError(str(where), "the environment variable is not set", f"export {where.location}=…")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes that are no text
+        raise SecretError(str(where), "the environment variable is not UTF-8 text") from None
+    return value
+
+
 def _read_file(where: SecretReference) -> str:
     try:
-        text = Path(where.location).read_text(encoding="utf-8")
+        text = Path(where.location).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise SecretError(str(where), f"the file cannot be read ({reason})") from None
@@ -156,19 +169,23 @@ def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]
     """The secret's current version, as the vault's own client reads it."""
     from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 
+    from isthmus.transport.credential import told_of_token
+
     host = where.location if "." in where.location else f"{where.location}.vault.azure.net"
     try:
-        value = ask(f"https://{host}", where.key)
+        value = _trimmed(ask(f"https://{host}", where.key) or "")
     except HttpResponseError as error:
         status = error.status_code
-        if status is None and isinstance(error, ClientAuthenticationError):
-            reason = "no Azure identity on this machine; az login, or a managed identity"
-            raise SecretError(str(where), f"the vault cannot be read ({reason})") from None
-        kind = SecretUnavailableError if status is None or status == 429 or status >= 500 else SecretError
-        raise kind(str(where), f"the vault answered {status} {error.reason}") from None
+        if status is None and isinstance(error, ClientAuthenticationError):  # the vault was not asked
+            text = f"the vault cannot be read (no token for it: {told_of_token(error)})"
+            raise SecretUnavailableError(str(where), text) from None
+        kind = SecretUnavailableError if status is None or status in (408, 429) or status >= 500 else SecretError
+        said = str(error.message or "").partition("\n")[0].strip()
+        why = f": {scrub(said)}" if said and said != error.reason else ""
+        raise kind(str(where), f"the vault answered {status} {error.reason}{why}") from None
     except (AzureError, OSError, ValueError) as error:
         text = str(getattr(error, "message", "") or error) or type(error).__name__
-        raise SecretUnavailableError(str(where), f"the vault cannot be read ({text})") from None
+        raise SecretUnavailableError(str(where), f"the vault cannot be read ({scrub(text)})") from None
     if not value:
         raise SecretError(str(where), "the vault answered without a value")
     return value
@@ -182,14 +199,14 @@ def _ask_vault(vault_url: str, name: str) -> str | None:
         missing = ("azure.keyvault.secrets",)
         raise MissingExtraError(what="a secret from a key vault", extra="azure", missing=missing) from None
     from isthmus.connectors.identity import shared_credential  # which resolves secrets itself
+    from isthmus.connectors.sdk_transport import SdkTransport
 
     # One attempt: whoever needs the secret decides on the next one.
     client = SecretClient(
         vault_url,
         shared_credential("default"),
         retry_total=0,
-        connection_timeout=_KEYVAULT_TIMEOUT_SECONDS,
-        read_timeout=_KEYVAULT_TIMEOUT_SECONDS,
+        transport=SdkTransport(connection_timeout=_KEYVAULT_TIMEOUT_SECONDS, read_timeout=_KEYVAULT_TIMEOUT_SECONDS),
     )
     with client:
         return client.get_secret(name).value

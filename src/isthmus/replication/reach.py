@@ -5,6 +5,7 @@ the routes' own connections, which their workers open.
 
 Invariants:
     I1. A look survives the loss of its connection and of its links as `isthmus.replication.browse_retry` says.
+    I2. A connection whose key was refused is not used again: the key may have been replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.system import CountingSystem, LogSystem, Waits, system_of
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, UnauthorizedError
 from isthmus.replication.browse_retry import BrowseRetry
 from isthmus.replication.verification.audit.audit import Peek
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef
@@ -226,6 +227,8 @@ class Reach:
                     error, was_open=was_open, was_reached=endpoint.alias in self._reached, now=time.monotonic()
                 )
                 if delay is None:
+                    if isinstance(error, UnauthorizedError):
+                        self._forget(endpoint.alias)
                     raise
                 self._forget(endpoint.alias)
                 time.sleep(delay)

@@ -125,6 +125,8 @@ class NamespaceRef:
         kind = next((each.kind for each in KINDS[self.kind].settings if each.name == name), Kind.TEXT)
         if kind is Kind.PATH and value:
             return str(directory / value)
+        if name == "identity" and ";" in value:  # with its settings behind it, which may be files
+            return str(IdentityReference.parse(value).anchored(directory))
         return str(SecretReference.parse(value).anchored(directory)) if kind is Kind.REFERENCE and value else value
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import quote
 
@@ -28,6 +29,7 @@ __all__ = [
     "SignatureCredential",
     "Token",
     "TokenError",
+    "told_of_token",
 ]
 
 SAS_TYPE = "servicebus.windows.net:sastoken"
@@ -36,6 +38,9 @@ JWT_TYPE = "jwt"
 TOKEN_LIFETIME_SECONDS = 3600
 SCOPE = "https://servicebus.azure.net/.default"
 _NEVER = 253402300799.0
+_TOLD_CHARACTERS = 300
+# What credentials of a chain say that found nothing of theirs on the machine.
+_ABSENT = re.compile(r"unavailable|not found|be found|not installed|to be installed|is required|[Pp]lease run")
 
 
 class Token(NamedTuple):
@@ -128,7 +133,7 @@ class IdentityCredential(_Unpicklable):
         try:
             made = self._identity.get_token(SCOPE)
         except Exception as error:  # noqa: BLE001 - azure-identity's errors, and those of what it asks
-            raise TokenError((str(error).strip().splitlines() or [type(error).__name__])[0][:300]) from None
+            raise TokenError(told_of_token(error)) from None
         return Token(made.token, JWT_TYPE, float(made.expires_on))
 
 
@@ -137,3 +142,16 @@ class NoCredential:
 
     def token(self, audience: str, now: float) -> None:
         return None
+
+
+def told_of_token(error: BaseException) -> str:
+    """Why an identity gave no token, in one line.
+
+    The first line of what a chain of credentials raises (`DefaultAzureCredential`) says of none what it met; that of each follows.
+    """
+    first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+    attempts = [line.strip() for line in rest if line.startswith("\t")]
+    if not attempts:
+        return first[:_TOLD_CHARACTERS]
+    met = [each for each in attempts if not _ABSENT.search(each)]
+    return "; ".join(met)[:_TOLD_CHARACTERS] or "no Azure identity on this machine; az login, or a managed identity"

@@ -11,6 +11,7 @@ Invariants:
     I1. Bytes arrive in the order in which they were written; a side that does not read stops the other.
     I2. When either end is gone the other is closed, and the thread ends.
     I3. Nothing goes to another address than the endpoint's.
+    I4. No error holds the password of a proxy.
 """
 
 from __future__ import annotations
@@ -152,6 +153,10 @@ def _told(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> Isthm
         return error
     if isinstance(error, TimeoutError):
         return OperationTimeoutError(f"{where}: no WebSocket within {timeout_seconds:g} s")
-    if isinstance(error, aiohttp.WSServerHandshakeError):
-        return ConnectionLostError(f"{where}: the server answered {error.status} to the WebSocket's request")
+    # Of these the text has an address: of a proxy as the environment has it, with its password.
+    if isinstance(error, aiohttp.ClientResponseError):
+        who = "proxy of the environment" if isinstance(error, aiohttp.ClientHttpProxyError) else "server"
+        return ConnectionLostError(f"{where}: the {who} answered {error.status} to the WebSocket's request")
+    if isinstance(error, aiohttp.InvalidURL | ValueError):
+        return ConnectionLostError(f"{where}: it, or the proxy that the environment names, is no address")
     return ConnectionLostError(f"{where}: {error}")

@@ -23,6 +23,18 @@ def made_by_sdk(inner: Exception) -> ServiceBusError:
     return PyamqpTransport.create_servicebus_exception(quiet, inner)
 
 
+CHAIN = """DefaultAzureCredential failed to retrieve a token from the included credentials.
+Attempted credentials:
+\tEnvironmentCredential: Authentication failed: connection refused"""
+
+
+def without_token(cause: Exception | None, status: int | None = None) -> ClientAuthenticationError:
+    """The error of a credential; azure-identity makes it of whatever it meets."""
+    error = ClientAuthenticationError("Authentication failed")
+    error.status_code, error.__cause__ = status, cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
@@ -40,6 +52,13 @@ def made_by_sdk(inner: Exception) -> ServiceBusError:
         (made_by_sdk(MessageSendFailed(b"vendor:something-new")), Failure.UNKNOWN),
         (made_by_sdk(socket.gaierror(-2, "Name or service not known")), Failure.GONE),
         (made_by_sdk(ClientAuthenticationError("no identity")), Failure.FORBIDDEN),
+        (made_by_sdk(without_token(None, status=401)), Failure.FORBIDDEN),
+        (made_by_sdk(without_token(None, status=503)), Failure.GONE),
+        (made_by_sdk(without_token(None, status=429)), Failure.GONE),
+        (made_by_sdk(without_token(ServiceRequestError("the token service is away"))), Failure.GONE),
+        (made_by_sdk(without_token(without_token(ServiceRequestError("it is away")))), Failure.GONE),
+        (made_by_sdk(without_token(ValueError("no such tenant"))), Failure.FORBIDDEN),
+        (made_by_sdk(ClientAuthenticationError(CHAIN)), Failure.GONE),
         (made_by_sdk(ServiceRequestError("the token service is away")), Failure.GONE),
         (made_by_sdk(ValueError("not a message")), Failure.MISUSE),
         (exceptions.OperationTimeoutError(), Failure.UNKNOWN),

@@ -11,6 +11,7 @@ from typing import Any
 import azure.identity
 import azure.keyvault.secrets
 import pytest
+from azure.core.pipeline.transport import HttpRequest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -19,9 +20,11 @@ from cryptography.x509.oid import NameOID
 
 from isthmus.connectors import identity as module
 from isthmus.connectors.identity import ANSWER_SECONDS, REREAD_SECONDS, RotatingCredential, shared_credential
-from isthmus.connectors.secret import SecretError
+from isthmus.connectors.secret import SecretError, resolve
 from isthmus.errors import ConfigError
 from isthmus.topology.identity import IdentityReference
+
+WAITS = ("transport", "retry_total")
 
 
 class Fake:
@@ -32,9 +35,9 @@ class Fake:
     waits: list[dict[str, Any]] = []  # noqa: RUF012 - the same
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        self.values = (*values, *sorted(each for each in named.items() if not each[0].endswith("_timeout")))
+        self.values = (*values, *sorted(each for each in named.items() if each[0] not in WAITS))
         Fake.made.append(self.values)
-        Fake.waits.append({name: value for name, value in named.items() if name.endswith("_timeout")})
+        Fake.waits.append({name: named[name] for name in WAITS if name in named})
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
         return (self.values, scopes)
@@ -73,9 +76,49 @@ def test_each_kind_is_made_of_its_settings(text: str, values: tuple[Any, ...]) -
 
 @pytest.mark.parametrize("text", ["default", "managed", "workload;tenant=t;client_id=c"])
 def test_i3_who_issues_tokens_has_a_time_to_answer(text: str) -> None:
-    """Else a token service that hangs holds up each connection for 300 s, and each retry again."""
+    """Else a token service that hangs holds up each connection for 300 s, and each retry again; and what is told is not the cause."""
     shared_credential(text)
-    assert [each["read_timeout"] for each in Fake.waits] == [ANSWER_SECONDS]
+    [waits] = Fake.waits
+    assert waits["transport"].connection_config.read_timeout == ANSWER_SECONDS
+    assert waits["retry_total"] == 0
+
+
+def test_i5_no_password_of_netrc_goes_to_who_issues_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("default login anonymous password guest\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    shared_credential("managed")
+    assert "Authorization" not in shown_by(Fake.waits[0]["transport"], {})
+
+
+def shown_by(transport: Any, headers: dict[str, str]) -> dict[str, str]:
+    """The headers with which a transport sends a request."""
+    seen: list[Any] = []
+
+    def send(prepared: Any, **_: Any) -> None:
+        seen.append(prepared)
+        raise EOFError
+
+    with transport:
+        transport.session.send = send
+        with pytest.raises(EOFError):
+            transport.send(HttpRequest("GET", "http://token.test", headers=headers))
+    return dict(seen[0].headers)
+
+
+def test_no_password_of_netrc_goes_to_a_vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("default login anonymous password guest\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    made: list[Any] = []
+
+    class Vault:
+        def __init__(self, url: str, credential: Any, *, transport: Any, **_: Any) -> None:
+            made.append(transport)
+            raise OSError("enough")
+
+    monkeypatch.setattr(azure.keyvault.secrets, "SecretClient", Vault)
+    with pytest.raises(SecretError, match="enough"):
+        resolve("keyvault:contoso/app")
+    assert shown_by(made[0], {"Authorization": "Bearer token"})["Authorization"] == "Bearer token"
 
 
 def test_i4_a_secret_may_be_in_a_vault_that_another_identity_opens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,10 +64,30 @@ def test_env(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve("env:B", {"A": "b"})
 
 
+@pytest.mark.parametrize("value", [f"{KEY}\n", f"{KEY}\r\n", f"\ufeff{KEY}"])
+def test_what_echo_and_editors_put_around_a_secret_is_no_part_of_it(value: str) -> None:
+    """A password with the end of a line behind it is refused by every system, for another reason each."""
+    assert resolve("env:A", {"A": value}) == Secret(KEY)
+    assert _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), lambda *_: value) == KEY
+
+
+def test_a_space_may_be_part_of_a_password() -> None:
+    assert resolve("env:A", {"A": " x "}) == Secret(" x ")
+
+
+def test_a_variable_of_bytes_that_are_no_text_is_refused() -> None:
+    with pytest.raises(SecretError, match="env:A: the environment variable is not UTF-8 text") as raised:
+        resolve("env:A", {"A": f"{KEY}\udce9"})
+    assert KEY not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("content", "key"),
     [
         (f"{KEY}\n", ""),
+        (f"\ufeff{KEY}\r\n", ""),
+        (f'\ufeff{{"connection": "{KEY}"}}', "#connection"),
+        (f"\ufeffconnection={KEY}\r\n", "#connection"),
         (json.dumps({"connection": KEY, "other": 1}), "#connection"),
         (f"# keys\nother=1\nconnection={KEY}==\n", "#connection"),
         (f"export connection='{KEY}'\n", "#connection"),
@@ -104,20 +124,40 @@ def test_keyvault_asks_the_vault_of_its_own_cloud() -> None:
     assert asked == [("https://contoso.vault.azure.net", "ewr"), ("https://contoso.vault.azure.cn", "ewr")]
 
 
-def answered(status: int, reason: str) -> HttpResponseError:
-    error = HttpResponseError("no")
+DISABLED = "(Forbidden) Operation get is not allowed on a disabled secret."
+
+
+def answered(status: int, reason: str, said: str = "no") -> HttpResponseError:
+    error = HttpResponseError(f"{said}\nCode: Forbidden")
     error.status_code, error.reason = status, reason
     return error
+
+
+# As `DefaultAzureCredential` has it.
+_CHAIN = """DefaultAzureCredential failed to retrieve a token from the included credentials.
+Attempted credentials:
+\tEnvironmentCredential: %s
+\tManagedIdentityCredential: ManagedIdentityCredential authentication unavailable, no response from the IMDS endpoint.
+\tAzureCliCredential: Azure CLI not found on path
+\tAzurePowerShellCredential: PowerShell is not installed
+\tAzureDeveloperCliCredential: Azure Developer CLI could not be found. Please visit https://aka.ms/azure-dev for installation instructions
+\tBrokerCredential: InteractiveBrowserBrokerCredential unavailable. The 'azure-identity-broker' package is required.
+To mitigate this issue, please refer to the troubleshooting guidelines here at https://aka.ms/azsdk/python/identity."""
+AWAY = _CHAIN % "Authentication failed: login.microsoftonline.com: connection refused"
+NOBODY = _CHAIN % "EnvironmentCredential authentication unavailable. Environment variables are not fully configured."
 
 
 @pytest.mark.parametrize(
     ("error", "message", "retryable"),
     [
         (answered(403, "Forbidden"), "answered 403 Forbidden", False),
+        (answered(403, "Forbidden", DISABLED), f"answered 403 Forbidden: {DISABLED}", False),
         (answered(404, "Not Found"), "answered 404 Not Found", False),
         (answered(429, "Too Many Requests"), "answered 429", True),
         (answered(503, "Service Unavailable"), "answered 503", True),
-        (ClientAuthenticationError("no credential worked"), "cannot be read (no Azure identity", False),
+        (ClientAuthenticationError("no identity"), "cannot be read (no token for it: no identity)", True),
+        (ClientAuthenticationError(AWAY), "cannot be read (no token for it: EnvironmentCredential: Authent", True),
+        (ClientAuthenticationError(NOBODY), "cannot be read (no token for it: no Azure identity on this", True),
         (ServiceRequestError("no route"), "cannot be read (no route)", True),
         (OSError("no route"), "cannot be read (no route)", True),
         (None, "answered without a value", False),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from isthmus.connectors.rabbitmq.system import RabbitSystem
+from isthmus.errors import UnauthorizedError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.supervisor.examination.doctor import examine
 from isthmus.topology import read
+from isthmus.topology.model import Endpoint
 
 TEXT = """
 isthmus: 1
@@ -38,6 +40,37 @@ def test_a_host_is_told_with_the_alias_of_its_namespace(told: str, named: str, m
 def test_a_namespace_whose_connection_string_is_away_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EWR_CONNECTION", raising=False)
     assert name_places("contoso-jfk.servicebus.windows.net: gone", read(TEXT), ("ewr", "jfk")).startswith("jfk (")
+
+
+def test_i2_a_key_that_was_replaced_is_read_again_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch looks over one connection for as long as a run lasts; the backlog of its routes would be unknown."""
+
+    class Refusing:
+        error = None
+
+        def authorize(self, path: str) -> None:
+            raise UnauthorizedError(f"'{path}': invalid signature")
+
+        def abandon(self) -> None:
+            closed.append(self)
+
+        def close(self, timeout_seconds: float) -> None:
+            closed.append(self)
+
+    opened: list[Refusing] = []
+    closed: list[Refusing] = []
+    with Reach(read(TEXT)) as reach:
+
+        def connect(endpoint: Endpoint) -> Refusing:
+            opened.append(Refusing())
+            return opened[-1]
+
+        monkeypatch.setattr(reach, "open", connect)
+        for _ in range(2):
+            with pytest.raises(UnauthorizedError):
+                reach.peek(Endpoint("ewr", "flights"))
+    assert len(opened) == 2
+    assert closed == opened
 
 
 RABBITS = """

@@ -9,6 +9,7 @@ import pytest
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology import lint, read
 from isthmus.topology.identity import IDENTITIES, IdentityReference, identity_faults
+from isthmus.topology.model import NamespaceRef
 
 SECRET = IdentityReference(kind="client-secret", tenant="t", client_id="c", client_secret="env:S")
 CERTIFICATE = IdentityReference(kind="client-certificate", tenant="t", client_id="c", certificate_file="c.pem")
@@ -74,3 +75,12 @@ def test_options_carry_references_only_and_files_are_anchored() -> None:
     federation = read(FILE % ", identity: client-secret, tenant: t, client_id: c, client_secret: file:secret.txt")
     options = federation.anchored(Path("/etc/isthmus")).namespaces["jfk"].options()
     assert options["identity"].endswith("client_secret=file:/etc/isthmus/secret.txt")
+
+
+def test_files_of_an_identity_in_one_text_are_anchored() -> None:
+    """Else they would be sought where the process happens to run."""
+    settings = (("host", "h"), ("identity", "client-secret;tenant=t;client_id=c;client_secret=file:secret.txt"))
+    hubs = NamespaceRef(alias="hubs", kind="eventhubs", settings=settings).anchored(Path("/etc/isthmus"))
+    assert hubs.options()["identity"].endswith("client_secret=file:/etc/isthmus/secret.txt")
+    plain = NamespaceRef(alias="hubs", kind="eventhubs", settings=(("identity", "managed"),))
+    assert plain.anchored(Path("/etc/isthmus")).options() == {"identity": "managed"}

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from isthmus.transport import Endpoint, IdentityCredential, NoCredential, SharedKeyCredential, SignatureCredential
-from isthmus.transport.credential import TokenError
+from isthmus.transport.credential import TokenError, told_of_token
 
 
 def test_a_shared_key_signs_resource_and_expiry() -> None:
@@ -60,3 +60,18 @@ def test_an_identity_that_fails_is_an_error_that_may_pass_i3() -> None:
         IdentityCredential(SimpleNamespace(get_token=get_token)).token("sb://host/q", 0.0)
     assert raised.value.retryable
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_of_a_chain_of_credentials_those_are_told_that_met_something() -> None:
+    """The first line of its error says of none what it met."""
+    text = """DefaultAzureCredential failed to retrieve a token from the included credentials.
+Attempted credentials:
+\tEnvironmentCredential: EnvironmentCredential authentication unavailable. Environment variables are not fully configured.
+\tWorkloadIdentityCredential: Authentication failed: login.microsoftonline.com: timed out
+To mitigate this issue, please refer to the troubleshooting guidelines."""
+    assert told_of_token(ValueError(text)) == (
+        "WorkloadIdentityCredential: Authentication failed: login.microsoftonline.com: timed out"
+    )
+    nobody = text.replace("Authentication failed: login.microsoftonline.com: timed out", "it is unavailable")
+    assert told_of_token(ValueError(nobody)) == "no Azure identity on this machine; az login, or a managed identity"
+    assert told_of_token(ValueError()) == "ValueError"

@@ -70,3 +70,28 @@ def test_a_server_that_names_another_address_is_not_followed_i3():
         thread.join()
         with pytest.raises(BlockingIOError):
             other.accept()
+
+
+def test_the_password_of_a_proxy_is_told_to_nobody_i4(monkeypatch):
+    """aiohttp's errors have the proxy's address, as the environment has it."""
+    monkeypatch.setenv("NO_PROXY", "")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10.0)
+
+        def refuse() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+                connection.recv(1)
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:hunter2@127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(ConnectionLostError, match="the proxy of the environment answered 407") as raised:
+            websocket.dial(Endpoint("namespace.test", 443), 5.0)
+        thread.join()
+    assert "hunter2" not in str(raised.value)
+    monkeypatch.setenv("HTTPS_PROXY", "user:hunter2@[127.0.0.1")
+    with pytest.raises(ConnectionLostError, match="the proxy that the environment names") as raised:
+        websocket.dial(Endpoint("namespace.test", 443), 5.0)
+    assert "hunter2" not in str(raised.value)

@@ -25,6 +25,7 @@ from isthmus.connectors.secret import resolve, scrub
 from isthmus.connectors.servicebus.plain_host import check_plain
 from isthmus.connectors.storage_transport import storage_transport
 from isthmus.extra import require
+from isthmus.transport.credential import told_of_token
 
 __all__ = ["BlobStore"]
 
@@ -148,8 +149,7 @@ class BlobStore:
         try:
             yield
         except self._error as error:
-            message = (str(getattr(error, "message", "") or error).splitlines() or [""])[0]
-            raise CheckpointError(f"checkpoints at {self._place}: {scrub(message)}") from None
+            raise CheckpointError(f"checkpoints at {self._place}: {scrub(told_of_token(error))}") from None
 
 
 def _folder(key: GroupKey) -> str:

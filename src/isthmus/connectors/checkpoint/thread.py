@@ -6,6 +6,7 @@ What it is not: the decision what to write (`reading`).
 Invariants:
     I1. Writes are made in the order in which they were asked for.
     I2. After `stop` the last checkpoints are tried again until they are written, for `CLOSE_SECONDS`.
+    I3. After an error the store is opened again: the key that it was opened with may have been replaced.
 """
 
 from __future__ import annotations
@@ -103,8 +104,12 @@ class CheckpointThread(threading.Thread):
             with self._is_due:
                 self._answers.append(answer)
             self._wake()
-        if self._store is not None:
-            self._store.close()
+        self._close_store()
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
     def _answer(self, key: GroupKey, number: int, checkpoints: Mapping[int, Checkpoint] | None) -> Loaded | Written:
         deadline: float | None = None
@@ -120,6 +125,7 @@ class CheckpointThread(threading.Thread):
                 failure = error
             except Exception as error:  # noqa: BLE001 - whatever it is, the route has to know
                 failure = CheckpointError(f"checkpoints: {type(error).__name__}: {error}")
+            self._close_store()
             if checkpoints is None:
                 return Loaded(number, {}, failure)
             if not self._stops:

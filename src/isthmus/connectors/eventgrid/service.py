@@ -21,6 +21,7 @@ from isthmus.connectors.http.client import Answer, HttpClient
 from isthmus.connectors.identity import TokenSource, shared_credential
 from isthmus.connectors.secret import Secret, resolve
 from isthmus.errors import InvalidArgumentError
+from isthmus.transport.credential import told_of_token
 
 __all__ = ["API_VERSION", "EventGrid"]
 
@@ -126,6 +127,6 @@ class EventGrid:
             try:
                 token = self._credential.get_token(SCOPE)
             except AzureError as error:
-                raise OSError(f"no token for Event Grid: {str(error).partition(chr(10))[0]}") from None
+                raise OSError(f"no token for Event Grid: {told_of_token(error)}") from None
             self._token, self._token_until = token.token, float(token.expires_on)
         return {"authorization": f"Bearer {self._token}"}

@@ -42,14 +42,14 @@ class DeadLetterHub:
 
     Args:
         hub: its name.
-        source: name of the event hub that messages come from.
+        source: name of the event hub that messages come from, as the connection has told it.
         mark: called when there is something to do.
 
     Attributes:
         error: why the link is of no use; the source is lost then.
     """
 
-    def __init__(self, hub: str, source: str, mark: Callable[[], None]) -> None:
+    def __init__(self, hub: str, source: Callable[[], str], mark: Callable[[], None]) -> None:
         self.path = hub
         self.error: IsthmusError | None = None
         self._source, self._mark = source, mark
@@ -65,7 +65,7 @@ class DeadLetterHub:
 
     def add(self, position: int, message: bytes, disposition: Disposition) -> None:
         """A message is to be set aside."""
-        place = f"{self._source}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
+        place = f"{self._source()}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
         told = {
             DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
             DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],

@@ -87,7 +87,8 @@ class EventHubsSource(End):
             holds_gaps=True,
         )
         self._checkpoints = Checkpointer(thread(lambda: open_store(options), self._wake), self._reading)
-        dead = DeadLetterHub(options.dead_letter_topic, self.path, self.mark) if options.dead_letter_topic else None
+        topic = options.dead_letter_topic
+        dead = DeadLetterHub(topic, lambda: self.path, self.mark) if topic else None
         self._settlement = Settlement(self._reading, dead, self.mark)
         self._links = PartitionLinks(options, self._reading, self.mark)
         self._look: HubLook | None = None

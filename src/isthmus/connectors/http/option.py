@@ -65,7 +65,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     made = TargetOptions(
         copying=copying, **{each.name: values[each.name] for each in fields(TargetOptions) if each.name in values}
     )
-    faults = []
+    faults = [Fault(f"http target: {what}", hint) for _, what, hint in HTTP.faults(values, _written)]
     if not made.url:
         faults.append(Fault("http target needs url", "write url: https://host/path"))
     elif made.auth != "none" and made.url.startswith("http://") and not _is_local(made.url):
@@ -85,6 +85,10 @@ def read_source(options: Mapping[str, str]) -> ListenOptions:
     """
     values: dict[str, Any] = parse_options(SOURCE, options, ignore=ENTITY_OPTIONS)
     return listen_options("http source", values)
+
+
+def _written(name: str, value: str) -> str:
+    return f"{name}: {value}"
 
 
 def _is_local(url: str) -> bool:

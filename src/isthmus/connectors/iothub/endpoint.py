@@ -16,6 +16,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -31,8 +32,9 @@ from isthmus.connectors.servicebus.connection_string import (
     ConnectionStringError,
 )
 from isthmus.connectors.servicebus.plain_host import check_plain
+from isthmus.connectors.servicebus.port.credential import RereadCredential
 from isthmus.errors import ProtocolError
-from isthmus.transport import Client, Endpoint, SharedKeyCredential, Token
+from isthmus.transport import Client, Credential, Endpoint, SharedKeyCredential, Token
 from isthmus.transport.error import LinkRedirectError
 
 __all__ = ["EventsEndpoint", "IotEndpoint", "events_endpoint", "hub_endpoint"]
@@ -99,7 +101,6 @@ def hub_endpoint(options: HubOptions) -> IotEndpoint:
         PlainConnectionError: it would go in the clear to another machine.
     """
     parsed = _parsed(options)
-    assert parsed.key is not None
     websocket = parsed.websocket or options.transport_type == "websockets"
     port = parsed.port or (WEBSOCKET_PORT if websocket else AMQPS_PORT if parsed.tls else AMQP_PORT)
     return IotEndpoint(
@@ -107,7 +108,7 @@ def hub_endpoint(options: HubOptions) -> IotEndpoint:
         port,
         tls=parsed.tls,
         authority=parsed.authority,
-        credential=IotCredential(parsed.host, parsed.key_name, parsed.key.reveal()),
+        credential=_reread(options, parsed, lambda now, key: IotCredential(now.host, now.key_name, key)),
         ca_file=options.ca_file,
         websocket=websocket,
     )
@@ -120,7 +121,6 @@ def events_endpoint(options: HubOptions) -> EventsEndpoint:
         IsthmusError: no answer, or a refusal.
     """
     parsed = _parsed(options)
-    assert parsed.key is not None
     with Client(hub_endpoint(options), name="isthmus-iothub").open(OPEN_SECONDS) as client:
         client.authorize(_EVENTS, OPEN_SECONDS)
         link = PartitionLink(client, f"/{_EVENTS}", "$Default", 0, Begin(), -1, lambda: None)
@@ -151,12 +151,28 @@ def events_endpoint(options: HubOptions) -> EventsEndpoint:
             port,
             tls=tls,
             authority=host if port in (AMQPS_PORT, WEBSOCKET_PORT) else f"{host}:{port}",
-            credential=SharedKeyCredential(parsed.key_name, parsed.key.reveal()),
+            credential=_reread(options, parsed, lambda now, key: SharedKeyCredential(now.key_name, key)),
             ca_file=options.ca_file,
             websocket=websocket,
         ),
         hub,
     )
+
+
+def _reread(
+    options: HubOptions, parsed: ConnectionString, make: Callable[[ConnectionString, str], Credential]
+) -> RereadCredential:
+    """A credential that takes on a key that was replaced, though not that of another hub."""
+
+    def made(now: ConnectionString) -> Credential:
+        assert now.key is not None
+        return make(now, now.key.reveal())
+
+    def read() -> Credential | None:
+        now = _parsed(options)
+        return made(now) if now.authority == parsed.authority else None
+
+    return RereadCredential(made(parsed), read)
 
 
 def _parsed(options: HubOptions) -> ConnectionString:

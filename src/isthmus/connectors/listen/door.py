@@ -9,6 +9,7 @@ Invariants:
     I2. No event of a request is read before its signature or token is found right. The confirmation of a subscription needs no proof: it
         is an echo, and the events of that subscription need one.
     I3. No answer tells more than that the proof is wrong.
+    I4. A signature is right over the body as it was sent, or as it is without its compression: who signs may not be who compresses.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from isthmus.amqp.codec import CodecError
 from isthmus.connectors.http.signature import bearer_fault, signature_fault
+from isthmus.connectors.listen.coding import CODINGS, CodingError, decoded
 from isthmus.connectors.listen.option import ListenOptions
 
 __all__ = ["Door", "Reply", "Store"]
@@ -89,11 +91,17 @@ class Door:
             return Reply(405, "POST is taken here", {"Allow": "POST, OPTIONS"})
         return Reply(200, "", {"WebHook-Allowed-Origin": origin, "WebHook-Allowed-Rate": "*", "Allow": "POST, OPTIONS"})
 
-    def post(self, headers: Mapping[str, str], body: bytes) -> Reply | Future[None]:
-        """The answer to POST; a future: 200 once it is done, 503 where it fails."""
+    def post(self, headers: Mapping[str, str], sent: bytes) -> Reply | Future[None]:
+        """The answer to POST of a body, as it was sent; a future: 200 once it is done, 503 where it fails."""
+        try:
+            body = decoded(headers.get("content-encoding", ""), sent, self.max_body_bytes)
+        except CodingError as error:
+            return Reply(error.status, str(error), {"Accept-Encoding": CODINGS} if error.status == 415 else {})
         if self._handshakes and headers.get("aeg-event-type", "") == _VALIDATION:
             return _validated(body)
-        fault = self._fault(headers, body)
+        fault = self._fault(headers, sent)
+        if fault and body is not sent:
+            fault = self._fault(headers, body)
         if fault:
             return Reply(401, fault)
         if self._store.is_full:

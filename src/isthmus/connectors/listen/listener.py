@@ -7,6 +7,7 @@ Invariants:
     I1. A server ends with the last of its paths.
     I2. A body that is larger than a path takes is not kept.
     I3. A sender that asks before it sends a body is answered (RFC 9110, 10.1.1).
+    I4. A certificate that was replaced is shown `CERTIFICATE_SECONDS` later; while its files are of no use, the one before is.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = ["ListenError", "enter"]
 START_SECONDS = 30.0
 # Requests under way at the end.
 STOP_SECONDS = 2.0
+CERTIFICATE_SECONDS = 60.0
 _lock = threading.Lock()
 _servers: dict[tuple[str, int], _Server] = {}
 
@@ -130,16 +132,32 @@ class _Server:
         context: ssl.SSLContext | None = None
         if options.certificate_file:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(options.certificate_file, options.key_file or None)
-        runner = web.ServerRunner(web.Server(self._handle), handle_signals=False, shutdown_timeout=STOP_SECONDS)
+            self._load(context)
+        # What was signed may be the body as it was sent.
+        server = web.Server(self._handle, auto_decompress=False)
+        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=STOP_SECONDS)
         await runner.setup()
         try:
             site = web.TCPSite(runner, options.host, options.port, ssl_context=context, backlog=1024)
             await site.start()
             self._started.set_result(runner.addresses[0][1])
-            await self._stopped.wait()
+            await self._wait_stopped(context)
         finally:
             await runner.cleanup()
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.load_cert_chain(self._options.certificate_file, self._options.key_file or None)
+
+    async def _wait_stopped(self, context: ssl.SSLContext | None) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), None if context is None else CERTIFICATE_SECONDS)
+                return
+            # A certificate whose key does not come with it would be shown with the former key: it is tried elsewhere before.
+            with contextlib.suppress(OSError):
+                self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+                if context is not None:
+                    self._load(context)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         door = self.doors.get(request.path)

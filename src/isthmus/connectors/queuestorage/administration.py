@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.storage.queue import QueueClient
 
 from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
@@ -81,8 +81,9 @@ class QueueAdministration:
         try:
             return request(client)
         except AzureError as error:
-            is_refused = isinstance(error, HttpResponseError | ClientAuthenticationError)
-            kind = AdministrationError if is_refused else NamespaceUnreachableError
+            status = error.status_code if isinstance(error, HttpResponseError) else None
+            may_pass = status is None or status in (408, 429) or status >= 500
+            kind = NamespaceUnreachableError if may_pass else AdministrationError
             raise kind(identity_of(client), text_of(queue, error)) from None
         finally:
             client.close()

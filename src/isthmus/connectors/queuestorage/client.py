@@ -25,6 +25,7 @@ from isthmus.connectors.queuestorage.option import AccountOptions
 from isthmus.connectors.secret import resolve, scrub
 from isthmus.connectors.storage_transport import storage_transport
 from isthmus.errors import IsthmusError
+from isthmus.transport.credential import told_of_token
 
 __all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "refusal_of", "text_of"]
 
@@ -84,7 +85,9 @@ def is_gone(error: Exception) -> bool:
 def text_of(queue: str, error: Exception) -> str:
     """What went wrong, in the service's words, and what to do."""
     code = code_of(error)
-    if isinstance(error, HttpResponseError):
+    if isinstance(error, ClientAuthenticationError) and error.status_code is None:
+        words = f"no token for the identity: {told_of_token(error)}"
+    elif isinstance(error, HttpResponseError):
         status = f"{error.status_code} " if error.status_code else ""
         reason = str(error.message or error.reason or "").partition("\n")[0]
         words = f"{status}{code or error.reason or ''}".strip() + (f": {reason}" if reason and reason != code else "")

@@ -9,17 +9,21 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from isthmus.topology.file.setting import Setting, Spec
 
-__all__ = ["PASSWORD_EXAMPLE", "REFERENCE", "NamespaceKind", "SettingFault", "Shape"]
+__all__ = ["ADDRESS", "PASSWORD_EXAMPLE", "REFERENCE", "NamespaceKind", "SettingFault", "Shape", "address_faults"]
 
 REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 PASSWORD_EXAMPLE = "env:NAME"
+
+# Neither a user nor a query, which a token or a SAS may be: an address ends up in plans and logs.
+ADDRESS = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
 
 SettingFault = tuple[str, str, str]
 """The setting at fault, what is wrong, and a hint."""
@@ -34,6 +38,26 @@ class Shape(Enum):
     """Streams whose records stay after they are settled, with partitions and consumer groups."""
     QUEUE = "queue"
     """Queues, or addresses, without rules and claims: a message leaves when it is settled. What is only written to has this shape, too."""
+
+
+def address_faults(
+    values: Mapping[str, Any], name: str, example: str, place: str, write: Callable[[str, str], str]
+) -> Iterator[SettingFault]:
+    """What is wrong with a setting that is an address of HTTP.
+
+    Args:
+        values: by the names of the settings.
+        name: of the setting.
+        example: of an address.
+        place: the setting that a secret goes into.
+        write: how a setting and its value are written where they are given.
+    """
+    if values[name] and ADDRESS.fullmatch(str(values[name])) is None:
+        yield (
+            name,
+            f"{name} is no address, or has a user, a query or a fragment, which would be sent nowhere or be a secret",
+            f"write {write(name, example)}; a secret goes into {place}",
+        )
 
 
 def _no_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterable[SettingFault]:

@@ -6,12 +6,22 @@ What it is: the settings of the service and of a listener that events are pushed
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
 from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.identity import IDENTITY, IDENTITY_SETTINGS
-from isthmus.topology.kind.base import REFERENCE, NamespaceKind, Shape
+from isthmus.topology.kind.base import REFERENCE, NamespaceKind, SettingFault, Shape, address_faults
 from isthmus.topology.kind.listener import LISTENER
 
 __all__ = ["EVENT_GRID"]
+
+_ENDPOINT = "https://flights.westeurope-1.eventgrid.azure.net"
+
+
+def _faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
+    return address_faults(values, "endpoint", _ENDPOINT, "key", write)
+
 
 EVENT_GRID = NamespaceKind(
     name="eventgrid",
@@ -20,6 +30,7 @@ EVENT_GRID = NamespaceKind(
     dead_letters=False,
     dead_letters_by="rejects",
     address="endpoint",
+    faults=_faults,
     fans_out=False,
     granted_by={
         "listen": "role EventGrid Data Receiver on the subscription's topic, or a key of the namespace",
@@ -31,7 +42,7 @@ EVENT_GRID = NamespaceKind(
             name="endpoint",
             kind=Kind.TEXT,
             default="",
-            example="https://flights.westeurope-1.eventgrid.azure.net",
+            example=_ENDPOINT,
             description="Of the namespace, or of a custom topic.",
         ),
         Setting(

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.identity import IdentityReference
-from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
+from isthmus.topology.kind.base import ADDRESS, PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
 
 __all__ = ["CHECKPOINTS", "CONNECTION", "EVENT_HUBS", "checkpoint_faults", "connection_faults"]
 
@@ -122,12 +122,11 @@ def checkpoint_faults(values: Mapping[str, Any], write: Callable[[str, str], str
     container = str(values["checkpoint_container"] or "")
     if container and values["checkpoints"]:
         yield "checkpoint_container", "checkpoints and checkpoint_container are both given", "write one of them"
-    parts = urlsplit(container)
-    if container and (parts.scheme not in ("https", "http") or not parts.hostname or not parts.path.strip("/")):
+    if container and (ADDRESS.fullmatch(container) is None or not urlsplit(container).path.strip("/")):
         yield (
             "checkpoint_container",
-            f"checkpoint_container: '{container}' is no address of a container",
-            f"write {write('checkpoint_container', _CONTAINER)}",
+            "checkpoint_container is no address of a container, or holds a secret",
+            f"write {write('checkpoint_container', _CONTAINER)}; a key or a SAS goes into checkpoint_connection",
         )
     if values["checkpoint_connection"] and not container:
         yield (

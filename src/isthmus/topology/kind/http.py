@@ -5,17 +5,28 @@ What it is: the settings of an address and of a listener. What it is not: the co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
 from isthmus.topology.file.setting import Kind, Setting
-from isthmus.topology.kind.base import NamespaceKind, Shape
+from isthmus.topology.kind.base import NamespaceKind, SettingFault, Shape, address_faults
 from isthmus.topology.kind.listener import LISTENER
 
 __all__ = ["HTTP"]
+
+_URL = "https://api.example.com/hooks"
+
+
+def _faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
+    return address_faults(values, "url", _URL, "secret", write)
+
 
 HTTP = NamespaceKind(
     name="http",
     title="HTTP",
     shape=Shape.QUEUE,
     address="url",
+    faults=_faults,
     fans_out=False,
     granted_by={
         "listen": "who sends has the listener's secret",
@@ -27,7 +38,7 @@ HTTP = NamespaceKind(
             name="url",
             kind=Kind.TEXT,
             default="",
-            example="https://api.example.com/hooks",
+            example=_URL,
             description="Where messages are posted to: this address and the entity's name as path.",
         ),
         Setting(

@@ -156,7 +156,7 @@ def test_an_answer_that_is_cut_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_key_that_no_header_can_hold_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRID_KEY", "hunter2\n")
+    monkeypatch.setenv("GRID_KEY", "hunter2\nmore")
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = {**PLACE, "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}", "key": "env:GRID_KEY"}
         made = EventGridRequester(read_target(place))

@@ -67,6 +67,15 @@ def test_a_connection_string_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("user", ["", "key:hunter2@"])
+def test_a_container_with_a_secret_is_refused_and_not_repeated(user: str) -> None:
+    """I2: it would stand in plans; and the signature would not be used."""
+    container = f"https://{user}a.blob.core.windows.net/c" + ("" if user else "?sv=2021&sig=hunter2")
+    with pytest.raises(ConfigError, match="a SAS goes into checkpoint_connection") as refused:
+        read_source(PLACE | {"checkpoint_container": container})
+    assert "hunter2" not in str(refused.value)
+
+
 def test_only_with_a_hub_for_them_messages_are_set_aside() -> None:
     assert dispositions_of(SOURCE) == {"abandon"}
     assert dispositions_of(SOURCE | {"dead_letter_topic": "rejected"}) == {"abandon", "dead-letter"}

@@ -42,6 +42,23 @@ def test_i2_a_request_that_close_comes_before_is_not_made(server: socket.socket)
         server.accept()
 
 
+def test_no_proxy_of_the_environment_is_asked(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/how-to/use-http.md says so: what is posted, and its secret, goes to the address that is named alone."""
+    asked: list[object] = []
+
+    def connect(address: object, *_: object, **__: object) -> None:
+        asked.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, url(server))
+    for address in ("http://api.test", "https://api.test"):
+        with pytest.raises(ConnectionRefusedError):
+            HttpClient(address, 1.0).connect()
+    assert asked == [("api.test", 80), ("api.test", 443)]
+
+
 @contextmanager
 def serving(
     server: socket.socket, serve: Callable[[socket.socket], None], timeout_seconds: float = 2.0

@@ -14,6 +14,7 @@ from isthmus.connectors.http.mapping import to_messages, to_request
 from isthmus.connectors.http.option import read_target
 from isthmus.connectors.http.target import HttpRequester, judge
 from isthmus.connectors.request.requester import RequestError
+from isthmus.errors import ConfigError
 
 SECRET = "hunter2-of-the-hook"
 
@@ -52,6 +53,22 @@ def test_copies_of_two_messages_with_one_id_have_two() -> None:
 
     assert copied(1, 2000) == copied(1, 9000)
     assert copied(1, 2000) != copied(2, 2000)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://user:{SECRET}@api.example.com/hooks",
+        f"https://api.example.com/hooks?sig={SECRET}",
+        f"https://api.example.com/hooks#{SECRET}",
+        f"api.example.com/{SECRET}",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_and_not_repeated(url: str) -> None:
+    """It would stand in plans and logs; and of a query, which some systems have their keys in, nothing would be sent."""
+    with pytest.raises(ConfigError, match="a secret goes into secret") as raised:
+        read_target({"url": url, "entity": "hook"})
+    assert SECRET not in str(raised.value)
 
 
 def test_i2_no_text_holds_the_secret(tmp_path: Path) -> None:

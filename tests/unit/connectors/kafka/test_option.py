@@ -27,6 +27,14 @@ SOURCE = {**PLACE, "group": "g"}
             {**SOURCE, "kafka.sasl.oauthbearer.client.secret": "hush"},
             "write kafka.sasl.oauthbearer.client.secret=env:NAME",
         ),
+        *(
+            ({**SOURCE, f"kafka.sasl.oauthbearer.{name}": "hush"}, f"write kafka.sasl.oauthbearer.{name}=env:NAME")
+            for name in (
+                "client.credentials.client.secret",
+                "assertion.private.key.passphrase",
+                "assertion.private.key.pem",
+            )
+        ),
         ({**SOURCE, "username": "u"}, "need SASL"),
         ({**SOURCE, "security_protocol": "sasl_ssl"}, "needs username"),
         ({**SOURCE, "ca_file": "/x"}, "certificates need TLS"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.amqp import section
 from isthmus.connectors.eventgrid.mapping import to_messages as grid_messages
 from isthmus.connectors.http.mapping import to_messages
 from isthmus.connectors.http.signature import signed
@@ -140,3 +143,59 @@ def test_the_confirmation_of_a_subscription_takes_nothing_in() -> None:
     )  # no subscription of Event Grid's is expected
     assert isinstance(reply, Reply)
     assert reply.status == 401
+
+
+GZIPPED = gzip.compress(b"hello", mtime=0)
+
+
+@pytest.mark.parametrize("signature", ["standard", "sha256"])
+@pytest.mark.parametrize("over", [GZIPPED, b"hello"])
+def test_i4_a_signature_may_be_over_what_was_sent_or_what_it_becomes(signature: str, over: bytes) -> None:
+    store = Store()
+    headers = {**signed(signature, SECRET, "1", over, 1000), "content-encoding": "gzip"}
+    reply = door(store, auth="hmac", signature=signature).post(headers, GZIPPED)
+    assert isinstance(reply, Future)
+    [[message]] = store.kept
+    assert section.contents(message, *section.locate(message).body) == b"hello"
+    refused = door(store, auth="hmac", signature=signature).post({**headers, "webhook-id": "2"} | FORGED, GZIPPED)
+    assert isinstance(refused, Reply)
+    assert refused.status == 401
+
+
+FORGED = {"x-hub-signature-256": "sha256=0"}
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("GZip", GZIPPED),
+        ("x-gzip", gzip.compress(b"hel", mtime=0) + gzip.compress(b"lo", mtime=0)),
+        ("deflate", zlib.compress(b"hello")),
+        ("deflate", zlib.compress(b"hello")[2:-4]),
+        ("identity", b"hello"),
+    ],
+)
+def test_a_body_that_is_compressed_is_taken(coding: str, body: bytes) -> None:
+    store = Store()
+    assert isinstance(door(store).post({"content-encoding": coding}, body), Future)
+    [[message]] = store.kept
+    assert section.contents(message, *section.locate(message).body) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status"),
+    [
+        ("br", b"hello", 415),
+        ("gzip, gzip", GZIPPED, 415),
+        ("gzip", b"hello", 400),
+        ("gzip", GZIPPED[:-3], 400),
+        ("gzip", gzip.compress(bytes((1 << 20) + 1)), 413),
+        ("deflate", zlib.compress(bytes(1 << 24)), 413),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused(coding: str, body: bytes, status: int) -> None:
+    store = Store()
+    reply = door(store).post({"content-encoding": coding}, body)
+    assert isinstance(reply, Reply)
+    assert reply.status == status
+    assert not store.kept

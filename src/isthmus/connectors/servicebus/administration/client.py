@@ -38,6 +38,7 @@ from isthmus.connectors.servicebus.administration.default_rule import DefaultRul
 from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT, ConnectionString
 from isthmus.connectors.servicebus.plain_host import is_loopback, may_be_plain
 from isthmus.topology import NamespaceRef
+from isthmus.transport.credential import told_of_token
 
 __all__ = [
     "CA_FILE_VARIABLE",
@@ -198,6 +199,10 @@ def administration_errors(endpoint: str) -> Iterator[None]:
     try:
         yield
     except ClientAuthenticationError as error:
+        if error.status_code is None:  # the namespace was not asked
+            raise NamespaceUnreachableError(
+                endpoint, f"was not asked: no token for the identity ({told_of_token(error)})", "run it again"
+            ) from None
         raise AdministrationError(
             endpoint,
             f"refused the key or identity ({_first_line(error)})",

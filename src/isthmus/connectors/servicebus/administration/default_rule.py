@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from azure.core.exceptions import AzureError, ServiceRequestError
-from azure.core.pipeline.transport import RequestsTransport
 
 from isthmus.connectors.http.client import retry_after
+from isthmus.connectors.sdk_transport import SdkTransport
 from isthmus.connectors.servicebus.administration.answer import check_answer
 from isthmus.topology.pair.description import Description
 from isthmus.topology.state import RuleState
@@ -57,7 +58,7 @@ _UNKNOWN = frozenset({500, 502, 504})
 _NO_PROXIES = {"http": "", "https": ""}
 
 
-class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-core types it lazily, as Any
+class DefaultRuleTransport(SdkTransport):
     """A transport that can add the rule; for use by one thread at a time.
 
     Args:
@@ -70,11 +71,12 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             be another than before. Empty where the namespace tells none, as Azure's do.
         is_unknown: whether nobody knows what became of the last request when the client sent it before.
         instance: which start of which namespace the last answer that told it came from. Empty as before.
+        is_refused: whether the namespace has refused the key or identity: it may have been replaced since the client was made.
     """
 
     _rule: RuleState | None = None
     _request: object = None
-    is_unknown = False
+    is_unknown = is_refused = False
     catalog_version = ""
     instance = ""
 
@@ -113,9 +115,6 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         proof = request.headers.get(_AUTHORIZATION, "")
         if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
             request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
-        options["auth"] = (
-            _as_it_is  # else a password that `.netrc` has for the host, or for all, takes the place of the token
-        )
         if self._is_direct:
             options["proxies"] = _NO_PROXIES
         try:
@@ -124,6 +123,7 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             self.is_unknown |= not isinstance(error, ServiceRequestError)  # which says that nothing was sent
             raise
         self.is_unknown |= response.status_code in _UNKNOWN
+        self.is_refused |= response.status_code == HTTPStatus.UNAUTHORIZED
         if retry_after({"retry-after": response.headers.get(_RETRY_AFTER, "")}) > LONGEST_WAIT_SECONDS:
             response.headers[_RETRY_AFTER] = str(LONGEST_WAIT_SECONDS)
         kind = response.headers.get("Content-Type", "")
@@ -131,10 +131,6 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
         self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
         self.instance = response.headers.get(_INSTANCE, self.instance)
         return response
-
-
-def _as_it_is(request: Any) -> Any:
-    return request
 
 
 def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:

@@ -6,6 +6,7 @@ What it is: a client for each thread, made at its first request, and several req
 Invariants:
     I1. Each thread has its own client: a transport that adds rules serves one thread.
     I2. Readings that overlap do not wait for each other's work: they have a thread of their own.
+    I3. A client whose key was refused is not used again: the key may have been replaced, and `isthmus pair run` goes on for months.
 """
 
 from __future__ import annotations
@@ -62,6 +63,12 @@ class PairClients:
     def open(self) -> OpenClient:
         """This thread's client (I1)."""
         found: OpenClient | None = getattr(self._local, "opened", None)
+        if found is not None and found.transport.is_refused:
+            with self._lock:
+                if found in self._opened:
+                    self._opened.remove(found)
+            found.client.close()
+            found = None
         if found is None:
             found = open_administration_client(
                 self._namespace, read_timeout_seconds=_READ_TIMEOUT_SECONDS, retries=_RETRIES

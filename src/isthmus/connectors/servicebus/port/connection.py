@@ -7,6 +7,7 @@ Invariants:
     I1. When the connection is lost, or cannot be made, each of its ends is told once.
     I2. No more sessions are used than the peer allows, and `SESSIONS`.
     I3. A token for a path is kept fresh as long as an end uses it, and no longer.
+    I4. A connection takes on a secret that was replaced: as long as some end uses it, no other one is made.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import NamedTuple, Protocol
 
 from isthmus.connectors.servicebus.connect import endpoint_of
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
-from isthmus.connectors.servicebus.port.credential import BackgroundCredential
+from isthmus.connectors.servicebus.port.credential import BackgroundCredential, RereadCredential
 from isthmus.connectors.servicebus.port.dialer import OPEN_SECONDS
 from isthmus.errors import ConnectionLostError, IsthmusError
-from isthmus.transport import Client, IdentityCredential
+from isthmus.transport import Client, Credential, Endpoint, IdentityCredential
 
 __all__ = ["SESSIONS", "Peer", "Place", "SharedConnection", "User", "dial", "peer_of"]
 
@@ -75,8 +76,18 @@ def dial(options: SourceOptions | SinkOptions) -> Client:
         credential = BackgroundCredential(endpoint.credential)
         credential.fetch()
         endpoint = replace(endpoint, credential=credential)
+    else:
+        endpoint = replace(
+            endpoint, credential=RereadCredential(endpoint.credential, partial(_reread, options, endpoint))
+        )
     client = Client(endpoint, name=f"isthmus-bridge-{os.getpid()}", shared=True)
     return client.open(OPEN_SECONDS)
+
+
+def _reread(options: SourceOptions | SinkOptions, endpoint: Endpoint) -> Credential | None:
+    """The credential by the secret as it is now; None: the secret is of another namespace, whose key this one is not to see."""
+    now = endpoint_of(options)
+    return now.credential if now.authority == endpoint.authority else None
 
 
 class User(Protocol):
@@ -111,7 +122,7 @@ class SharedConnection:
         self.sessions = 0
         self.idle_since = 0.0
         self.close_by = 0.0
-        self._users: dict[User, None] = {}
+        self._users: dict[User, str] = {}  # and the path at which each counts
         self._paths: Counter[str] = Counter()
 
     def takes(self, sessions: int) -> bool:
@@ -129,24 +140,34 @@ class SharedConnection:
 
     def join(self, user: User) -> None:
         """A user more; it is told at once where the connection is open."""
-        self._users[user] = None
-        self._paths[user.path] += 1
+        self._count(user)
         self.sessions += user.sessions
         self.idle_since = 0.0
         if self.client is not None:
-            user.on_connected(self.client)
+            self._tell(user, self.client)
+
+    def _count(self, user: User) -> None:
+        self._users[user] = user.path
+        self._paths[user.path] += 1
+
+    def _tell(self, user: User, client: Client) -> None:
+        user.on_connected(client)
+        counted = self._users.get(user, user.path)
+        if counted != user.path:  # which an IoT hub tells when it is connected to
+            self._paths[counted] -= 1
+            self._count(user)
 
     def leave(self, user: User, now: float) -> None:
         """A user less. No error if it has left."""
         if user not in self._users:
             return
-        del self._users[user]
+        path = self._users.pop(user)
         self.sessions -= user.sessions
-        self._paths[user.path] -= 1
-        if not self._paths[user.path]:
-            del self._paths[user.path]
+        self._paths[path] -= 1
+        if not self._paths[path]:
+            del self._paths[path]
             if self.client is not None:
-                self.client.withdraw(user.path)
+                self.client.withdraw(path)
         if not self._users:
             self.idle_since = now
 
@@ -160,7 +181,7 @@ class SharedConnection:
                     ConnectionLostError(f"'{user.path}': the namespace takes no more links here; try again")
                 )
             else:
-                user.on_connected(client)
+                self._tell(user, client)
 
     def lost(self, error: IsthmusError) -> None:
         """It is lost, or could not be made."""

@@ -234,10 +234,18 @@ def test_further_rules_follow_the_one_that_a_subscription_is_made_with() -> None
     ]
 
 
+def refused(text: str) -> ClientAuthenticationError:
+    """As the client raises it where the namespace has answered; an identity without a token has no status."""
+    error = ClientAuthenticationError(text)
+    error.status_code = 401
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "message", "retryable"),
     [
-        (ClientAuthenticationError("SharedAccessKey=hunter2"), "refused the key or identity", False),
+        (refused("SharedAccessKey=hunter2"), "refused the key or identity", False),
+        (ClientAuthenticationError("SharedAccessKey=hunter2"), "was not asked: no token for the identity", True),
         (ServiceRequestError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "not trusted here", False),
         (ServiceRequestError("no route"), "cannot be reached", True),
         (ServiceResponseError("reset"), "gave no answer", True),

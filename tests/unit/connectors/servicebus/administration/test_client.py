@@ -9,10 +9,10 @@ from urllib.parse import parse_qs
 
 import pytest
 import requests
-from azure.core.exceptions import AzureError, DecodeError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, DecodeError
 from azure.core.pipeline.transport import HttpRequest, RequestsTransport
 
-from isthmus.connectors.administration import NamespaceUnreachableError
+from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
 from isthmus.connectors.servicebus.administration.client import administration_errors, client_of_string
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 
@@ -29,6 +29,22 @@ def test_an_answer_that_breaks_off_is_told_as_one_that_cannot_be_read() -> None:
         administration_errors("ewr"),
     ):
         raise DecodeError("XML is invalid")
+
+
+def test_a_token_service_that_is_away_is_no_refusal_of_the_namespace() -> None:
+    with (
+        pytest.raises(NamespaceUnreachableError, match=r"ewr: was not asked: no token for the identity \(it is away\)"),
+        administration_errors("ewr"),
+    ):
+        raise ClientAuthenticationError("it is away")
+    refused = ClientAuthenticationError("no right")
+    refused.status_code = 401
+    with (
+        pytest.raises(AdministrationError, match="refused the key or identity") as raised,
+        administration_errors("ewr"),
+    ):
+        raise refused
+    assert not raised.value.retryable
 
 
 @pytest.mark.parametrize(

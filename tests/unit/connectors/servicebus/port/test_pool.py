@@ -148,3 +148,32 @@ def test_i4_a_fault_of_a_closed_end_is_its_own(pool: ConnectionPool) -> None:
     assert list(pool._leaving) == [even]
     pool.service({}, 7.0)
     assert not pool._leaving
+
+
+def test_i3_a_path_that_is_told_by_the_connection_is_kept_fresh_as_long_as_it_is_used() -> None:
+    """An IoT hub tells the name of its event hub, for which the token is."""
+
+    class Renamed(FakeEnd):
+        def on_connected(self, client: Any) -> None:
+            self.path = "told"
+            super().on_connected(client)
+
+    class Noting(FakeClient):
+        def __init__(self) -> None:
+            super().__init__()
+            self.withdrawn: list[str] = []
+
+        def withdraw(self, path: str) -> None:
+            self.withdrawn.append(path)
+
+    client, connection = Noting(), SharedConnection("place")
+    pool: Any = SimpleNamespace()
+    ends = [Renamed(pool, key, "events", Peer("place", lambda: client), 1) for key in (1, 2)]  # type: ignore[arg-type, return-value]
+    connection.join(ends[0])
+    connection.adopt(client)  # type: ignore[arg-type]
+    connection.join(ends[1])
+    connection.leave(ends[0], 1.0)
+    assert client.withdrawn == []
+    connection.leave(ends[1], 1.0)
+    assert client.withdrawn == ["told"]
+    client.abandon()

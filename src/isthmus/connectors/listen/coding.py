@@ -1,0 +1,63 @@
+"""What a request's body is once its compression is undone.
+
+What it is: the content codings that a listener takes; pure. What it is not: a limit on what is received (`listener`).
+Specification: RFC 9110, 8.4 (Content-Encoding); RFC 1950 to 1952.
+
+Invariants:
+    I1. No more is made of a body than the limit, and one byte.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+__all__ = ["CODINGS", "CodingError", "decoded"]
+
+CODINGS = "gzip, deflate"
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+# The compression method of zlib's header; some send deflate without one.
+_ZLIB_METHOD = 8
+
+
+class CodingError(ValueError):
+    """A body cannot be read; `status` is the answer's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def decoded(coding: str, body: bytes, limit: int) -> bytes:
+    """The body without its coding; the same object where it has none.
+
+    Args:
+        coding: the header Content-Encoding; empty: none.
+        body: as it was sent.
+        limit: its bytes at most.
+
+    Raises:
+        CodingError: the coding is not known, the body is not of it, or it becomes larger.
+    """
+    name = coding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name not in ("gzip", "x-gzip", "deflate"):
+        raise CodingError(415, f"of content codings, {CODINGS} are taken")
+    made = bytearray()
+    rest = body
+    while rest:  # gzip may have several members
+        stream = zlib.decompressobj(_GZIP_BITS if name != "deflate" else _bits(rest))
+        try:
+            made += stream.decompress(rest, limit + 1 - len(made))
+        except zlib.error:
+            raise CodingError(400, f"the body is not {name}") from None
+        if len(made) > limit:
+            raise CodingError(413, f"{limit} bytes are taken")
+        if not stream.eof:
+            raise CodingError(400, f"the body is cut off: its {name} has no end")
+        rest = stream.unused_data
+    return bytes(made)
+
+
+def _bits(data: bytes) -> int:
+    return zlib.MAX_WBITS if data[0] & 0xF == _ZLIB_METHOD else -zlib.MAX_WBITS
