@@ -163,7 +163,7 @@ def run_federation(
         _decide(claims, stop)
         holds.enter_context(held_folder(options.folder))
         starting.enter_context(run.starting(chosen, paused.last_known()))
-        note_places(places_of(chosen, options.folder), options.folder)
+        note_places(places_of(chosen, options.folder, federation.namespaces), options.folder)
         watch.start()
         fill.start()
         drops.start()
@@ -340,10 +340,10 @@ def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) 
     check_archives(chosen)
     check_spools(chosen, state_folder)
     check_ledgers(chosen)
-    for path, messages in stranded(routes(federation), state_folder):
+    for path, messages in stranded(routes(federation), state_folder, federation.namespaces):
         log.warning(
-            "spool %s holds %d messages that were settled at their source and that no route of the file sends on: put the setting back that "
-            "made it read through a spool, and let it drain",
+            "spool %s holds %d messages that were taken from their source and that no route of the file sends on: put the setting back that "
+            "named it, and let it drain",
             path,
             messages,
         )
