@@ -55,7 +55,7 @@ from isthmus.topology.route import routes
 from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
 from isthmus.topology.step.order import legs
 
-__all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "run_federation"]
+__all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "route_checkpoints", "run_federation"]
 
 log = logging.getLogger(__name__)
 
@@ -183,8 +183,9 @@ def run_federation(
             checkpoints = checkpoint_folder(where.checkpoints, options)
             if where.checkpoints:
                 check_checkpoints(spark, checkpoints, stop)
-            spools = SpoolStarter(spark, checkpoints, options.folder)
-            archives = ArchiveStarter(spark, checkpoints, available_now=options.settings.available_now)
+            of_routes = route_checkpoints(where.checkpoints, options)
+            spools = SpoolStarter(spark, of_routes, options.folder)
+            archives = ArchiveStarter(spark, of_routes, available_now=options.settings.available_now)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
@@ -246,7 +247,7 @@ def _carriers(route: Route, federation: Federation, options: RunOptions) -> tupl
 
 
 def checkpoint_folder(uri: str, options: RunOptions) -> str:
-    """Where the queries of a run keep their checkpoints.
+    """Where the queries that the routes of a run share keep their checkpoints.
 
     Two runs of one file may move different tasks at once. Each has a state folder of its own, but the URI of the file is one: a run of one
     task has a folder of its own there.
@@ -258,6 +259,17 @@ def checkpoint_folder(uri: str, options: RunOptions) -> str:
     if not uri:
         return str(options.folder / CHECKPOINTS)
     return f"{uri.rstrip('/')}/task-{options.task}" if options.task else uri
+
+
+def route_checkpoints(uri: str, options: RunOptions) -> str:
+    """Where the queries of single routes keep their checkpoints, each in a folder of the route's name: those of windows and of tables. A run of
+    one task goes on with those of a run of all tasks, and the other way round: the state of windows is in them.
+
+    Args:
+        uri: as the federation file says it; empty: in the state folder.
+        options: of the run.
+    """
+    return checkpoint_folder(uri, replace(options, task=""))
 
 
 class _Run:
