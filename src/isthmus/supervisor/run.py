@@ -44,6 +44,7 @@ from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.examination.preflight import preflight
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import Footprint, StatusFile, describe
+from isthmus.supervisor.subscription_topic import check_topics, note_topics
 from isthmus.supervisor.supervisor import Settings, Supervisor
 from isthmus.supervisor.watch.canary_watch import CanaryWatch
 from isthmus.supervisor.watch.drop_watch import DropWatch
@@ -164,6 +165,7 @@ def run_federation(
         holds.enter_context(held_folder(options.folder))
         starting.enter_context(run.starting(chosen, paused.last_known()))
         note_places(places_of(chosen, options.folder, federation.namespaces), options.folder)
+        note_topics(chosen, federation.namespaces, options.folder)
         watch.start()
         fill.start()
         drops.start()
@@ -352,6 +354,7 @@ def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) 
     check_archives(chosen)
     check_spools(chosen, state_folder)
     check_ledgers(chosen)
+    check_topics(chosen, federation.namespaces, state_folder)
     for path, messages in stranded(routes(federation), state_folder, federation.namespaces):
         log.warning(
             "spool %s holds %d messages that were taken from their source and that no route of the file sends on: put the setting back that "
