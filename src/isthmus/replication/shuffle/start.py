@@ -216,14 +216,12 @@ def stranded(
             folder = spool_folder(route, state_folder)
             sent |= {folder / "in", folder / "out"} if legs(route.options.steps).shuffle else {folder / "in"}
     for path in sorted((state_folder.absolute() / SPOOLS).glob("*/*")):
-        messages = _left_in(SpoolPlace(str(path)))
-        if path not in sent and messages:
+        if path not in sent and (messages := _left_in(SpoolPlace(str(path)))):
             yield path, messages
     named = set(places_of(every, state_folder, namespaces))
     for place in known_places(state_folder):
         path = Path(place.spool)
-        messages = _left_in(place)
-        if place not in named and path not in sent and messages:
+        if place not in named and path not in sent and (messages := _left_in(place)):
             yield path, messages
 
 

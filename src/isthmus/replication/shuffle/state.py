@@ -56,8 +56,9 @@ def in_windows(incoming: Path, outgoing: Path) -> int:
     began = read_state(outgoing).get("began")
     if not isinstance(began, dict) or began.get("spool") != SpoolReader(incoming).identity:
         return 0
-    with suppress(SpoolError, KeyError, TypeError):
-        return max(0, _taken(incoming) - began["taken"] - (_noted(incoming, outgoing) - began["noted"]))
+    with suppress(SpoolError, KeyError, TypeError, ValueError):
+        came, went = _taken(incoming) - int(began["taken"]), _noted(incoming, outgoing) - int(began["noted"])
+        return max(0, came - went)
     return 0
 
 
