@@ -118,14 +118,18 @@ def test_a_spool_of_an_archive_that_the_file_names_no_more_is_named_for_what_its
     state = tmp_path / "state"
     state.mkdir()
 
-    def archive(spool: str) -> Route:
-        task = f"{{pattern: archive, source: ewr, queue: a, table: {tmp_path}/t, spool: {tmp_path}/{spool}}}"
+    def archive(spool: str, table: str = "t") -> Route:
+        task = f"{{pattern: archive, source: ewr, queue: a, table: {tmp_path}/{table}, spool: {tmp_path}/{spool}}}"
         (found,) = routes(read(f"{HEAD}  t: {task}\n"))
         return found
 
     note_places(places_of([archive("was")], state, NAMESPACES), state)
     write(tmp_path / "was", b"a", b"b")
     assert list(stranded([archive("was")], state, NAMESPACES)) == []
+    assert list(stranded([archive("now")], state, NAMESPACES)) == [(tmp_path / "was", 2)]
+    other = archive("was", "other")
+    assert list(stranded([other], state, NAMESPACES)) == []  # it goes into another table
+    note_places(places_of([other], state, NAMESPACES), state)
     assert list(stranded([archive("now")], state, NAMESPACES)) == [(tmp_path / "was", 2)]
     table = ArchiveFolder(tmp_path / "t", {}).open()
     table.staging().mkdir()
