@@ -33,7 +33,7 @@ from isthmus.replication.query.shared_spark import SharedSettings, open_shared_r
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shuffle.place import note_places
-from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder, stranded
+from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder
 from isthmus.replication.spark.checkpoint_check import check_checkpoints
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
@@ -42,6 +42,7 @@ from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.examination.preflight import preflight
+from isthmus.supervisor.left import warn_of_left
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.subscription_topic import check_topics, note_topics
@@ -355,13 +356,7 @@ def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) 
     check_spools(chosen, state_folder)
     check_ledgers(chosen)
     check_topics(chosen, federation.namespaces, state_folder)
-    for path, messages in stranded(routes(federation), state_folder, federation.namespaces):
-        log.warning(
-            "spool %s holds %d messages that were taken from their source and that no route of the file sends on: put the setting back that "
-            "named it, and let it drain",
-            path,
-            messages,
-        )
+    warn_of_left(federation, state_folder)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)
