@@ -212,6 +212,15 @@ def test_what_a_task_of_another_pattern_goes_on_to_forward_is_told(was: str, now
     assert kept(planned()) == []
 
 
+def test_what_a_subscription_that_no_task_names_goes_on_to_forward_is_told() -> None:
+    topic = SPILL.replace("queue: %s", "topic: flights, subscription: workers")
+    found, federation = namespaces(f"{HEAD}  flights: {topic}\n"), read(f"{HEAD}  flights: {TWO}\n")
+    desired = wanted(federation)
+    made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+    told = "dead-lettered messages of subscription workers of flights at ewr go on to isthmus.flights, which no task of this file says"
+    assert sum(told in note for note in made.notes) == 1
+
+
 def test_a_subscription_that_its_task_forwards_is_no_stray() -> None:
     text = f"{HEAD}  flights: {ALL[:-1]}, mailbox: true}}\n"
     assert strays(read(text), held(namespaces(text)).values()) == ()
