@@ -33,7 +33,7 @@ from isthmus.replication.query.shared_spark import SharedSettings, open_shared_r
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shuffle.place import note_places
-from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder, stranded
+from isthmus.replication.shuffle.start import SpoolStarter, check_spools, places_of, route_specs, spool_folder
 from isthmus.replication.spark.checkpoint_check import check_checkpoints
 from isthmus.replication.spark.early_java import EarlyJava
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
@@ -44,8 +44,10 @@ from isthmus.supervisor.claim.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.claim.folder_lock import held_folder, usable_folder
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.examination.preflight import preflight
+from isthmus.supervisor.left import warn_of_left
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import Footprint, StatusFile, describe
+from isthmus.supervisor.subscription_topic import check_topics, note_topics
 from isthmus.supervisor.supervisor import Settings, Supervisor
 from isthmus.supervisor.watch.canary_watch import CanaryWatch
 from isthmus.supervisor.watch.drop_watch import DropWatch
@@ -57,7 +59,7 @@ from isthmus.topology.route import routes
 from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
 from isthmus.topology.step.order import legs
 
-__all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "run_federation"]
+__all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "route_checkpoints", "run_federation"]
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +169,8 @@ def run_federation(
         _decide(claims, stop)
         holds.enter_context(held_folder(options.folder))
         starting.enter_context(run.starting(chosen, paused.last_known()))
-        note_places(places_of(chosen, options.folder), options.folder)
+        note_places(places_of(chosen, options.folder, federation.namespaces), options.folder)
+        note_topics(chosen, federation.namespaces, options.folder)
         watch.start()
         fill.start()
         drops.start()
@@ -188,8 +191,9 @@ def run_federation(
             checkpoints = checkpoint_folder(where.checkpoints, options)
             if where.checkpoints:
                 check_checkpoints(spark, checkpoints, stop)
-            spools = SpoolStarter(spark, checkpoints, options.folder)
-            archives = ArchiveStarter(spark, checkpoints, available_now=options.settings.available_now)
+            of_routes = route_checkpoints(where.checkpoints, options)
+            spools = SpoolStarter(spark, of_routes, options.folder)
+            archives = ArchiveStarter(spark, of_routes, available_now=options.settings.available_now)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
@@ -251,7 +255,7 @@ def _carriers(route: Route, federation: Federation, options: RunOptions) -> tupl
 
 
 def checkpoint_folder(uri: str, options: RunOptions) -> str:
-    """Where the queries of a run keep their checkpoints.
+    """Where the queries that the routes of a run share keep their checkpoints.
 
     Two runs of one file may move different tasks at once. Each has a state folder of its own, but the URI of the file is one: a run of one
     task has a folder of its own there.
@@ -263,6 +267,17 @@ def checkpoint_folder(uri: str, options: RunOptions) -> str:
     if not uri:
         return str(options.folder / CHECKPOINTS)
     return f"{uri.rstrip('/')}/task-{options.task}" if options.task else uri
+
+
+def route_checkpoints(uri: str, options: RunOptions) -> str:
+    """Where the queries of single routes keep their checkpoints, each in a folder of the route's name: those of windows and of tables. A run of
+    one task goes on with those of a run of all tasks, and the other way round: the state of windows is in them.
+
+    Args:
+        uri: as the federation file says it; empty: in the state folder.
+        options: of the run.
+    """
+    return checkpoint_folder(uri, replace(options, task=""))
 
 
 class _Run:
@@ -345,13 +360,8 @@ def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) 
     check_archives(chosen)
     check_spools(chosen, state_folder)
     check_ledgers(chosen)
-    for path, messages in stranded(routes(federation), state_folder):
-        log.warning(
-            "spool %s holds %d messages that were settled at their source and that no route of the file sends on: put the setting back that "
-            "made it read through a spool, and let it drain",
-            path,
-            messages,
-        )
+    check_topics(chosen, federation.namespaces, state_folder)
+    warn_of_left(federation, state_folder)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

@@ -30,7 +30,7 @@ from isthmus.replication.query.sighting import SpoolView
 from isthmus.supervisor.condition import Condition
 from isthmus.topology.model import Route
 
-__all__ = ["Footprint", "StatusFile", "describe", "read_status"]
+__all__ = ["Footprint", "StatusFile", "describe", "ends_of", "read_status"]
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
     return {
         "name": route.name,
         "task": route.task,
-        "source": str(route.source),
-        "target": ", ".join(str(target) for target in route.targets),
+        **ends_of(route),
         "phase": str(condition.phase),
         "state": scrub(condition.text(now)),
         "well": condition.is_well(),
@@ -80,6 +79,11 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "processes": list(condition.processes),
         "memory_bytes": footprint.of(condition.processes) if footprint is not None else 0,
     }
+
+
+def ends_of(route: Route) -> dict[str, str]:
+    """Where a route reads, and where it sends."""
+    return {"source": str(route.source), "target": ", ".join(str(target) for target in route.targets)}
 
 
 def _spool(view: SpoolView | None) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor.claim.claim import Holder
 from isthmus.supervisor.claim.folder_lock import FolderInUseError, held_folder
-from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide, checkpoint_folder
+from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide, checkpoint_folder, route_checkpoints
 from isthmus.supervisor.status import read_status
 from isthmus.topology import read
 
@@ -116,3 +116,10 @@ def test_a_state_folder_in_which_nothing_can_be_written_is_refused_before_any_cl
 )
 def test_runs_of_different_tasks_share_no_checkpoint_at_a_uri(uri: str, task: str, folder: str) -> None:
     assert checkpoint_folder(uri, RunOptions(Path("/state"), task)) == folder
+
+
+@pytest.mark.parametrize("uri", ["", "hdfs://namenode:8020/isthmus"])
+def test_a_run_of_one_task_goes_on_with_the_windows_of_a_run_of_all(uri: str) -> None:
+    """Else those that are open would wait in one checkpoint, while the other one's query takes what is behind them."""
+    folders = {route_checkpoints(uri, RunOptions(Path("/state"), task)) for task in ("", "flights", "gates")}
+    assert folders == {uri or "/state/checkpoints"}

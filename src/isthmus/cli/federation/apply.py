@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from isthmus.cli.federation.alive import with_run
 from isthmus.cli.federation.plan import change_table, print_plan, refuse
 from isthmus.cli.federation.removal import (
     Removal,
@@ -69,7 +70,7 @@ def run(
         federation = load(file)
         spools = spools_left(federation, state_folder(file)) if prune else []
         with Administrations(federation) as administrations:
-            made = plan(federation, administrations.observe())
+            made = with_run(plan(federation, administrations.observe()), file)
             if made.faults and not as_json:
                 print_plan(made, console)
                 raise typer.Exit(2)

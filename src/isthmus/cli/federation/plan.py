@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isthmus.cli.app import exit_code
+from isthmus.cli.federation.alive import with_run
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.supervisor.fitting_table import FittingTable
@@ -49,7 +50,7 @@ def run(
     try:
         federation = load(file)
         with Administrations(federation) as administrations:
-            made = plan(federation, administrations.observe())
+            made = with_run(plan(federation, administrations.observe()), file)
     except ConfigError as error:
         refused = refuse(error, file, as_json=as_json)
         raise (typer.Exit(1) if detailed else refused) from None

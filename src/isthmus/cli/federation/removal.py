@@ -146,7 +146,7 @@ def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:
 
 
 def spools_left(federation: Federation, folder: Path) -> list[dict[str, Any]]:
-    """Spools of a state folder whose messages no task of the file sends on: they have been settled at their source.
+    """Spools of a state folder whose messages no task of the file sends on: they have been taken from their source.
 
     Raises:
         InvalidArgumentError: what runs have noted of their spools cannot be read.
@@ -156,7 +156,8 @@ def spools_left(federation: Federation, folder: Path) -> list[dict[str, Any]]:
     from isthmus.replication.shuffle.start import stranded
     from isthmus.topology.route import routes
 
-    return [{"spool": str(path), "messages": messages} for path, messages in stranded(routes(federation), folder)]
+    left = stranded(routes(federation), folder, federation.namespaces)
+    return [{"spool": str(path), "messages": messages} for path, messages in left]
 
 
 def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
@@ -164,7 +165,7 @@ def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
     for each in spools:
         console.print(
             Text(
-                f"note: spool {each['spool']} holds {each['messages']:,} messages that were settled at their source and that no task of the file "
+                f"note: spool {each['spool']} holds {each['messages']:,} messages that were taken from their source and that no task of the file "
                 "sends on; it is not deleted: put the task back, and let it drain"
             )
         )

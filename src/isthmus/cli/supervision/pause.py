@@ -37,7 +37,8 @@ def run(
     from isthmus.topology.route import routes
 
     folder = state_of(file, task, state)
-    if not routes(load(file), task):
+    federation = load(file)
+    if task in federation.tasks and not routes(federation, task):
         raise InvalidArgumentError(
             f"task {task} has no routes that could be paused: the namespaces forward its messages themselves; suspended: in the "
             "task stops an entity"
@@ -47,7 +48,8 @@ def run(
 
 
 def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = False) -> Path:
-    """The state folder, after the task has been looked up; one that `may_be_gone` is paused there, and the file has it no more.
+    """The state folder, after the task has been looked up; where the file has it no more, a run that is alive moves it all the same, or it
+    `may_be_gone` and is paused there.
 
     Raises:
         InvalidArgumentError: there is no such task.
@@ -59,7 +61,8 @@ def state_of(file: str, task: str, state: Path | None, *, may_be_gone: bool = Fa
     from isthmus.topology.file.source import load
 
     federation, folder = load(file), state or state_folder(file)
-    if task not in federation.tasks and not (may_be_gone and task in PauseFile(folder).tasks()):
+    is_known = task in federation.tasks or run_of(folder, task)[1]
+    if not is_known and not (may_be_gone and task in PauseFile(folder).tasks()):
         raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
     return folder
 

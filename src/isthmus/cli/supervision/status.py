@@ -68,6 +68,10 @@ def _table(found: dict[str, Any]) -> Any:
         title = f"run by process {found['process']} since {found['started_at']}"
         if others := found.get("tasks_not_run"):
             title += f"; it was not asked to run {', '.join(others)}"
+        if changed := found.get("tasks_changed"):
+            title += (
+                f"; the file was changed since, and has other routes of {', '.join(changed)}, or none: start it again"
+            )
     elif "process" in found:
         title += f"; the last one, process {found['process']}, started at {found['started_at']}: {found['state']}, "
         title += f"last status {found['age_seconds']:,.0f} s ago"

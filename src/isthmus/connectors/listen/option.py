@@ -5,13 +5,14 @@ What it is: what a source takes that is sent its messages by HTTP. What it is no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isthmus.errors import ConfigError, Fault
 
-__all__ = ["ListenOptions", "listen_options"]
+__all__ = ["ListenOptions", "listen_options", "spool_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ def listen_options(what: str, values: dict[str, Any]) -> ListenOptions:
         host=host.strip("[]"),
         port=int(port),
         entity=entity,
-        spool=Path(str(values["spool"])) / entity.strip("/").replace("/", "%2F"),
+        spool=_folder(str(values["spool"]), entity),
         auth=values["auth"],
         secret=str(values["secret"]),
         signature=values["signature"],
@@ -68,3 +69,19 @@ def listen_options(what: str, values: dict[str, Any]) -> ListenOptions:
         max_body_bytes=values["max_body_bytes"],
         spool_bytes=values["spool_bytes"],
     )
+
+
+def spool_of(kind: str, options: Mapping[str, str], entity: str) -> Path | None:
+    """The folder in which a listener keeps what came for an entity; None where nothing listens.
+
+    Args:
+        kind: of the namespace.
+        options: its own.
+        entity: that a route reads there.
+    """
+    is_pushed = kind != "eventgrid" or options.get("delivery") == "push"
+    return _folder(options["spool"], entity) if is_pushed and options.get("listen") and options.get("spool") else None
+
+
+def _folder(spool: str, entity: str) -> Path:
+    return Path(spool) / entity.strip("/").replace("/", "%2F")

@@ -40,6 +40,11 @@ class Taken:
         self.front = 0
         self.is_dirty = False
 
+    @property
+    def settled(self) -> int:
+        """How many records are settled, those that are gone included."""
+        return self.front + self._above.count
+
     def load(self, spool: str) -> None:
         """Reads the file; of another spool it says nothing."""
         self._spool = spool

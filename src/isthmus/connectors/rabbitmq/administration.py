@@ -29,7 +29,7 @@ from urllib.parse import quote, urlsplit
 from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
 from isthmus.connectors.rabbitmq.option import BrokerOptions, read_broker
 from isthmus.connectors.rabbitmq.port.probe import Probe
-from isthmus.connectors.rabbitmq.remark import DELIVERY_LIMIT, has_default_limit, remarks_of
+from isthmus.connectors.rabbitmq.remark import DELIVERY_LIMIT, MAX_AGE, audit_remark, has_default_limit, remarks_of
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.plain_host import is_loopback
 from isthmus.errors import EntityNotFoundError, IsthmusError
@@ -185,10 +185,8 @@ class RabbitAdministration:
 
     def _remarks(self, entity: PlainState, queue: Mapping[str, Any], *, is_audit: bool = False) -> tuple[str, ...]:
         if is_audit:
-            is_stream = queue.get("type") == "stream"
-            return (
-                () if is_stream else (f"queue {entity.name} is no stream: verify cannot read it; delete it and apply",)
-            )
+            told = audit_remark(queue, entity.audit_ms or 0)
+            return (f"queue {entity.name} {told}",) if told else ()
         if not entity.is_read:
             return ()
         found = remarks_of(queue, self._version, is_rejected_to=self._options.dead_letter_exchange)
@@ -241,7 +239,7 @@ class RabbitAdministration:
         """What keeps all that comes, for `isthmus verify`; a segment goes when all of it is older than `keeps_ms`, 0: never."""
         arguments: dict[str, Any] = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": _SEGMENT_BYTES}
         if keeps_ms:
-            arguments["x-max-age"] = f"{-(-keeps_ms // 1000)}s"
+            arguments[MAX_AGE] = f"{-(-keeps_ms // 1000)}s"
         if self._queue(name) is None:
             self._call("PUT", f"queues/{self._host}/{quote(name, '')}", {"durable": True, "arguments": arguments})
 

@@ -6,13 +6,19 @@ Queues" (delivery limit), "Dead Letter Exchanges", "Streams".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["DELIVERY_LIMIT", "has_default_limit", "remarks_of"]
+from isthmus.topology.file.duration import format_ms
+
+__all__ = ["DELIVERY_LIMIT", "MAX_AGE", "audit_remark", "has_default_limit", "remarks_of"]
 
 DELIVERY_LIMIT = "x-delivery-limit"
+MAX_AGE = "x-max-age"
 _DEFAULT_LIMIT = 20
+_AGE = re.compile(r"(\d+)([YMDhms])")
+_UNITS_MS = {"Y": 31_536_000_000, "M": 2_592_000_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 
 
 def has_default_limit(version: str) -> bool:
@@ -42,6 +48,24 @@ def remarks_of(queue: Mapping[str, Any], version: str, *, is_rejected_to: bool) 
         yield f"has a delivery limit of {limit}: a message that comes back more often, e.g. while the target is full, {what}; {hint}"
     if is_rejected_to and not has_exchange:
         yield "has no dead-letter exchange, against dead_letter_exchange: true: a message that is set aside is dropped"
+
+
+def audit_remark(queue: Mapping[str, Any], kept_ms: int) -> str:
+    """What to tell of a queue that records what passes an exchange; empty: nothing.
+
+    Args:
+        queue: as `remarks_of` has it.
+        kept_ms: how long the file wants a message to be kept; 0: for ever.
+    """
+    if queue.get("type") != "stream":
+        return "is no stream: verify cannot read it; delete it and apply"
+    told = _told(queue, MAX_AGE.removeprefix("x-"))
+    found = _AGE.fullmatch(str(told)) if told is not None else None
+    stands_ms = int(found[1]) * _UNITS_MS[found[2]] if found is not None else 0
+    if (told is None or found is not None) and stands_ms != -(-kept_ms // 1000) * 1000:
+        is_kept, wanted = (format_ms(each) if each else "for ever" for each in (stands_ms, kept_ms))
+        return f"keeps messages {is_kept}, and not {wanted} as audit says: it is left so; delete it, with what it has recorded, and apply"
+    return ""
 
 
 def _limit(queue: Mapping[str, Any], version: str) -> int | None:

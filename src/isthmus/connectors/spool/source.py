@@ -7,7 +7,7 @@ Specification: PySpark documentation, "Python Data Source API"; docs/explanation
 Invariants:
     I1. A batch that Spark repeats has the same rows: its offsets name them.
     I2. Nothing is given up before Spark has committed the batch that read it.
-    I3. Offsets of another spool, one that was under the path before, read this one from its beginning.
+    I3. Offsets of another spool, one that was under the path before, read this one from where reading begins that has no offsets.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Place | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._told(self._spool.first())
+        return self._told(self._begin())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._last = self._spool.last()
@@ -110,8 +110,12 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _place(self, offset: dict[str, Any]) -> Place:
         identity = self._spool.identity
         if offset["spool"] != identity and identity:
-            return self._spool.first()
+            return self._begin()
         return place_of(offset)
+
+    def _begin(self) -> Place:
+        """Where reading begins that has no offsets of this spool."""
+        return self._spool.first()
 
 
 def place_of(offset: dict[str, Any]) -> Place:

@@ -8,6 +8,7 @@ A batch is one partition: what a shuffle gets from one task it gets in its order
 Invariants:
     I1. A batch that Spark repeats has the same rows, with the same times.
     I2. Before a segment is deleted, what Spark has written of the batches that read it is on disk, on this machine.
+    I3. What was taken is read by no other query: its messages are in the state of the one that took them, or in what that has written.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ class TimedStreamReader(SpoolStreamReader):
         self._began_ms = _wall_ms()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        taken = self._spool.taken()
-        start = self._spool.first() if taken is None else self._spool.place(taken)
-        return self._timed(start if taken is None else start._replace(number=max(taken, start.number)), SpoolClock())
+        return self._timed(self._begin(), SpoolClock())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         place, clock = self._place(start), _clock_of(start)
@@ -102,6 +101,13 @@ class TimedStreamReader(SpoolStreamReader):
                     count += len(fresh)
                     yield _batch(first, block.written_ms, fresh, partition.floor_ms)
         yield _rows([END_ROW], [partition.end.number], [""], [partition.now_ms], [b"%d" % count])
+
+    def _begin(self) -> Place:
+        taken = self._spool.taken()
+        if taken is None:
+            return self._spool.first()
+        start = self._spool.place(taken)
+        return start._replace(number=max(taken, start.number))
 
     def _timed(self, place: Place, clock: SpoolClock) -> dict[str, Any]:
         return {**self._told(place), **clock._asdict()}

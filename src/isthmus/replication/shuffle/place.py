@@ -1,8 +1,8 @@
 """Where the runs of a state folder have had their spools, so that one that the file no longer names is not forgotten.
 
-What it is: a list in the state folder of the spools that lie elsewhere, as tasks name them. A spool holds messages that were settled at their
-source: where the setting is changed, or the task is renamed, no route sends on what is left in it, and nothing but this list knows of it.
-What it is not: the spools in the state folder itself, which are found there.
+What it is: a list in the state folder of the spools that lie elsewhere, as tasks and listeners name them. A spool holds messages that were
+settled at their source, or answered 200: where the setting is changed, or the task is renamed, no route sends on what is left in it, and nothing
+but this list knows of it. What it is not: the spools in the state folder itself, which are found there.
 
 Invariants:
     I1. A spool is on the list before a run writes into it.
@@ -24,10 +24,11 @@ _FILE = "spool-places.json"
 
 
 class SpoolPlace(NamedTuple):
-    """A spool: its folder, and the table that it is put into; empty where a route sends it on."""
+    """A spool: its folder, and the table that it is put into; empty where a route sends it on. `reader` is `listener` for the spool of one."""
 
     spool: str
     table: str = ""
+    reader: str = ""
 
 
 def known_places(state_folder: Path) -> list[SpoolPlace]:

@@ -16,7 +16,7 @@ Invariants:
     I2. Segments of the incoming spool are given up only after Spark has committed what read them.
     I3. Its failure text is fit for an operator, and stays the same once it has ended.
     I4. The state of windows that `aggregate` has open is never taken for that of other `fields`, or of another `by`, and no state for that of
-        another source.
+        another source, or of another step.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.replication.query.query_failure import cause_of
 from isthmus.replication.shuffle.note import BatchNote, last_note, write_note
+from isthmus.replication.shuffle.state import beginning_of, in_windows, kind_of, read_state, write_state
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.step.aggregate import aggregated, message_of
 from isthmus.replication.step.deduplicate import deduplicated, slack_ms
 from isthmus.topology.step import StepDeclaration
-from isthmus.whole_file import write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,8 +54,6 @@ __all__ = ["ShuffleQuery", "ShuffleSettings", "check_folder", "results"]
 log = logging.getLogger(__name__)
 
 FORMAT = "isthmus_spool"
-# What the query's state was made of, in the folder of the outgoing spool.
-_STATE = "state"
 # A batch's results are one block, and in the driver's memory some times over.
 _BATCH_BYTES = 16 << 20
 _STATE_STORE = (
@@ -162,14 +160,13 @@ class ShuffleQuery:
             ConfigError: it is of others.
         """
         settings, kind = self._settings, self._step.kind
-        path = settings.outgoing / _STATE
         fits = {name: self._step.settings.get(name) for name in ("fields", "by")} if kind == "aggregate" else {}
         wanted = json.loads(json.dumps({"query": query, "source": settings.source, **fits}))
-        try:
-            found = json.loads(path.read_bytes())
-        except (FileNotFoundError, ValueError):
-            found = {}
-        if isinstance(found, dict) and found.get("query") == query:
+        found = read_state(settings.outgoing)
+        is_same = found.get("query") == query
+        if is_same:
+            if kind_of(found) != kind:
+                raise ConfigError([self._other_step(kind_of(found))])
             others = [name for name in wanted if found.get(name, wanted[name]) != wanted[name]]
             if "source" in others:
                 raise ConfigError([self._other_source(str(found["source"]))])
@@ -184,7 +181,26 @@ class ShuffleQuery:
                         )
                     ]
                 )
-        write_file(path, json.dumps(wanted, sort_keys=True).encode())
+        elif messages := in_windows(settings.incoming, settings.outgoing):
+            log.warning(
+                "task %s: %d messages are in windows of its step aggregate that another checkpoint than %s has, and in no result of this one: "
+                "put that back where the setting checkpoints was changed",
+                settings.task,
+                messages,
+                settings.checkpoint,
+            )
+        if kind == "aggregate":
+            began = found.get("began") if is_same else beginning_of(settings.incoming, settings.outgoing)
+            wanted |= {"began": began} if began is not None else {}
+        write_state(settings.outgoing, wanted)
+
+    def _other_step(self, kind: str) -> Fault:
+        settings = self._settings
+        return Fault(
+            f"task {settings.task}: the state of its query is that of a step {kind}, and the step is {self._step.kind} now",
+            f"write {kind} back, let isthmus status show 0 waiting and windows close with publishers stopped, and delete the checkpoint "
+            f"{settings.checkpoint}",
+        )
 
     def _other_source(self, source: str) -> Fault:
         was, now = (each.rpartition("/")[0] for each in (source, self._settings.source))

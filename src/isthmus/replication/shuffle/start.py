@@ -6,12 +6,14 @@ together. What it is not: any of them (`route`, `query`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.connectors.listen.backlog import listener_backlog
+from isthmus.connectors.listen.option import spool_of
 from isthmus.connectors.spool.backlog import source_of_waiting, spool_backlog
 from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.option import numbering_of
@@ -23,7 +25,8 @@ from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.place import SpoolPlace, known_places
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
 from isthmus.replication.shuffle.route import SpooledRoute
-from isthmus.topology.model import Route
+from isthmus.replication.shuffle.state import in_windows
+from isthmus.topology.model import NamespaceRef, Route
 from isthmus.topology.planning.finding import OWN
 from isthmus.topology.step import StepDeclaration
 from isthmus.topology.step.divert import diverts_of
@@ -48,6 +51,7 @@ SPOOLS = "spools"
 
 # What the route out of a spool is called beside the one into it.
 _OUT = ".out"
+_LISTENER = "listener"
 
 
 def is_spooled(route: Route) -> bool:
@@ -169,8 +173,16 @@ def _check_source(spool: Path, route: Route) -> None:
         )
 
 
-def places_of(routes: Iterable[Route], state_folder: Path) -> Iterator[SpoolPlace]:
-    """The spools of routes that are not in the state folder."""
+def places_of(
+    routes: Iterable[Route], state_folder: Path, namespaces: Mapping[str, NamespaceRef]
+) -> Iterator[SpoolPlace]:
+    """The spools of routes that are not in the state folder.
+
+    Args:
+        routes: of a file.
+        state_folder: of the run.
+        namespaces: of the file, by alias.
+    """
     for route in routes:
         if route.options.table is not None:
             yield SpoolPlace(route.options.table.spool, route.target.entity)
@@ -178,14 +190,21 @@ def places_of(routes: Iterable[Route], state_folder: Path) -> Iterator[SpoolPlac
             yield SpoolPlace(str(folder / "in"))
             if legs(route.options.steps).shuffle:
                 yield SpoolPlace(str(folder / "out"))
+        source = namespaces[route.source.alias]
+        heard = spool_of(source.kind, source.options(), route.source.entity)
+        if heard is not None:
+            yield SpoolPlace(str(heard), reader=_LISTENER)
 
 
-def stranded(routes: Iterable[Route], state_folder: Path) -> Iterator[tuple[Path, int]]:
+def stranded(
+    routes: Iterable[Route], state_folder: Path, namespaces: Mapping[str, NamespaceRef]
+) -> Iterator[tuple[Path, int]]:
     """Spools of this and of earlier runs that hold messages which no route sends on, and how many.
 
     Args:
         routes: all of the file.
         state_folder: of the run.
+        namespaces: of the file, by alias.
 
     Raises:
         InvalidArgumentError: what earlier runs noted cannot be read.
@@ -197,16 +216,26 @@ def stranded(routes: Iterable[Route], state_folder: Path) -> Iterator[tuple[Path
             folder = spool_folder(route, state_folder)
             sent |= {folder / "in", folder / "out"} if legs(route.options.steps).shuffle else {folder / "in"}
     for path in sorted((state_folder.absolute() / SPOOLS).glob("*/*")):
-        messages = spool_backlog(path).messages
-        if path not in sent and messages:
+        if path not in sent and (messages := _left_in(SpoolPlace(str(path)))):
             yield path, messages
-    named = set(places_of(every, state_folder))
-    for place in known_places(state_folder):
-        path = Path(place.spool)
-        taken = ArchiveFolder(Path(place.table), {}).watermark(SpoolFolder(path).identity()) if place.table else None
-        messages = spool_backlog(path, taken).messages
-        if place not in named and path not in sent and messages:
+    sent |= {Path(each.spool) for each in places_of(every, state_folder, namespaces)}
+    known = known_places(state_folder)
+    for path in dict.fromkeys(Path(each.spool) for each in known):
+        # What one table has not, another one that the spool went into may have.
+        if path not in sent and (messages := min(_left_in(each) for each in known if Path(each.spool) == path)):
             yield path, messages
+
+
+def _left_in(place: SpoolPlace) -> int:
+    """How many messages a spool holds that nobody has taken; those of windows count with the one that their results go to."""
+    path = Path(place.spool)
+    if place.reader == _LISTENER:
+        return listener_backlog(path)
+    if place.table:
+        return spool_backlog(
+            path, ArchiveFolder(Path(place.table), {}).watermark(SpoolFolder(path).identity())
+        ).messages
+    return spool_backlog(path).messages + in_windows(path.parent / "in", path)
 
 
 def spool_view(folder: Path) -> SpoolView:

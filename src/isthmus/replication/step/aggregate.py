@@ -32,6 +32,7 @@ from isthmus.message.name import ENQUEUED_TIME, SEQUENCE_NUMBER
 from isthmus.replication.step.base import STEP_FAILED, MessageStep, Settings
 from isthmus.replication.step.message.field import ABSENT, is_utf8, reader
 from isthmus.replication.step.message.message import StepMessage
+from isthmus.topology.file.duration import format_ms
 from isthmus.topology.step.window import FUNCTION, result_name
 
 if TYPE_CHECKING:
@@ -189,10 +190,12 @@ def message_of(settings: Settings, row: Mapping[str, Any], task: str, number: in
     """
     by: Sequence[Any] = read_json(row["by"].encode())
     shown = list(map(_shown, by))
-    place = f"{task}/{_text(row['start_ms'])}/{'/'.join(shown)}".rstrip("/")
+    # With its length: where `window` was changed, another one may begin at the same time.
+    window = f"{task}/{_text(row['start_ms'])}/{format_ms(row['end_ms'] - row['start_ms'])}"
+    place = "/".join((window, *shown))
     is_plain = all(isinstance(value, str) != _is_json(text) for value, text in zip(by, shown, strict=True))
     if len(place) > _ID_CHARACTERS or not place.isprintable() or any("/" in each for each in shown) or not is_plain:
-        place = f"{task}/{_text(row['start_ms'])}/{sha256(row['by'].encode()).hexdigest()[:16]}"
+        place = f"{window}/{sha256(row['by'].encode()).hexdigest()[:16]}"
     body = write_json(result_of(settings, row))
     return section.encode_message(
         body.encode(),

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import TextIO
 
 from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.topology.file.name import state_folder
 
-__all__ = ["FolderInUseError", "held_folder", "usable_folder"]
+__all__ = ["FolderInUseError", "former_folders", "held_folder", "usable_folder"]
 
 FILE = "run.lock"
+# What of a state folder counts for the next run.
+_KEPT = ("paused.json", "session-states", "spool-places.json", "spools")
 
 
 class FolderInUseError(IsthmusError):
@@ -50,6 +53,21 @@ def usable_folder(folder: Path) -> TextIO:
     except OSError as error:
         text = f"the state folder {folder} cannot be used: {error.strerror or error}; name another one with --state"
         raise InvalidArgumentError(text) from None
+
+
+def former_folders(folder: Path, file: str) -> list[Path]:
+    """State folders beside one whose files are gone and that hold something: a file may have been renamed, and its folder has its name.
+
+    Args:
+        folder: the state folder of a run; where it is not the one that a file has by itself, none is told.
+        file: the federation file.
+    """
+    own = state_folder(file)
+    if folder.absolute() != own:
+        return []
+    stems = {each.stem for each in own.parent.parent.iterdir() if each.is_file()}
+    held = (each.parent for each in own.parent.glob(f"*/{FILE}") if each.parent.name not in stems)
+    return sorted(each for each in held if any((each / name).exists() for name in _KEPT))
 
 
 @contextlib.contextmanager

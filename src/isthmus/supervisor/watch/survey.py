@@ -6,6 +6,7 @@ last counts of the run that ended, so that the answer is right also when nothing
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.pause import PauseFile
-from isthmus.supervisor.status import describe, read_status
+from isthmus.supervisor.status import describe, ends_of, read_status
 from isthmus.supervisor.watch.fill import fill_now
 from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.topology.model import Federation
@@ -35,9 +36,7 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     """
     document = read_status(folder)
     if document is not None and document["alive"]:
-        run = {route["task"] for route in document["routes"]}
-        others = dict.fromkeys(route.task for route in routes(federation) if route.task not in run)
-        return document | {"tasks_not_run": list(others)}
+        return document | _beside(federation, document["routes"])
     counted = {route["name"]: route for route in document["routes"]} if document is not None else {}
     paused = PauseFile(folder).last_known()
     described = []
@@ -65,6 +64,22 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     # A run that was killed, or that hangs, has not said that it ended.
     state = "ended" if document["state"] == "ended" else "gone without ending"
     return {"alive": False, "state": state, "routes": described, "fill": fill, **last}
+
+
+def _beside(federation: Federation, carried: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the file says beside what a run that is alive carries: tasks that it was not asked to run, and those of which the file, which was
+    changed since, has other routes, or none.
+    """
+    run = {each["name"]: {"source": each.get("source"), "target": each.get("target")} for each in carried}
+    tasks = {each["task"] for each in carried}
+    every = routes(federation)
+    declared = {route.name: ends_of(route) for route in every}
+    changed = [each.task for each in every if each.task in tasks and run.get(each.name) != declared[each.name]]
+    changed += [each["task"] for each in carried if each["name"] not in declared]
+    return {
+        "tasks_not_run": list(dict.fromkeys(route.task for route in every if route.task not in tasks)),
+        "tasks_changed": list(dict.fromkeys(changed)),
+    }
 
 
 def _sizes(document: dict[str, Any] | None) -> dict[tuple[str, str], tuple[float, int]]:

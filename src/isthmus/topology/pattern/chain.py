@@ -21,13 +21,13 @@ from isthmus.topology.check.rule_check import check_filter
 from isthmus.topology.file.document import Document, Place, Values
 from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, Task
+from isthmus.topology.pattern.part.subscription import FILTER_RULE
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["Chain", "ChainTask", "Link"]
 
 _SUBSCRIPTION = "/subscriptions/"
 _STATUS = {"no": "Active", "send": "SendDisabled", "receive": "ReceiveDisabled"}
-_RULE = "filter"
 
 _LINK = Spec(
     "link",
@@ -301,7 +301,7 @@ class Chain:
                     names.setdefault(folded, link.subscription)
                     kept.setdefault(folded, {})[field] = link.target
                     if link.filter:
-                        rules[folded] = (RuleState(_RULE, link.filter),)
+                        rules[folded] = (RuleState(FILTER_RULE, link.filter),)
             yield TopicState(
                 name=name,
                 subscriptions=tuple(

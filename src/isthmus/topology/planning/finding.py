@@ -135,21 +135,36 @@ class Findings:
                 "file's run move it first; apply --prune lists that subscription, and deletes it with --yes"
             )
 
+    def note_kept(self, alias: str, what: str, entity: _Receiver, stands: _Receiver) -> None:
+        """Note what an entity of an application's goes on to forward to one of isthmus's own though the file no longer says so: its task had
+        another pattern, or is gone.
+        """
+        if entity.name.lower().startswith(OWN):
+            return
+        for name, of in (("forward_to", "messages"), ("forward_dead_letters_to", "dead-lettered messages")):
+            target = getattr(stands, name) or ""
+            if getattr(entity, name) is None and target.lower().startswith(OWN):
+                self.notes.append(
+                    f"{of} of {what} at {alias} go on to {target}, which no task of this file says any more; unless another file does, end it "
+                    "with isthmus apply --prune where the task that its name tells is in the file, else with isthmus remove"
+                )
+
     def note_left(self, alias: str, entity: _Receiver, stands: _Receiver) -> None:
         """Note what another entity no longer forwards to: one of isthmus's own, whose messages no route reads, or where a task parked."""
-        old = stands.forward_to or ""
-        if not old or entity.forward_to is None or entity.forward_to.lower() == old.lower():
-            return
-        if old.lower().startswith(OWN):
-            self.notes.append(
-                f"what waits in {old} at {alias} is moved by no task of this file any more: before apply, run the former file until nothing "
-                "waits there"
-            )
-        elif entity.name.lower().startswith(OWN):
-            self.notes.append(
-                f"what is parked in {old} at {alias} stays there, and redrive --parked looks only into {entity.forward_to}: it takes the former "
-                "file to send that again"
-            )
+        for name in ("forward_to", "forward_dead_letters_to"):
+            old, new = getattr(stands, name) or "", getattr(entity, name)
+            if not old or new is None or new.lower() == old.lower():
+                continue
+            if old.lower().startswith(OWN):
+                self.notes.append(
+                    f"what waits in {old} at {alias} is moved by no task of this file any more: before apply, run the former file until nothing "
+                    "waits there"
+                )
+            elif entity.name.lower().startswith(OWN) and name == "forward_to":
+                self.notes.append(
+                    f"what is parked in {old} at {alias} stays there, and redrive --parked looks only into {new}: it takes the former "
+                    "file to send that again"
+                )
 
 
 def _made_again(kind: str) -> str:

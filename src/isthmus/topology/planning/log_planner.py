@@ -19,7 +19,7 @@ from isthmus.topology.divert import wanted_by
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.planning.change import Change
-from isthmus.topology.state import LogState, NamespaceState
+from isthmus.topology.state import GroupState, LogState, NamespaceState
 
 __all__ = ["LogChanges", "log_changes", "wanted_logs"]
 
@@ -87,15 +87,26 @@ def _compare(alias: str, log: LogState, observed: Mapping[str, NamespaceState], 
         )
     for group in log.groups:
         if stands is None or not stands.has_group(group.name):
-            if stands is not None and group.start == "now":
+            if stands is not None:
                 found.notes.append(
-                    f"topic {log.name} at {alias} exists and group {group.name} has no offsets there: what was published before `apply` "
-                    "is not moved (start: now). If the task has moved messages before, the cluster has forgotten the group: write "
-                    "start: existing, or what came since is passed over"
+                    f"topic {log.name} at {alias} exists and group {group.name} has no offsets there: {_begins(group)}"
                 )
             found.changes.append(
                 Change(alias=alias, action="create", kind="group", topic=log.name, subscription=group.name, after=group)
             )
+
+
+def _begins(group: GroupState) -> str:
+    """What a group that is made gets of a log that exists."""
+    if group.start == "existing":
+        return (
+            "all that is there is moved (start: existing), also what the task has moved before under another name, to another alias, or with other "
+            "checkpoints"
+        )
+    return (
+        "what was published before `apply` is not moved (start: now). If the task has moved messages before, the cluster has forgotten the group, "
+        "or a name or the place of checkpoints was changed: write start: existing, or what came since is passed over"
+    )
 
 
 def _merged(first: LogState, second: LogState) -> LogState:

@@ -146,15 +146,19 @@ def _note_beginnings(findings: Findings, observed: Mapping[str, NamespaceState])
 
 
 def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple[EntityState, ...]) -> None:
-    """Note subscriptions that isthmus made for members or tasks that are gone; they fill until they are deleted."""
+    """Note subscriptions that isthmus made for members or tasks that are gone, which fill until they are deleted, and what others forward."""
     for topic in entities:
         stands = namespace.topic(topic.name)
         if not isinstance(topic, TopicState) or stands is None:
             continue
         for subscription in stands.subscriptions:
-            if subscription.name.lower().startswith(OWN) and not topic.subscription(subscription.name):
+            if topic.subscription(subscription.name):
+                continue
+            what = f"subscription {subscription.name} of {topic.name}"
+            findings.note_kept(namespace.alias, what, SubscriptionState(name=subscription.name), subscription)
+            if subscription.name.lower().startswith(OWN):
                 findings.notes.append(
-                    f"subscription {subscription.name} of {topic.name} at {namespace.alias} belongs to no task of "
+                    f"{what} at {namespace.alias} belongs to no task of "
                     "this file: it fills up; delete it once nobody needs its messages, with isthmus apply --prune where the task that "
                     "its name tells is in the file, else with isthmus remove"
                 )

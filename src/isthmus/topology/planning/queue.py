@@ -28,6 +28,7 @@ def plan_queue(findings: Findings, namespace: NamespaceState, queue: QueueState)
         findings.changes.append(Change(alias=alias, action="create", kind="queue", topic=queue.name, after=queue))
         findings.note_created_detection(alias, what, queue)
         return
+    findings.note_kept(alias, what, queue, stands)
     sound = findings.check_receiver(alias, what, queue, stands)
     findings.check_partitioned(alias, what, queue, stands)
     if not findings.check_duplicates(alias, what, queue, stands):

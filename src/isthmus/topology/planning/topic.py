@@ -9,7 +9,7 @@ from isthmus.rules import RuleSyntaxError, parse_filter
 from isthmus.topology.canary import narrows, taking
 from isthmus.topology.check.rule_check import RULE_LIMIT
 from isthmus.topology.file.duration import INFINITE_MS, format_ms
-from isthmus.topology.pattern.part.subscription import AUDIT
+from isthmus.topology.pattern.part.subscription import AUDIT, FILTER_RULE
 from isthmus.topology.planning.change import Action, Change, differences
 from isthmus.topology.planning.finding import OWN, Findings, fitted, settled
 from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
@@ -97,6 +97,7 @@ class _TopicPlanner:
         if stands is None:
             self._change("create", subscription)
             return
+        self._findings.note_kept(self._alias, what, subscription, stands)
         if not self._findings.check_receiver(self._alias, what, subscription, stands):
             return
         if any(True for _ in differences(stands, subscription)):
@@ -119,6 +120,17 @@ class _TopicPlanner:
             self._findings.notes.append(
                 f"{what} at {self._alias} has rules that the file does not know, and does not get every message: verify misses what it does "
                 f"not get; {mend}"
+            )
+        else:
+            self._note_former_filter(what, stands)
+
+    def _note_former_filter(self, what: str, stands: SubscriptionState) -> None:
+        """Note a filter that the file had for a subscription, and has no more: it is a rule of an application's since."""
+        rule = stands.rule(FILTER_RULE)
+        if rule is not None and all(map(narrows, stands.rules or ())):
+            self._findings.notes.append(
+                f"{what} at {self._alias} keeps its rule {rule.name} ({rule.filter}), which the file does not say, and gets what that selects; "
+                'write filter: "1 = 1" for it to get every message'
             )
 
     def _verified(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.supervisor.claim.claim import TaskClaimedError
 from isthmus.supervisor.pause import PauseFile
+from isthmus.supervisor.status import Footprint, StatusFile
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import Change, NamespaceRef, NamespaceState, SubscriptionState, TopicState, lint
 from isthmus.topology.file.name import state_folder
@@ -184,6 +186,21 @@ def test_a_conflict_is_bad_input_and_changes_nothing(folder: Path, namespaces: d
     assert not any(namespace.changes for namespace in namespaces.values())
 
 
+def test_a_run_that_is_alive_is_told_where_something_changes(
+    folder: Path, namespaces: dict[str, FakeAdministration]
+) -> None:
+    """A member that was added would get its copies twice: they bear the mark that it has read."""
+    (folder / "isthmus.yaml").write_text(SOUND)
+    status = StatusFile(state_folder(folder / "isthmus.yaml"))
+    told = f"a run of this file is alive, process {os.getpid()}"
+    assert not any(told in each for each in call_json("plan")[1]["notes"])
+    status.write("running", [], Footprint())
+    for verb in ("plan", "apply"):
+        (note,) = [each for each in call_json(verb)[1]["notes"] if told in each]
+        assert note.endswith("end it before apply, and start it again")
+    assert not any(told in each for each in call_json("apply")[1]["notes"])  # nothing changes
+
+
 def test_a_failed_apply_tells_done_from_not_begun(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
     (folder / "isthmus.yaml").write_text(SOUND)
     namespaces["jfk"].refuse_after = 1
@@ -339,7 +356,7 @@ def test_what_waits_in_a_spool_of_a_task_that_is_gone_is_told(
         code, answer = call_json(*verb)
         assert (code, answer["spools"]) == (0, [{"spool": str(spool), "messages": 3}])
         told = " ".join(call(*verb)[1].split())
-        assert f"spool {spool} holds 3 messages that were settled at their source" in told
+        assert f"spool {spool} holds 3 messages that were taken from their source" in told
     assert "spools" not in call_json("apply")[1]
 
 

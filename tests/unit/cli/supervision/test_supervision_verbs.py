@@ -468,6 +468,18 @@ def test_a_paused_task_that_the_file_has_no_more_is_resumed(file: str, capsys: p
     assert code_of("resume", file, "flights") == 2
 
 
+def test_a_task_of_a_living_run_is_paused_though_the_file_was_changed_since(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(file).write_text(Path(file).read_text().replace("  flights:", "  gates:"))
+    assert code_of("pause", file, "flights") == 2
+    document = {"alive": True, "process": 7, "routes": [{"task": "flights"}]}
+    monkeypatch.setattr("isthmus.supervisor.status.read_status", lambda _: document)
+    assert code_of("pause", file, "flights") == 0
+    assert "task flights is paused; the run by process 7 follows within a second" in capsys.readouterr().out
+    assert code_of("resume", file, "flights") == 0
+
+
 class FakePlay:
     lost = 0
 

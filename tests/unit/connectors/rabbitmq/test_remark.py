@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.connectors.rabbitmq.remark import has_default_limit, remarks_of
+from isthmus.connectors.rabbitmq.remark import audit_remark, has_default_limit, remarks_of
 
 QUORUM: dict[str, Any] = {"type": "quorum", "arguments": {"x-queue-type": "quorum"}}
 
@@ -31,6 +31,33 @@ def test_queues_that_lose_what_comes_back_often_are_told(
     found = list(remarks_of(queue, version, is_rejected_to=False))
     assert len(found) == len(expected)
     assert all(text in remark for text, remark in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("queue", "kept_ms", "expected"),
+    [
+        ({"type": "quorum"}, 0, "is no stream"),
+        ({"type": "stream", "arguments": {}}, 0, ""),
+        ({"type": "stream", "arguments": {"x-max-age": "86400s"}}, 86_400_000, ""),
+        ({"type": "stream", "arguments": {"x-max-age": "1D"}}, 86_400_000, ""),
+        ({"type": "stream", "arguments": {"x-max-age": "2s"}}, 1_001, ""),
+        ({"type": "stream", "effective_policy_definition": {"max-age": "1D"}}, 86_400_000, ""),
+        ({"type": "stream", "arguments": {"x-max-age": "soon"}}, 86_400_000, ""),
+        (
+            {"type": "stream", "arguments": {"x-max-age": "86400s"}},
+            604_800_000,
+            "keeps messages 1d, and not 7d as audit",
+        ),
+        ({"type": "stream", "arguments": {"x-max-age": "86400s"}}, 0, "keeps messages 1d, and not for ever as audit"),
+        ({"type": "stream", "arguments": {}}, 86_400_000, "keeps messages for ever, and not 1d as audit"),
+    ],
+)
+def test_a_record_that_keeps_messages_as_the_file_said_before_is_told(
+    queue: dict[str, Any], kept_ms: int, expected: str
+) -> None:
+    found = audit_remark(queue, kept_ms)
+    assert found.startswith(expected)
+    assert bool(found) is bool(expected)
 
 
 @pytest.mark.parametrize(

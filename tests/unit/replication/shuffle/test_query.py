@@ -10,12 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConfigError
 from isthmus.replication.shuffle import query as module
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings
+from isthmus.replication.shuffle.state import in_windows
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step import StepDeclaration
 
@@ -266,6 +269,55 @@ def test_i4_what_is_remembered_is_of_the_same_source(
     start("q2", "ewr/other/t").stop()  # the checkpoint was deleted
     with pytest.raises(ConfigError, match="is of messages of ewr/other"):
         start("q2", "ewr/q/t")
+
+
+@pytest.mark.parametrize(("was", "now"), [("aggregate", "deduplicate"), ("deduplicate", "aggregate")])
+def test_i4_a_state_of_one_step_is_not_that_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str, now: str
+) -> None:
+    """What waits in the spool is of the former one, too: copies, or results, which have another origin."""
+
+    def start(query: str, step: str) -> ShuffleQuery:
+        settings = {"fields": {"n": "count"}, "by": [], "wait": 1000} if step == "aggregate" else {}
+        made = opened(tmp_path, step, **settings)
+        made._writer.close()
+        monkeypatch.setattr(made, "_start", lambda: SimpleNamespace(id=query, stop=lambda: None))
+        made._started.clear()
+        return made.start()
+
+    start("q1", was).stop()
+    with pytest.raises(ConfigError, match=f"that of a step {was}, and the step is {now} now") as told:
+        start("q1", now)
+    assert f"write {was} back" in told.value.faults[0].hint
+    start("q1", was).stop()
+    start("q2", now).stop()  # the checkpoint was deleted
+
+
+def test_windows_that_are_open_in_another_checkpoint_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(query: str) -> ShuffleQuery:
+        made = opened(tmp_path, "aggregate", fields={"n": "count"}, by=[], wait=1000)
+        made._writer.close()
+        monkeypatch.setattr(made, "_start", lambda: SimpleNamespace(id=query, stop=lambda: None))
+        made._started.clear()
+        return made.start()
+
+    writer = SpoolWriter(tmp_path / "in").open()
+    writer.append([Record("ewr/q id", number, 1, b"m") for number in range(10)])
+    writer.sync()
+    writer.close()
+    SpoolReader(tmp_path / "in").take(2)
+    query = start("q1")
+    SpoolReader(tmp_path / "in").take(7)
+    query._take(frame([window(1, count=3)]), 0)
+    query.stop()
+    assert in_windows(tmp_path / "in", tmp_path / "out") == 2
+    start("q1").stop()
+    assert "windows" not in caplog.text
+    start("q2").stop()
+    assert "task t: 2 messages are in windows of its step aggregate that another checkpoint than c has" in caplog.text
+    assert in_windows(tmp_path / "in", tmp_path / "out") == 0
 
 
 def test_a_state_whose_source_was_not_told_is_of_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

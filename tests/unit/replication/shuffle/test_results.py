@@ -53,9 +53,13 @@ def test_the_message_id_is_the_windows_and_the_groups() -> None:
         ((record,), _) = results(SETTINGS, list(rows), "sums", "s id", number)
         return str(StepMessage(record.message).properties["message_id"])
 
-    assert message_id(row('["UA"]')) == message_id(row('["UA"]', v0=9.0), number=50) == "sums/2026-11-18T11:07:00Z/UA"
+    assert (
+        message_id(row('["UA"]')) == message_id(row('["UA"]', v0=9.0), number=50) == "sums/2026-11-18T11:07:00Z/1m/UA"
+    )
     others = {message_id(row(by)) for by in ('["UA"]', '["AA"]', '["U/A"]', '["' + "x" * 500 + '"]', '["\\n"]', "[1]")}
-    assert len(others) == 6
+    # Where `window` was changed, two begin at the same time.
+    others |= {message_id(row(by, end_ms=START + 300_000)) for by in ('["UA"]', '["U/A"]')}
+    assert len(others) == 8
     assert all(len(each) <= 128 for each in others)
 
 

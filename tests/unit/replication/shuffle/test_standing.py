@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,22 +10,25 @@ import pytest
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.connectors.spool.reader import SpoolMissingError, SpoolReader
 from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.sighting import Seldom, SpoolView
-from isthmus.replication.shuffle.note import BatchNote
+from isthmus.replication.shuffle.note import BatchNote, write_note
 from isthmus.replication.shuffle.place import note_places
 from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.replication.shuffle.start import check_spools, places_of, spool_folder, spool_view, stranded
+from isthmus.replication.shuffle.state import beginning_of, write_state
 from isthmus.topology import read
-from isthmus.topology.model import Route
+from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 
 HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
 KEY = "ewr/a id"
+NAMESPACES = read(HEAD + "  t: {pattern: copy, source: ewr, target: jfk, topic: a}\n").namespaces
 
 
 def route(setting: str, *, topic: str = "a") -> Route:
@@ -90,11 +94,11 @@ def test_what_no_route_sends_on_any_more_is_named(tmp_path: Path) -> None:
     folder = spool_folder(was, tmp_path)
     write(folder / "in", b"a")
     write(folder / "out", b"b", b"c")
-    assert list(stranded([was], tmp_path)) == []
-    assert list(stranded([now], tmp_path)) == [(folder / "out", 2)]
-    assert list(stranded([route("mailbox: true")], tmp_path)) == [(folder / "in", 1), (folder / "out", 2)]
+    assert list(stranded([was], tmp_path, NAMESPACES)) == []
+    assert list(stranded([now], tmp_path, NAMESPACES)) == [(folder / "out", 2)]
+    assert list(stranded([route("mailbox: true")], tmp_path, NAMESPACES)) == [(folder / "in", 1), (folder / "out", 2)]
     SpoolReader(folder / "in").take(1)
-    assert list(stranded([], tmp_path)) == [(folder / "out", 2)]
+    assert list(stranded([], tmp_path, NAMESPACES)) == [(folder / "out", 2)]
 
 
 def test_a_spool_elsewhere_that_the_file_names_no_more_is_named(tmp_path: Path) -> None:
@@ -103,36 +107,91 @@ def test_a_spool_elsewhere_that_the_file_names_no_more_is_named(tmp_path: Path) 
     was, now = (
         route(f"steps: [{{deduplicate: {{window: 10m, spool: {tmp_path / name}}}}}]") for name in ("was", "now")
     )
-    note_places(places_of([was], state), state)
-    note_places(places_of([now], state), state)
+    note_places(places_of([was], state, NAMESPACES), state)
+    note_places(places_of([now], state, NAMESPACES), state)
     write(spool_folder(was, state) / "in", b"a")
-    assert list(stranded([was], state)) == []
-    assert list(stranded([now], state)) == [(tmp_path / "was" / was.name / "in", 1)]
+    assert list(stranded([was], state, NAMESPACES)) == []
+    assert list(stranded([now], state, NAMESPACES)) == [(tmp_path / "was" / was.name / "in", 1)]
 
 
 def test_a_spool_of_an_archive_that_the_file_names_no_more_is_named_for_what_its_table_has_not(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
 
-    def archive(spool: str) -> Route:
-        task = f"{{pattern: archive, source: ewr, queue: a, table: {tmp_path}/t, spool: {tmp_path}/{spool}}}"
+    def archive(spool: str, table: str = "t") -> Route:
+        task = f"{{pattern: archive, source: ewr, queue: a, table: {tmp_path}/{table}, spool: {tmp_path}/{spool}}}"
         (found,) = routes(read(f"{HEAD}  t: {task}\n"))
         return found
 
-    note_places(places_of([archive("was")], state), state)
+    note_places(places_of([archive("was")], state, NAMESPACES), state)
     write(tmp_path / "was", b"a", b"b")
-    assert list(stranded([archive("was")], state)) == []
-    assert list(stranded([archive("now")], state)) == [(tmp_path / "was", 2)]
+    assert list(stranded([archive("was")], state, NAMESPACES)) == []
+    assert list(stranded([archive("now")], state, NAMESPACES)) == [(tmp_path / "was", 2)]
+    other = archive("was", "other")
+    assert list(stranded([other], state, NAMESPACES)) == []  # it goes into another table
+    note_places(places_of([other], state, NAMESPACES), state)
+    assert list(stranded([archive("now")], state, NAMESPACES)) == [(tmp_path / "was", 2)]
     table = ArchiveFolder(tmp_path / "t", {}).open()
     table.staging().mkdir()
     table.commit(SpoolReader(tmp_path / "was").identity, 0, 2, 2)
-    assert list(stranded([archive("now")], state)) == []
+    assert list(stranded([archive("now")], state, NAMESPACES)) == []
+
+
+def test_messages_in_windows_that_are_open_are_named_where_the_step_was_taken_out(tmp_path: Path) -> None:
+    """Both spools are empty, and nothing but the checkpoint has them."""
+    was = route("steps: [{aggregate: {window: 5m, fields: {n: count}}}]")
+    folder = spool_folder(was, tmp_path)
+    write(folder / "in", b"a", b"b", b"c", b"d")
+    began = beginning_of(folder / "in", folder / "out")
+    SpoolReader(folder / "in").take(4)
+    SpoolFolder(folder / "out").make()
+    write_state(folder / "out", {"query": "q", "source": "ewr/a/t", "fields": {"n": "count"}, "by": [], "began": began})
+    write_note(folder / "out", BatchNote(number=1, taken=1))
+    assert list(stranded([was], tmp_path, NAMESPACES)) == []
+    assert list(stranded([route("mailbox: true")], tmp_path, NAMESPACES)) == [(folder / "out", 3)]
+    set_aside(folder / "in", 0, b"a", Disposition("dead-letter", "StepFailed"), 1.0)
+    assert list(stranded([], tmp_path, NAMESPACES)) == [(folder / "out", 2)]
+    write_note(folder / "out", BatchNote(number=2, taken=3))
+    assert list(stranded([], tmp_path, NAMESPACES)) == []
+
+
+def heard(folder: Path, entity: str = "hook", kind: str = "http") -> Federation:
+    """A file whose task reads what is sent to a listener."""
+    more = ", delivery: push" if kind == "eventgrid" else ""
+    return read(
+        f"isthmus: 1\nnamespaces:\n  ewr: {{connection: env:A}}\n  web: {{kind: {kind}{more}, listen: 127.0.0.1:1, spool: {folder}}}\n"
+        f"tasks:\n  t: {{pattern: move, source: web, queue: {entity}, target: ewr}}\n"
+    )
+
+
+@pytest.mark.parametrize("kind", ["http", "eventgrid"])
+def test_what_a_listener_has_answered_and_no_route_reads_any_more_is_named(tmp_path: Path, kind: str) -> None:
+    """Whoever sent it was told that it is on disk, and does not send it again."""
+    state, was = tmp_path / "state", heard(tmp_path / "hooks", kind=kind)
+    state.mkdir()
+
+    def left(now: Federation) -> list[tuple[Path, int]]:
+        note_places(places_of(routes(now), state, now.namespaces), state)
+        return list(stranded(routes(now), state, now.namespaces))
+
+    assert left(was) == []
+    spool = tmp_path / "hooks" / "hook"
+    write(spool, b"a", b"b", b"c", b"d", key="listener")
+    identity = SpoolReader(spool).identity
+    (spool / "taken").write_text(json.dumps({"spool": identity, "front": 1, "above": [[2, 3]]}))
+    assert left(was) == []
+    assert left(heard(tmp_path / "hooks", "other", kind)) == [(spool, 2)]
+    assert left(heard(tmp_path / "elsewhere", kind=kind)) == [(spool, 2)]
+    none = read(HEAD + "  t: {pattern: copy, source: ewr, target: jfk, topic: a}\n")
+    assert left(none) == [(spool, 2)]
+    (spool / "taken").write_text(json.dumps({"spool": identity, "front": 4, "above": []}))
+    assert left(none) == []
 
 
 def test_a_list_of_spools_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "spool-places.json").write_text("[")
     with pytest.raises(InvalidArgumentError, match=r"spool-places\.json"):
-        list(stranded([], tmp_path))
+        list(stranded([], tmp_path, NAMESPACES))
 
 
 def test_a_spool_that_was_never_made_is_empty(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import IsthmusError
-from isthmus.supervisor.claim.folder_lock import FolderInUseError, held_folder
+from isthmus.supervisor.claim.folder_lock import FolderInUseError, former_folders, held_folder
 
 HOLD = (
     "import sys; from pathlib import Path; from isthmus.supervisor.claim.folder_lock import held_folder\n"
@@ -25,6 +25,20 @@ def test_i1_a_second_run_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
     with held_folder(folder):
         pass
     assert isinstance(FolderInUseError(), IsthmusError)
+
+
+def test_what_a_file_of_another_name_has_left_is_found(tmp_path: Path) -> None:
+    """A file that is renamed has another state folder: its spools would be read by no run, and its paused tasks would go on."""
+    file, folders = tmp_path / "prod.yaml", tmp_path / ".isthmus"
+    for stem in ("isthmus", "other", "empty", "prod"):
+        with held_folder(folders / stem):
+            pass
+    for stem in ("isthmus", "other", "prod"):
+        (folders / stem / "paused.json").write_text("{}")
+    for name in ("prod", "other"):
+        (tmp_path / f"{name}.yaml").touch()
+    assert former_folders(folders / "prod", str(file)) == [folders / "isthmus"]
+    assert former_folders(tmp_path / "elsewhere", str(file)) == []
 
 
 def test_i1_what_a_killed_run_held_is_free(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from isthmus.supervisor.watch import survey as survey_module
 from isthmus.supervisor.watch.fill import Fill
 from isthmus.supervisor.watch.survey import survey
 from isthmus.topology import read
-from isthmus.topology.model import Endpoint
+from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
 
 FEDERATION = read(
@@ -116,3 +116,18 @@ def test_tasks_that_a_living_run_was_not_asked_to_run_are_named(tmp_path: Path) 
         "running", [describe(each, Condition(), 0.0) for each in routes(federation)], Footprint()
     )
     assert survey(federation, tmp_path)["tasks_not_run"] == []
+
+
+def test_a_file_that_was_changed_while_its_run_is_alive_is_told(tmp_path: Path) -> None:
+    """The run goes on with what it has read, and every one of its routes may be well."""
+    text = "isthmus: 1\nnamespaces:\n  ewr: {host: ewr.example.com}\n  jfk: {host: jfk.example.com}\ntasks:\n"
+
+    def federation(**topics: str) -> Federation:
+        task = "{pattern: all-active, topic: %s, members: [ewr, jfk]}"
+        return read(text + "".join(f"  {name}: {task % topic}\n" for name, topic in topics.items()))
+
+    before = federation(flights="flights", gates="gates", seats="seats")
+    StatusFile(tmp_path).write("running", [describe(each, Condition(), 0.0) for each in routes(before)], Footprint())
+    assert survey(before, tmp_path)["tasks_changed"] == []
+    found = survey(federation(flights="flights", gates="doors", meals="meals"), tmp_path)
+    assert (found["tasks_changed"], found["tasks_not_run"]) == (["gates", "seats"], ["meals"])

@@ -162,6 +162,65 @@ def test_a_task_with_another_queue_no_longer_gets_what_the_former_one_forwards(
     assert again.changes == ()
 
 
+@pytest.mark.parametrize("task", [SPILL, SPLIT])
+def test_what_waits_for_a_task_that_has_another_name_is_told(task: str) -> None:
+    former, text = (f"{HEAD}  {name}: {task % 'payments'}\n" for name in ("work", "other"))
+    found, federation = namespaces(former), read(text)
+    desired = wanted(federation)
+    made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+    assert (
+        sum(
+            "what waits in isthmus.work at ewr is moved by no task of this file any more" in note for note in made.notes
+        )
+        == 1
+    )
+
+
+MOVE = "{pattern: move, source: ewr, queue: %s, target: jfk, target_queue: far}"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        (SPLIT, SPILL, "messages of queue payments at ewr go on to isthmus.work"),
+        (SPILL, SPLIT, "dead-lettered messages of queue payments at ewr go on to isthmus.work"),
+        (SPILL, MOVE, "dead-lettered messages of queue payments at ewr go on to isthmus.work"),
+        (SPLIT, MOVE, ""),
+    ],
+)
+def test_what_a_task_of_another_pattern_goes_on_to_forward_is_told(was: str, now: str, told: str) -> None:
+    """A queue that was split would have all that is sent to it parked by a task that spills its dead letters."""
+    found = namespaces(f"{HEAD}  work: {was % 'payments'}\n")
+    federation = read(f"{HEAD}  work: {now % 'payments'}\n")
+    desired = wanted(federation)
+
+    def planned() -> Plan:
+        return plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+
+    def kept(made: Plan) -> list[str]:
+        told = [each for each in made.notes if "which no task of this file says any more" in each]
+        return [each.partition(",")[0] for each in told if " at ewr " in each]
+
+    made = planned()
+    for change in made.changes:
+        found[change.alias].make(change)
+    assert kept(made) == kept(planned()) == ([told] if told else [])
+    for change in strays(federation, held(found).values()):
+        found[change.alias].make(change)
+    for change in removal(held(found), of_tasks(federation, find_orphans(federation, held(found).values()))[0]):
+        found[change.alias].make(change)
+    assert kept(planned()) == []
+
+
+def test_what_a_subscription_that_no_task_names_goes_on_to_forward_is_told() -> None:
+    topic = SPILL.replace("queue: %s", "topic: flights, subscription: workers")
+    found, federation = namespaces(f"{HEAD}  flights: {topic}\n"), read(f"{HEAD}  flights: {TWO}\n")
+    desired = wanted(federation)
+    made = plan(federation, {alias: found[alias].observe(alias, desired[alias]) for alias in desired})
+    told = "dead-lettered messages of subscription workers of flights at ewr go on to isthmus.flights, which no task of this file says"
+    assert sum(told in note for note in made.notes) == 1
+
+
 def test_a_subscription_that_its_task_forwards_is_no_stray() -> None:
     text = f"{HEAD}  flights: {ALL[:-1]}, mailbox: true}}\n"
     assert strays(read(text), held(namespaces(text)).values()) == ()

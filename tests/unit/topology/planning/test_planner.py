@@ -356,3 +356,32 @@ def test_a_subscription_that_verify_reads_and_that_misses_messages_is_told(
     namespaces = fakes(federation, ewr=topic(SubscriptionState(name="boards", rules=(RuleState("filter", rule),))))
     found = [note for note in planned(federation, namespaces).notes if "does not get every message" in note]
     assert [each.partition(" has")[0] for each in found] == told
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_told"),
+    [
+        ((RuleState("filter", "a = 1"),), True),
+        ((RuleState("filter", "1 = 1"),), False),
+        ((RuleState("filter", "a = 1"), RuleState("all", "1 = 1")), False),
+        ((RuleState("mine", "a = 1"),), False),
+    ],
+)
+def test_a_filter_that_was_taken_out_of_the_file_is_told(rules: tuple[RuleState, ...], is_told: bool) -> None:
+    """The file says that the subscription gets every message; its rule is left as it is."""
+    federation = read(
+        "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
+        "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [all, ua]}\n"
+        "  inside: {pattern: chain, members: [ewr], forward: {flights/Subscriptions/boards: boards}}\n"
+    )
+    stands = [SubscriptionState(name=name, rules=rules) for name in ("ua", "boards")]
+    made = planned(federation, fakes(federation, ewr=topic(*stands)))
+    told = [each for each in made.notes if "keeps its rule filter" in each]
+    assert [each.partition(" keeps")[0] for each in told] == [
+        "subscription ua of flights at ewr",
+        "subscription boards of flights at ewr",
+    ] * is_told
+    assert all(
+        '(a = 1), which the file does not say, and gets what that selects; write filter: "1 = 1"' in each
+        for each in told
+    )

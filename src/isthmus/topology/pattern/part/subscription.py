@@ -20,6 +20,7 @@ __all__ = [
     "AUDIT_DURATION",
     "AUDIT_TTL_MS",
     "CONSUMERS",
+    "FILTER_RULE",
     "SUBSCRIPTION",
     "SUBSCRIPTIONS",
     "SUBSCRIPTION_SPEC",
@@ -33,6 +34,9 @@ AUDIT = "audit"
 
 AUDIT_TTL_MS = 86_400_000
 """How long an audit subscription keeps a message unless the task says otherwise."""
+
+FILTER_RULE = "filter"
+"""Name of the only rule of a subscription that the file gives a filter."""
 
 CONSUMERS = "consumers"
 """Name of the one ordinary subscription of a topic that stands for a queue, unless the task names it."""
@@ -181,4 +185,4 @@ def _rules(values: Values, document: Document) -> tuple[RuleState, ...] | None:
         check_action(values["action"], values.at("action"), document)
         if not values.written("filter"):
             document.fault(values.at("action"), "an action needs a filter", 'write filter: "1 = 1" for all messages')
-    return (RuleState("filter", values["filter"], values["action"] or ""),) if values["filter"] else None
+    return (RuleState(FILTER_RULE, values["filter"], values["action"] or ""),) if values["filter"] else None

@@ -1,0 +1,50 @@
+"""Where the reading of a spool for windows begins; without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.option import read_options
+from isthmus.connectors.spool.timed_reader import TimedPartition, TimedStreamReader
+from isthmus.connectors.spool.writer import SpoolWriter
+
+
+def reader(path: Path) -> TimedStreamReader:
+    return TimedStreamReader(read_options({"path": str(path), "rows": "timed"}))
+
+
+def write(path: Path, count: int) -> None:
+    writer = SpoolWriter(path).open()
+    writer.append([Record("ewr/q id", -1, 1, b"m") for _ in range(count)])
+    writer.sync()
+    writer.close()
+
+
+def batch(found: TimedStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """Offset behind the next batch, and the numbers of its messages."""
+    end = found.latestOffset(start, ReadLimit())
+    (part,) = found.partitions(start, end)
+    assert isinstance(part, TimedPartition)
+    rows = [row for each in found.read(part) for row in each.to_pylist()]
+    found.commit(end)
+    return end, [row["spool_number"] for row in rows if row["kind"] == 0]
+
+
+def test_i3_a_spool_that_is_read_again_after_another_is_read_from_where_it_was(tmp_path: Path) -> None:
+    """The state of windows has what was read before: it would count twice."""
+    first, second = reader(tmp_path / "first"), reader(tmp_path / "second")
+    write(tmp_path / "first", 3)
+    write(tmp_path / "second", 2)
+    end, numbers = batch(first, first.initialOffset())
+    assert numbers == [0, 1, 2]
+    end, numbers = batch(second, end)
+    assert numbers == [0, 1]
+    write(tmp_path / "first", 2)
+    end, numbers = batch(first, end)
+    assert numbers == [3, 4]
+    write(tmp_path / "first", 1)
+    assert batch(first, end)[1] == [5]
