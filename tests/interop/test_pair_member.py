@@ -12,7 +12,7 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
 from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
-from isthmus.connectors.servicebus.administration.pair_member import PairMember
+from isthmus.connectors.servicebus.administration.pair.member import PairMember
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference

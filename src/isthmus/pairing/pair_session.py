@@ -30,7 +30,7 @@ from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pair.declaration import Pair
 
 if TYPE_CHECKING:
-    from isthmus.connectors.servicebus.administration.pair_member import PairMember
+    from isthmus.connectors.servicebus.administration.pair.member import PairMember
     from isthmus.pairing.alias.proxy import Lead
     from isthmus.pairing.failover.failover import Failover
     from isthmus.pairing.failover.moved import Moved
@@ -82,7 +82,7 @@ class PairSession:
             SecretError, ConnectionStringError: a connection leads nowhere.
             SameNamespaceError: both connections lead to one host: the fence of a member would close the active one.
         """
-        from isthmus.connectors.servicebus.administration.pair_member import PairMember
+        from isthmus.connectors.servicebus.administration.pair.member import PairMember
 
         found = {alias: PairMember(self._federation.namespaces[alias]) for alias in self.pair.members}
         first, second = found.values()

@@ -1,7 +1,7 @@
 """A client of azure-servicebus's administration, and its errors as ours.
 
 What it is: the opening of a client by a namespace's connection string or identity, and the translation of what it raises.
-What it is not: what is asked of it (`administration`, `pair_client`).
+What it is not: what is asked of it (`administration`, `pair`).
 
 Invariants:
     I1. No error holds a key or a token.

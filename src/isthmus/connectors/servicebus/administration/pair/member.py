@@ -1,7 +1,7 @@
 """One member of a pair, through azure-servicebus's administration client.
 
-What it is: everything that pairing asks of a namespace: all that it holds, and, over its parts, counts (`pair_count`), steps and statuses
-(`pair_step`), and the marker that tells which member is active (`pair_marker`). What it is not: a decision
+What it is: everything that pairing asks of a namespace: all that it holds, and, over its parts, counts (`count`), steps and statuses
+(`step`), and the marker that tells which member is active (`marker`). What it is not: a decision
 (`isthmus.topology.pair.difference`, `isthmus.pairing`).
 Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
 
@@ -21,16 +21,16 @@ from azure.core.exceptions import ResourceNotFoundError
 from isthmus.connectors.servicebus.administration.client import administration_errors
 from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.administration.message_count import Counts
-from isthmus.connectors.servicebus.administration.pair_client import PairClients
-from isthmus.connectors.servicebus.administration.pair_count import PairCounts
-from isthmus.connectors.servicebus.administration.pair_marker import PairMarker
-from isthmus.connectors.servicebus.administration.pair_property import (
+from isthmus.connectors.servicebus.administration.pair.client import PairClients
+from isthmus.connectors.servicebus.administration.pair.count import PairCounts
+from isthmus.connectors.servicebus.administration.pair.marker import PairMarker
+from isthmus.connectors.servicebus.administration.pair.property import (
     describe_queue,
     describe_rule,
     describe_subscription,
     describe_topic,
 )
-from isthmus.connectors.servicebus.administration.pair_step import PairSteps
+from isthmus.connectors.servicebus.administration.pair.step import PairSteps
 from isthmus.topology import NamespaceRef
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step

@@ -1,4 +1,4 @@
-"""isthmus.connectors.servicebus.administration.pair_client."""
+"""isthmus.connectors.servicebus.administration.pair.client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from isthmus.connectors.servicebus.administration.pair_client import THREADS, PairClients
+from isthmus.connectors.servicebus.administration.pair.client import THREADS, PairClients
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
 
