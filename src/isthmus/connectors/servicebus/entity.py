@@ -181,7 +181,7 @@ class Entities:
         status = given.pop("status", "Active")
         with self._errors():
             try:
-                with self._transport.done_before(ResourceExistsError):
+                with self._transport.repetition.done_before(ResourceExistsError):
                     self._create(path, kind, given, condition, action)
             except ResourceExistsError:
                 raise EntityExistsError(str(path)) from None
@@ -200,7 +200,7 @@ class Entities:
                 self._client.create_topic(path.name, **given)
             case "subscription":
                 rule = RuleState(DEFAULT_RULE, condition or "1=1", action) if condition or action else None
-                with self._transport.default_rule(rule):
+                with self._transport.default_rule.given(rule):
                     self._client.create_subscription(path.name, path.subscription, **given)
             case _:
                 self._client.create_rule(
@@ -251,7 +251,7 @@ class Entities:
         with self._errors():
             try:
                 is_queue = not path.subscription and self._find(path)[0] == "queue"
-                with self._transport.done_before(ResourceNotFoundError):
+                with self._transport.repetition.done_before(ResourceNotFoundError):
                     if path.rule:
                         self._client.delete_rule(path.name, path.subscription, path.rule)
                     elif path.subscription:

@@ -13,7 +13,7 @@ from azure.core.pipeline.transport import HttpTransport
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
 from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
-from isthmus.connectors.servicebus.administration.default_rule import LONGEST_WAIT_SECONDS
+from isthmus.connectors.servicebus.administration.repetition import LONGEST_WAIT_SECONDS
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.errors import EntityExistsError, EntityNotFoundError

@@ -238,7 +238,7 @@ class ServiceBusAdministration:
     def _make_topic(self, action: str, topic: TopicState) -> None:
         if action == "create":
             window_ms = topic.duplicate_detection_ms
-            with self._transport.done_before(ResourceExistsError):
+            with self._transport.repetition.done_before(ResourceExistsError):
                 self._client.create_topic(
                     topic.name,
                     requires_duplicate_detection=bool(window_ms),
@@ -256,7 +256,7 @@ class ServiceBusAdministration:
         window_ms = queue.duplicate_detection_ms
         window = timedelta(milliseconds=window_ms) if window_ms else None
         if action == "create":
-            with self._transport.done_before(ResourceExistsError):
+            with self._transport.repetition.done_before(ResourceExistsError):
                 self._client.create_queue(
                     queue.name,
                     requires_duplicate_detection=bool(window_ms),
@@ -280,7 +280,7 @@ class ServiceBusAdministration:
             self._update_subscription(change.topic, subscription)
             return
         first, *others = subscription.rules or (None,)
-        with self._transport.default_rule(first), self._transport.done_before(ResourceExistsError):
+        with self._transport.default_rule.given(first), self._transport.repetition.done_before(ResourceExistsError):
             self._client.create_subscription(change.topic, subscription.name, **settings_of(subscription, creates=True))
         for rule in others:
             if rule is not None:
@@ -305,12 +305,12 @@ class ServiceBusAdministration:
             stands.action = SqlRuleAction(after.action) if after.action else None
             self._client.update_rule(change.topic, change.subscription, stands)
         elif change.before is not None:
-            with self._transport.done_before(ResourceNotFoundError):
+            with self._transport.repetition.done_before(ResourceNotFoundError):
                 self._client.delete_rule(change.topic, change.subscription, change.before.name)
 
     def _create_rule(self, topic: str, subscription: str, rule: RuleState) -> None:
         action = SqlRuleAction(rule.action) if rule.action else None
-        with self._transport.done_before(ResourceExistsError):
+        with self._transport.repetition.done_before(ResourceExistsError):
             self._client.create_rule(topic, subscription, rule.name, filter=SqlRuleFilter(rule.filter), action=action)
 
     def _errors(self) -> AbstractContextManager[None]:

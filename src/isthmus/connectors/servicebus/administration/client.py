@@ -34,7 +34,7 @@ from isthmus.connectors.administration import AdministrationError, NamespaceUnre
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.administration.answer import StrangeAnswerError
-from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.administration.transport import AdministrationTransport
 from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT, ConnectionString
 from isthmus.connectors.servicebus.plain_host import is_loopback, may_be_plain
 from isthmus.topology import NamespaceRef
@@ -67,7 +67,7 @@ class OpenClient(NamedTuple):
     """A client, the transport that it sends through, and `host[:port]` for errors and comparison."""
 
     client: ServiceBusAdministrationClient
-    transport: DefaultRuleTransport
+    transport: AdministrationTransport
     endpoint: str
 
     def identity(self) -> str:
@@ -76,9 +76,9 @@ class OpenClient(NamedTuple):
         Its name and the time since when it is do for Azure, where names are unique. Two namespaces of one machine may
         have one name and may have been started in one millisecond: each start of ours tells a random id.
         """
-        self.transport.instance = ""
+        self.transport.namespace.instance = ""
         found = self.client.get_namespace_properties()
-        return f"{found.name} {found.created_at_utc} {self.transport.instance}".rstrip()
+        return f"{found.name} {found.created_at_utc} {self.transport.namespace.instance}".rstrip()
 
 
 def ca_file(namespace: NamespaceRef) -> str:
@@ -178,8 +178,10 @@ def _end_early(credential: Any) -> None:
     credential.get_token = token
 
 
-def _transport(host: str, authority: str, read_timeout_seconds: float, *, plain: bool = False) -> DefaultRuleTransport:
-    return DefaultRuleTransport(
+def _transport(
+    host: str, authority: str, read_timeout_seconds: float, *, plain: bool = False
+) -> AdministrationTransport:
+    return AdministrationTransport(
         plain=plain,
         direct=is_loopback(host),
         connection_verify=authority or True,
@@ -188,7 +190,7 @@ def _transport(host: str, authority: str, read_timeout_seconds: float, *, plain:
     )
 
 
-def _options(transport: DefaultRuleTransport, retries: int) -> dict[str, Any]:
+def _options(transport: AdministrationTransport, retries: int) -> dict[str, Any]:
     return {"transport": transport, "retry_total": retries, "retry_backoff_factor": 0.3, "permit_redirects": False}
 
 

@@ -26,7 +26,7 @@ from isthmus.connectors.servicebus.administration.administration import (
     ca_file,
 )
 from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
-from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.administration.transport import AdministrationTransport
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE
@@ -102,7 +102,7 @@ class Client:
 
 
 def administration(client: Client) -> ServiceBusAdministration:
-    return ServiceBusAdministration(OpenClient(client, DefaultRuleTransport(), "host.test"))  # type: ignore[arg-type]
+    return ServiceBusAdministration(OpenClient(client, AdministrationTransport(), "host.test"))  # type: ignore[arg-type]
 
 
 def test_what_stands_is_observed() -> None:
@@ -132,11 +132,11 @@ def test_what_stands_is_observed() -> None:
 
 def test_two_namespaces_of_one_name_and_millisecond_are_two() -> None:
     def observed(instance: str) -> NamespaceState:
-        transport = DefaultRuleTransport()
+        transport = AdministrationTransport()
         client = Client()
 
         def answer() -> SimpleNamespace:
-            transport.instance = instance
+            transport.namespace.instance = instance
             return SimpleNamespace(name="host", created_at_utc=None)
 
         client.get_namespace_properties = answer  # type: ignore[method-assign]
@@ -218,7 +218,7 @@ def test_what_a_topic_has_scheduled_would_be_deleted_with_it() -> None:
     client = Counting()
     asked = Change(alias="ewr", action="delete", kind="topic", topic="x")
     assert administration(client).waiting(asked) == 5
-    opened = OpenClient(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    opened = OpenClient(client, AdministrationTransport(), "host.test")  # type: ignore[arg-type]
     assert Entities(opened).waiting(EntityPath("x")) == 5
 
 
@@ -355,6 +355,6 @@ def test_a_topic_that_is_deleted_while_a_namespace_is_listed_hides_no_other() ->
     name = client.subscription.name
     found = administration(client).inventory("ewr")
     assert [(topic.name, len(topic.subscriptions)) for topic in found.topics] == [("gone", 0), ("stays", 1)]
-    opened = OpenClient(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    opened = OpenClient(client, AdministrationTransport(), "host.test")  # type: ignore[arg-type]
     assert Entities(opened).paths() == ["gone", "stays", f"stays/Subscriptions/{name}"]
     assert [row.path for row in Entities(opened).rows()] == ["gone", "stays", f"stays/Subscriptions/{name}"]

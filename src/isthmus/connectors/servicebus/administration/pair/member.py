@@ -113,9 +113,9 @@ class PairMember:
 
     def _version(self) -> str:
         opened = self._clients.open()
-        opened.transport.catalog_version = ""
+        opened.transport.namespace.catalog_version = ""
         opened.client.get_namespace_properties()
-        return opened.transport.catalog_version
+        return opened.transport.namespace.catalog_version
 
     def _ask_descriptions(self) -> list[Description]:
         queues = self._clients.submit(self._queues)

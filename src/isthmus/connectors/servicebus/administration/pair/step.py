@@ -78,7 +78,7 @@ class PairSteps:
                 client.create_topic(entity.names[0], **creation(entity))
             elif entity.kind == "subscription":
                 born = birth_rule(step.rules)
-                with transport.default_rule(born or _NONE):
+                with transport.default_rule.given(born or _NONE):
                     client.create_subscription(*entity.names, **creation(entity))
                 rules_left = born is None
             else:

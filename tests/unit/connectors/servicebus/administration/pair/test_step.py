@@ -59,7 +59,7 @@ class Client:
         pass
 
     @contextmanager
-    def default_rule(self, rule: Any) -> Iterator[None]:
+    def given(self, rule: Any) -> Iterator[None]:
         self.born_with.append(rule)
         yield
 
@@ -71,7 +71,7 @@ def client() -> Client:
 
 @pytest.fixture
 def steps(client: Client) -> PairSteps:
-    opened = OpenClient(client, client, "ewr")  # type: ignore[arg-type]
+    opened = OpenClient(client, SimpleNamespace(default_rule=client), "ewr")  # type: ignore[arg-type]
     clients: Any = SimpleNamespace(endpoint="ewr", alias="ewr", open=lambda: opened)
     return PairSteps(clients, PairCounts(clients))
 

@@ -1,0 +1,83 @@
+"""The HTTP transport of azure-servicebus's administration client.
+
+What it is: the way to the host: with or without TLS, past a proxy or not, and with the token as it is. On that way others see each request
+and its answer: the rule of a subscription (`default_rule`), requests that are sent again (`repetition`), what is no answer of a namespace
+(`answer`) and what a namespace says of itself (`namespace_header`). What it is not: anything else of a request or an answer, which it passes
+on unchanged.
+
+Invariants:
+    I1. A request goes without TLS only with `plain`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.core.exceptions import AzureError
+from azure.core.pipeline.transport import RequestsTransport
+
+from isthmus.connectors.servicebus.administration.answer import check_answer
+from isthmus.connectors.servicebus.administration.default_rule import DefaultRule
+from isthmus.connectors.servicebus.administration.namespace_header import NamespaceHeaders
+from isthmus.connectors.servicebus.administration.repetition import Repetition
+
+__all__ = ["AdministrationTransport"]
+
+_AUTHORIZATION = "Authorization"
+_BEARER = "Bearer "
+_BEARER_SIGNATURE = f"{_BEARER}SharedAccessSignature "
+# What is named here is not looked up in the environment.
+_NO_PROXIES = {"http": "", "https": ""}
+
+
+class AdministrationTransport(RequestsTransport):  # type: ignore[misc]  # azure-core types it lazily, as Any
+    """A transport for use by one thread at a time.
+
+    Args:
+        plain: send over HTTP what the client addresses to HTTPS.
+        direct: past any proxy of the environment.
+        options: of `RequestsTransport`.
+
+    Attributes:
+        default_rule: what subscriptions are created with.
+        repetition: of requests that the client sends again.
+        namespace: what the namespace says of itself.
+    """
+
+    def __init__(self, *, plain: bool = False, direct: bool = False, **options: Any) -> None:
+        super().__init__(use_env_settings=not plain, **options)
+        self._is_direct = direct
+        self.is_plain = plain
+        self.default_rule = DefaultRule()
+        self.repetition = Repetition()
+        self.namespace = NamespaceHeaders()
+
+    def send(self, request: Any, **options: Any) -> Any:
+        self.repetition.begin(request)
+        self.default_rule.put_into(request)
+        try:
+            response = self._sent(request, **options)
+        except AzureError as error:
+            self.repetition.failed(error)
+            raise
+        self.repetition.answered(response)
+        kind = response.headers.get("Content-Type", "")
+        check_answer(request.method, request.url, response.status_code, kind, response.body())
+        self.namespace.note(response.headers)
+        return response
+
+    def _sent(self, request: Any, **options: Any) -> Any:
+        if self.is_plain and request.url.startswith("https:"):
+            request.url = "http:" + request.url.removeprefix("https:")
+        proof = request.headers.get(_AUTHORIZATION, "")
+        if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
+            request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
+        # Else a password that `.netrc` has for the host, or for all, takes the place of the token.
+        options["auth"] = _as_it_is
+        if self._is_direct:
+            options["proxies"] = _NO_PROXIES
+        return super().send(request, **options)
+
+
+def _as_it_is(request: Any) -> Any:
+    return request
