@@ -79,7 +79,7 @@ class PairMember:
         self.close()
 
     def map(self, work: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
-        """Answers in the order of what is asked, several requests at a time."""
+        """As `PairClients.map`."""
         return self._clients.map(work, asked)
 
     # ---- what exists
@@ -156,69 +156,30 @@ class PairMember:
                 return True
             return True
 
-    def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
-        """Messages of queues, subscriptions and topics (those scheduled there) by path; those without any are left out.
+    # ---- parts: what each method does, and raises, is told there
 
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+    def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
+        """As `PairCounts.of_all`."""
         return self._counts.of_all(entities)
 
-    # ---- steps
-
     def make(self, step: Step, *, with_messages: bool = False) -> None:
-        """Make one step.
-
-        Args:
-            step: of a `Drift`.
-            with_messages: delete an entity although it holds messages.
-
-        Raises:
-            HoldsMessagesError: the entity to delete holds messages.
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairSteps.make`."""
         self._steps.make(step, with_messages=with_messages)
 
     def set_status(self, entity: Description, status: str) -> None:
-        """Change the status of a queue, topic or subscription; nothing happens where it is gone.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairSteps.set_status`."""
         self._steps.set_status(entity, status)
 
-    # ---- the marker
-
     def read_marker(self, pair: str) -> Mapping[str, Any]:
-        """What the namespace says of a pair; empty where it says nothing.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairMarker.read`."""
         return self._marker.read(pair)
 
     def write_marker(
         self, pair: str, value: Mapping[str, Any], *, unless: Callable[[Mapping[str, Any]], bool] = lambda marker: False
     ) -> bool:
-        """Say something of a pair in the namespace (`PairMarker.write`).
-
-        Args:
-            pair: its name.
-            value: what to say.
-            unless: is asked about what the namespace says now, just before that is replaced.
-
-        Returns:
-            Whether the namespace says it; False where `unless` kept what was there.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairMarker.write`."""
         return self._marker.write(pair, value, unless=unless)
 
     def delete_marker(self, pair: str) -> None:
-        """Say nothing of a pair any more.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairMarker.delete`."""
         self._marker.delete(pair)
