@@ -220,8 +220,9 @@ class Entities:
             EntityNotFoundError: there is none.
             AdministrationError: no answer, or a refusal, e.g. of a setting that is fixed at creation.
         """
-        with self._errors():
+        with self._errors(), self._transport.condition.required():
             if path.rule:
+            EntityChangedError: somebody else has changed it since it was read; only a namespace of ours tells.
                 self._find_rule(path)
                 rule = self._client.get_rule(path.name, path.subscription, path.rule)
                 if condition:

@@ -30,7 +30,7 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
+from isthmus.connectors.administration import AdministrationError, EntityChangedError, NamespaceUnreachableError
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.administration.answer import StrangeAnswerError
@@ -61,6 +61,7 @@ _READ_TIMEOUT_SECONDS = 30
 _RETRIES = 2
 # The SDK's policy shows a token until a minute after the end that it is told; it means a minute before.
 _EARLY_SECONDS = 120
+_PRECONDITION_FAILED = 412
 
 
 class OpenClient(NamedTuple):
@@ -229,6 +230,12 @@ def administration_errors(endpoint: str) -> Iterator[None]:
     except ResourceExistsError:
         raise AdministrationError(endpoint, "the entity was made by someone else meanwhile", "run it again") from None
     except HttpResponseError as error:
+        if error.status_code == _PRECONDITION_FAILED:
+            raise EntityChangedError(
+                endpoint,
+                "the entity was changed since it was read, by someone else or by this request, whose answer was lost",
+                "run it again",
+            ) from None
         raise AdministrationError(endpoint, f"refused with {error.status_code} ({_first_line(error)})") from None
     except AzureError as error:
         raise NamespaceUnreachableError(endpoint, f"gave no answer ({_first_line(error)})", "run it again") from None

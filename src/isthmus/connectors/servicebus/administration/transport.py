@@ -1,9 +1,9 @@
 """The HTTP transport of azure-servicebus's administration client.
 
 What it is: the way to the host: with or without TLS, past a proxy or not, and with the token as it is. On that way others see each request
-and its answer: the rule of a subscription (`default_rule`), requests that are sent again (`repetition`), what is no answer of a namespace
-(`answer`) and what a namespace says of itself (`namespace_header`). What it is not: anything else of a request or an answer, which it passes
-on unchanged.
+and its answer: the rule of a subscription (`default_rule`), the condition of an update (`read_condition`), requests that are sent again
+(`repetition`), what is no answer of a namespace (`answer`) and what a namespace says of itself (`namespace_header`). What it is not: anything
+else of a request or an answer, which it passes on unchanged.
 
 Invariants:
     I1. A request goes without TLS only with `plain`.
@@ -19,6 +19,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from isthmus.connectors.servicebus.administration.answer import check_answer
 from isthmus.connectors.servicebus.administration.default_rule import DefaultRule
 from isthmus.connectors.servicebus.administration.namespace_header import NamespaceHeaders
+from isthmus.connectors.servicebus.administration.read_condition import ReadCondition
 from isthmus.connectors.servicebus.administration.repetition import Repetition
 
 __all__ = ["AdministrationTransport"]
@@ -40,6 +41,7 @@ class AdministrationTransport(RequestsTransport):  # type: ignore[misc]  # azure
 
     Attributes:
         default_rule: what subscriptions are created with.
+        condition: of updates.
         repetition: of requests that the client sends again.
         namespace: what the namespace says of itself.
     """
@@ -49,12 +51,14 @@ class AdministrationTransport(RequestsTransport):  # type: ignore[misc]  # azure
         self._is_direct = direct
         self.is_plain = plain
         self.default_rule = DefaultRule()
+        self.condition = ReadCondition()
         self.repetition = Repetition()
         self.namespace = NamespaceHeaders()
 
     def send(self, request: Any, **options: Any) -> Any:
         self.repetition.begin(request)
         self.default_rule.put_into(request)
+        self.condition.put_into(request)
         try:
             response = self._sent(request, **options)
         except AzureError as error:
@@ -64,6 +68,7 @@ class AdministrationTransport(RequestsTransport):  # type: ignore[misc]  # azure
         kind = response.headers.get("Content-Type", "")
         check_answer(request.method, request.url, response.status_code, kind, response.body())
         self.namespace.note(response.headers)
+        self.condition.note(request, response)
         return response
 
     def _sent(self, request: Any, **options: Any) -> Any:
