@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from isthmus.cli.app import main
-from isthmus.cli.message import export, receive, resubmit, send
+from isthmus.cli.message import export, import_, purge, receive, resubmit, send
+from isthmus.cli.where import entity_path
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
 from isthmus.operations.deliver import UnconfirmedError
@@ -137,3 +138,17 @@ def test_a_body_that_is_no_text_is_bad_input(
     with pytest.raises(SystemExit) as ended:
         main(["send", "orders", "a\udcff"])
     assert (ended.value.code, "'a\\udcff' is no UTF-8" in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("entity", "dead_letter", "path"),
+    [
+        ("/orders/", False, "orders"),
+        ("orders", True, "orders/$DeadLetterQueue"),
+        ("orders/$deadletterqueue", True, "orders/$DeadLetterQueue"),
+        ("orders/$DEADLETTERQUEUE", False, "orders/$DeadLetterQueue"),
+    ],
+)
+def test_a_dead_letter_queue_in_any_case(entity: str, dead_letter: bool, path: str) -> None:
+    """Else `resubmit` takes it for the queue that its messages came from."""
+    assert entity_path(entity, dead_letter=dead_letter) == path
