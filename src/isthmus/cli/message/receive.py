@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
+from isthmus.cli.interruption import interruption
+from isthmus.cli.message.json_line import json_line
 from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
@@ -60,7 +61,7 @@ def run(
     def show(payload: bytes) -> None:
         seen = read(payload)
         if as_json:
-            print(json.dumps({**seen.to_dict(), "body": body_of(payload)}, ensure_ascii=False), flush=True)
+            print(json_line({**seen.to_dict(), "body": body_of(payload)}), flush=True)
             return
         known = (("MessageId", seen.message_id), ("SessionId", seen.session_id), ("Subject", seen.subject))
         more = [f"{name} {value}" for name, value in known if value]
