@@ -244,6 +244,14 @@ def _failover(
         bool, typer.Option("--force", help="Switch at once, without the active member; messages may stay behind there.")
     ] = False,
     abort: Annotated[
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="ALIAS",
+            help="With --force: the member that is to be active. Run again, it leads there too, where --force alone leads back.",
+        ),
+    ] = "",
         bool,
         typer.Option(
             "--abort",
@@ -268,13 +276,15 @@ def _failover(
     if force and abort:
         raise InvalidArgumentError("--force and --abort contradict each other; leave one out")
     try:
+    if to and not force:
+        raise InvalidArgumentError("--to goes with --force")
         consume_ms = parse_ms(consume_for)
     except ValueError:
         raise InvalidArgumentError(f"--consume-for is '{consume_for}', which is no duration; write e.g. 30s") from None
     began = time.monotonic()
     folder = state or state_folder(file)
     if force:
-        _force(name, file, folder, began, as_json=as_json)
+        _force(name, file, folder, began, to, as_json=as_json)
         return
     from isthmus.cli import pair_view as view
     from isthmus.connectors.administration import NamespaceUnreachableError
@@ -323,10 +333,10 @@ def _failover(
         view.print_text(text, console)
 
 
-def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -> None:
+def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json: bool) -> None:
     from isthmus.pairing.failover.forced import switch_at_once
 
-    found = switch_at_once(file, name, folder)
+    found = switch_at_once(file, name, folder, to)
     switched = time.monotonic() - began
     try:
         session = _session(name, file, folder)
@@ -345,7 +355,7 @@ def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -
     pending = ""
     with session:
         if found is None:
-            found = session.force()
+            found = session.force(to)
             switched = time.monotonic() - began
         note(f"{found.phase}: the alias leads to {found.leads_to or 'nobody until the new member is open'}", switched)
         try:
@@ -357,6 +367,9 @@ def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -
         seen, seen_at = found.seen_at_member(found.active if found.is_under_way else found.standby)
         told = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
         print(json.dumps({**view.told(found), **told}))
+            if to and found.target != to:  # this machine had missed another one's fail-over, and has followed it now
+                session.force(to)
+                found = session.finish(note=note)
     else:
         view.show_forced(found, pending)
     if found.is_under_way:

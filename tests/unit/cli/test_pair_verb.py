@@ -37,6 +37,8 @@ pairs:
     ],
 )
 def test_bad_input_is_told(
+        (["pair", "failover", "contoso", "--to", "jfk"], "--to goes with --force"),
+        (["pair", "failover", "contoso", "--force", "--to", "lga"], "has no member 'lga'; write ewr or jfk"),
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,8 +65,8 @@ class Session:
     def state(self) -> PairState:
         return self._state
 
-    def force(self) -> PairState:
-        self._state = self._state.begin_forced(1.0)
+    def force(self, to: str) -> PairState:
+        self._state = self._state.begin_forced(1.0, to)
         return self._state
 
     def finish(self, note: Any) -> PairState:
@@ -108,6 +110,46 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
 
 class AtRest:
     """A session of a pair in step, whose fenced standby member holds something."""
+
+def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its own state the member is active already; by the namespaces, which it asks after that, it is not."""
+
+    missed = [PairState(pair="contoso", active="ewr", standby="jfk", epoch=7)]
+
+    class Behind(Session):
+        def finish(self, note: Any) -> PairState:
+            self._state = missed.pop() if missed else self._state
+            return self._state
+
+    session = Behind(PairState(pair="contoso", active="jfk", standby="ewr"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", "--force", "--to", "jfk", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (ended.value.code or 0, told["active"], told["epoch"]) == (0, "jfk", 8)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Moving(Session):
+        is_stopping: Callable[[], bool]
+
+        def fail_over(self, **_: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            assert self.is_stopping()
+            raise StoppingError("contoso")
+
+    session = Moving(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso"])
+    assert ended.value.code == 130
+    assert "isthmus pair run or failover carries it on" in capsys.readouterr().err
+
 
     pair = SimpleNamespace(listen="")
     keeper = SimpleNamespace(
