@@ -29,6 +29,7 @@ _FILE = typer.Argument(help="The federation file.")
 _STATE = typer.Option(help="Folder that the pair keeps its state in; by default .isthmus/NAME beside the file.")
 _JSON = typer.Option("--json", help="Print one JSON object.")
 _DRY = typer.Option("--dry-run", help="Show what would change, and change nothing.")
+_CARRIED_ON = "interrupted: what was begun is finished; Ctrl-C again ends at once"
 
 _Name = Annotated[str, _NAME]
 _File = Annotated[str, _FILE]
@@ -243,7 +244,6 @@ def _failover(
     force: Annotated[
         bool, typer.Option("--force", help="Switch at once, without the active member; messages may stay behind there.")
     ] = False,
-    abort: Annotated[
     to: Annotated[
         str,
         typer.Option(
@@ -252,6 +252,7 @@ def _failover(
             help="With --force: the member that is to be active. Run again, it leads there too, where --force alone leads back.",
         ),
     ] = "",
+    abort: Annotated[
         bool,
         typer.Option(
             "--abort",
@@ -270,14 +271,14 @@ def _failover(
     """Make the standby member the active one; run again, fail back.
 
     Planned: sends are stopped, receivers empty the active member, the rest is moved, it is fenced, the alias turns. What was
-    interrupted continues when it is run again. Exit code 1 if it went back, since messages would have stayed behind, or if a forced
+    interrupted continues when it is run again; Ctrl-C ends it once the entity that is being moved is. Exit code 1 if it went back, since messages would have stayed behind, or if a forced
     one could not open the new member yet.
     """
     if force and abort:
         raise InvalidArgumentError("--force and --abort contradict each other; leave one out")
-    try:
     if to and not force:
         raise InvalidArgumentError("--to goes with --force")
+    try:
         consume_ms = parse_ms(consume_for)
     except ValueError:
         raise InvalidArgumentError(f"--consume-for is '{consume_for}', which is no duration; write e.g. 30s") from None
@@ -287,7 +288,9 @@ def _failover(
         _force(name, file, folder, began, to, as_json=as_json)
         return
     from isthmus.cli import pair_view as view
+    from isthmus.cli.interruption import interruption
     from isthmus.connectors.administration import NamespaceUnreachableError
+    from isthmus.pairing.pair_error import StoppingError
 
     console = view.console(stderr=as_json)
 
@@ -305,7 +308,11 @@ def _failover(
                     text += f" What waits at {found.standby}, where it may have been moved, is delivered once that is active: {waiting}."
         else:
             try:
-                found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
+                with interruption(_CARRIED_ON) as session.is_stopping:
+                    found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
+            except StoppingError as error:
+                view.print_text(str(error), view.console(stderr=True))
+                raise typer.Exit(130) from None
             except NamespaceUnreachableError as error:
                 error.add_note("where the active member is lost, --force makes the other one active without it")
                 raise
@@ -360,6 +367,9 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
         note(f"{found.phase}: the alias leads to {found.leads_to or 'nobody until the new member is open'}", switched)
         try:
             found = session.finish(note=note)
+            if to and found.target != to:  # this machine had missed another one's fail-over, and has followed it now
+                session.force(to)
+                found = session.finish(note=note)
         except IsthmusError as error:
             pending = str(error)
             found = session.state()  # of what was left to do some was done
@@ -367,9 +377,6 @@ def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json
         seen, seen_at = found.seen_at_member(found.active if found.is_under_way else found.standby)
         told = {"seconds": round(switched, 3), "pending": pending, "may_be_lost": seen, "seen_at": seen_at}
         print(json.dumps({**view.told(found), **told}))
-            if to and found.target != to:  # this machine had missed another one's fail-over, and has followed it now
-                session.force(to)
-                found = session.finish(note=note)
     else:
         view.show_forced(found, pending)
     if found.is_under_way:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -13,6 +15,7 @@ from isthmus.cli import pair
 from isthmus.cli.app import main
 from isthmus.connectors.administration import NamespaceUnreachableError
 from isthmus.errors import ConnectionLostError
+from isthmus.pairing.pair_error import StoppingError
 from isthmus.pairing.state.state import Fence, PairState
 from isthmus.pairing.state.state_file import StateFile
 from isthmus.topology.file.name import state_folder
@@ -34,11 +37,11 @@ pairs:
         (["pair", "status", "acme"], "declares no pair 'acme'; it has: contoso"),
         (["pair", "failover", "contoso", "--consume-for", "soon"], "--consume-for is 'soon', which is no duration"),
         (["pair", "failover", "contoso", "--force", "--abort"], "--force and --abort contradict each other"),
+        (["pair", "failover", "contoso", "--to", "jfk"], "--to goes with --force"),
+        (["pair", "failover", "contoso", "--force", "--to", "lga"], "has no member 'lga'; write ewr or jfk"),
     ],
 )
 def test_bad_input_is_told(
-        (["pair", "failover", "contoso", "--to", "jfk"], "--to goes with --force"),
-        (["pair", "failover", "contoso", "--force", "--to", "lga"], "has no member 'lga'; write ewr or jfk"),
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,9 +111,6 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
     assert ("jfk is not open yet: gone" in out) is bool(code)
 
 
-class AtRest:
-    """A session of a pair in step, whose fenced standby member holds something."""
-
 def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +150,9 @@ def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
     assert ended.value.code == 130
     assert "isthmus pair run or failover carries it on" in capsys.readouterr().err
 
+
+class AtRest:
+    """A session of a pair in step, whose fenced standby member holds something."""
 
     pair = SimpleNamespace(listen="")
     keeper = SimpleNamespace(
