@@ -26,7 +26,7 @@ from isthmus.connectors.servicebus.administration.client import OpenClient, admi
 from isthmus.connectors.servicebus.administration.entity_property import rule_state, waiting_in_topic
 from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.entity_setting import SETTINGS, shown
-from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError
+from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.topology.state import DEFAULT_RULE, RuleState
 
 __all__ = ["Entities", "EntityPath", "EntityRow"]
@@ -188,7 +188,11 @@ class Entities:
             except ResourceNotFoundError:
                 raise EntityNotFoundError(str(EntityPath(path.name, path.subscription if path.rule else ""))) from None
         if status != "Active":
-            self.update(path, {"status": status})
+            try:
+                self.update(path, {"status": status})
+            except IsthmusError as error:
+                error.add_note(f"{path} was created, and is Active")
+                raise
 
     def _create(self, path: EntityPath, kind: str, given: dict[str, Any], condition: str, action: str) -> None:
         match kind:
@@ -218,11 +222,11 @@ class Entities:
 
         Raises:
             EntityNotFoundError: there is none.
+            EntityChangedError: somebody else has changed it since it was read; only a namespace of ours tells.
             AdministrationError: no answer, or a refusal, e.g. of a setting that is fixed at creation.
         """
         with self._errors(), self._transport.condition.required():
             if path.rule:
-            EntityChangedError: somebody else has changed it since it was read; only a namespace of ours tells.
                 self._find_rule(path)
                 rule = self._client.get_rule(path.name, path.subscription, path.rule)
                 if condition:

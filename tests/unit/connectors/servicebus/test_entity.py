@@ -158,3 +158,20 @@ def test_no_proxy_is_asked_for_this_machine(namespace: Namespace, monkeypatch: p
     text = f"Endpoint=sb://127.0.0.1:{namespace.server_address[1]};SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
     with pytest.raises(Exception, match=r"WRONG_VERSION|wrong version|record layer"):
         client_of_string(ConnectionString.parse(text), retries=0).client.get_queue("one")
+
+
+def test_what_was_made_although_its_status_was_refused_is_told(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the operator makes it again, and is told that it exists."""
+
+    def refused(*_: object) -> None:
+        raise AdministrationError("127.0.0.1", "refused with 400")
+
+    namespace.lost = 0
+    with Entities(opened(namespace)) as entities:
+        monkeypatch.setattr(entities, "update", refused)
+        with pytest.raises(AdministrationError) as caught:
+            entities.create(EntityPath("one"), "queue", {"status": "Disabled"})
+    assert caught.value.__notes__ == ["one was created, and is Active"]
+    assert namespace.queues == {"one"}
