@@ -54,4 +54,4 @@ class ReadCondition:
 
 
 def _path(request: Any) -> str:
-    return urlsplit(request.url).path.lower()
+    return str(urlsplit(request.url).path).lower()
