@@ -314,7 +314,9 @@ def _failover(
                 view.print_text(str(error), view.console(stderr=True))
                 raise typer.Exit(130) from None
             except NamespaceUnreachableError as error:
-                error.add_note("where the active member is lost, --force makes the other one active without it")
+                active = session.state().active
+                if error.endpoint == session.members[active].endpoint:
+                    error.add_note(f"where {active} is lost, --force makes the other one active without it")
                 raise
             told = {
                 "moved": work.moved,

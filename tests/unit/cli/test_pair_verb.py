@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -155,6 +155,8 @@ class AtRest:
     """A session of a pair in step, whose fenced standby member holds something."""
 
     pair = SimpleNamespace(listen="")
+    members: ClassVar = {alias: SimpleNamespace(endpoint=f"{alias}.test") for alias in ("ewr", "jfk")}
+    away = "jfk"
     keeper = SimpleNamespace(
         compare=lambda state: SimpleNamespace(drift=SimpleNamespace(steps=(), conflicts=(), foreign=())),
         left_behind=lambda state: {"orders": {"active": 3, "dead": 0}},
@@ -171,7 +173,7 @@ class AtRest:
         return PairState(pair="contoso", active="jfk", standby="ewr", fences={"ewr": Fence.CLOSED})
 
     def fail_over(self, **_: Any) -> Any:
-        raise NamespaceUnreachableError("jfk", "gone", "check host, port and network")
+        raise NamespaceUnreachableError(f"{self.away}.test", "gone", "check host, port and network")
 
 
 def test_status_tells_what_a_fenced_member_holds(
@@ -188,14 +190,17 @@ def test_status_tells_what_a_fenced_member_holds(
     assert "orders: 3 active" in text
 
 
-def test_a_planned_fail_over_of_a_lost_member_names_the_forced_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("away", ["jfk", "ewr"])
+def test_a_planned_fail_over_names_the_forced_one_where_the_active_member_is_lost(
+    away: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Where the other one is, that would make it the active one."""
+    monkeypatch.setattr(AtRest, "away", away)
     monkeypatch.setattr(pair, "_session", lambda *_: AtRest())
     with pytest.raises(SystemExit) as ended:
         main(["pair", "failover", "contoso"])
     assert ended.value.code == 1
-    assert "--force" in capsys.readouterr().err
+    assert ("--force" in capsys.readouterr().err) is (away == "jfk")
 
 
 def test_a_fault_elsewhere_in_the_file_is_told_after_a_forced_fail_over(
