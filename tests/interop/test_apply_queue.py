@@ -10,7 +10,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from isthmus.connectors.administration import EntityChangedError
 from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
+from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import EntityState, Federation, NamespaceRef, QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.file.reference import SecretReference
@@ -108,6 +110,42 @@ def test_queues_are_made_changed_and_then_stand(served: NamespaceProcess, monkey
             assert (orders.max_delivery_count, orders.user_metadata) == (5, "theirs")
             assert orders.forward_dead_lettered_messages_to is None
             assert orders.dead_lettering_on_message_expiration
+
+
+@pytest.mark.parametrize("verb", ["apply", "entity update"])
+def test_i3_of_two_operators_at_once_neither_sets_back_what_the_other_has_set(
+    served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The other one's update comes between the reading and the writing of this one's."""
+    theirs = ServiceBusAdministrationClient.from_connection_string(
+        served.connection_string, connection_verify=str(served.ca_file)
+    )
+    wanted = QueueState(name="shared", max_delivery_count=5 if verb == "apply" else 6)
+    with theirs, administration(served, monkeypatch) as opened:
+        theirs.delete_queue("shared") if opened.observe("ewr", [wanted]).queues else None
+        theirs.create_queue("shared")
+        (change,) = planned(opened, wanted).changes
+        update = opened._client.update_queue
+
+        def late(stands: object) -> None:
+            monkeypatch.setattr(opened._client, "update_queue", update)
+            other = theirs.get_queue("shared")
+            other.user_metadata = "theirs"
+            theirs.update_queue(other)
+            update(stands)  # type: ignore[arg-type]
+
+        def make() -> None:
+            if verb == "apply":
+                opened.make(change)
+            else:
+                Entities(opened._opened).update(EntityPath("shared"), {"max_delivery_count": 6})
+
+        monkeypatch.setattr(opened._client, "update_queue", late)
+        with pytest.raises(EntityChangedError, match="run it again"):
+            make()
+        make()
+        found = theirs.get_queue("shared")
+        assert (found.user_metadata, found.max_delivery_count) == ("theirs", wanted.max_delivery_count)
 
 
 def test_what_is_planned_moves_messages(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
-from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
-from isthmus.connectors.servicebus.administration.pair_member import PairMember
+from isthmus.connectors.servicebus.administration.pair.member import PairMember
+from isthmus.connectors.servicebus.administration.transport import AdministrationTransport
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
@@ -116,7 +116,7 @@ def test_what_stays_is_read_although_others_are_deleted_between_two_pages(
         "subscriptions": {"topics": {"t": {"subscriptions": {name: {} for name in names}}}},
         "rules": {"topics": {"t": {"subscriptions": {"s": {"rules": {name: {"filter": "1=1"} for name in names}}}}}},
     }
-    send = DefaultRuleTransport.send
+    send = AdministrationTransport.send
     with namespace(tmp_path / "ewr", config=json.dumps(configs[kind])) as served:
         client = ServiceBusAdministrationClient.from_connection_string(
             served.admin_connection_string, connection_verify=str(served.ca_file)
@@ -129,10 +129,10 @@ def test_what_stays_is_read_although_others_are_deleted_between_two_pages(
         }[kind]
         unread = names[:3]
 
-        def sent(self: DefaultRuleTransport, request: Any, **options: Any) -> Any:
+        def sent(self: AdministrationTransport, request: Any, **options: Any) -> Any:
             answer = send(self, request, **options)
             if f"/{kind}".lower() in urlsplit(request.url).path.lower() and unread:
-                monkeypatch.setattr(DefaultRuleTransport, "send", send)
+                monkeypatch.setattr(AdministrationTransport, "send", send)
                 while unread:
                     delete(unread.pop())
             return answer
@@ -142,7 +142,7 @@ def test_what_stays_is_read_although_others_are_deleted_between_two_pages(
             client,
             PairMember(NamespaceRef("ewr", SecretReference.parse("env:EWR"), ca_file=str(served.ca_file))) as member,
         ):
-            monkeypatch.setattr(DefaultRuleTransport, "send", sent)
+            monkeypatch.setattr(AdministrationTransport, "send", sent)
             found = {each.names[-1] for each in member.descriptions()}
     assert not unread
     assert set(names[3:]) <= found

@@ -10,10 +10,12 @@ Invariants:
         as one JSON object `{"error": …}` on standard output.
     I2. Bad input ends with exit code 2.
     I3. What the output cannot encode is written as an escape.
+    I4. An output that cannot be written, e.g. to a full disk, ends with exit code 1.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
@@ -33,6 +35,8 @@ __all__ = ["VERBS", "create_app", "main"]
 BAD_INPUT = (ConfigError, InvalidArgumentError)
 # By code: their modules are not loaded for every verb. A connection string, or a reference to one, is what the caller gave.
 _BAD_REFERENCE = ("secret", "bad-connection-string")
+# Of a write that finds no room, most often that of the output: files of isthmus's own have errors of their own.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 VERBS = {
     # A federation file, and the entities that it needs.
     "init": "federation.init",
@@ -131,6 +135,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end a verb half way
             stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            _run(words)
+        finally:
+            _flush()  # here a failure can be told
+    except BrokenPipeError:
+        # The reader of the output has ended (`isthmus … | head`).
+        _discard_output()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _discard_output()
+        print(f"isthmus: a write was refused: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _run(words: Sequence[str]) -> None:
     verb = next((word for word in words if not word.startswith("-")), None)
     completes = COMPLETE_VARIABLE in os.environ
     if completes:
@@ -147,7 +169,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _end(InvalidArgumentError(f"{wrong!a} is no UTF-8 text: {error.reason}"), words)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of the output has ended (`isthmus … | head`); without this Python reports it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # as it is where whoever started the process has closed it
+        sys.stdout.flush()
+
+
+def _discard_output() -> None:
+    """What is left to write goes nowhere; Python would report it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

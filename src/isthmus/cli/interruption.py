@@ -1,10 +1,10 @@
-"""Ctrl-C as a question, for verbs that finish what they have begun.
+"""Ctrl-C and SIGTERM as a question, for verbs that finish what they have begun.
 
-What it is: a handler of SIGINT for a part of a verb. What it is not: the handling of SIGTERM, or of a run's signals.
+What it is: a handler of SIGINT and SIGTERM for a part of a verb. What it is not: the handling of a run's signals.
 
 Invariants:
-    I1. The first Ctrl-C is noted; the second one does what Ctrl-C did before.
-    I2. A process that was started with SIGINT ignored goes on ignoring it.
+    I1. The first of either is noted; the second one does what it did before.
+    I2. A process that was started with one of them ignored goes on ignoring it.
 """
 
 from __future__ import annotations
@@ -13,37 +13,50 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-__all__ = ["LEAVES_QUEUE", "interruption"]
+__all__ = ["LEAVES_QUEUE", "REMOVES", "SENDS", "interruption"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 LEAVES_QUEUE = (
     "interrupted: what was sent is taken out of its queue, which may take a moment; Ctrl-C again ends at once"
 )
 """What verbs say that send messages of a queue elsewhere."""
+SENDS = "interrupted: answers to what was sent are waited for; Ctrl-C again ends at once"
+"""What verbs say that send messages of a file or table."""
+REMOVES = "interrupted: answers to what was removed are waited for; Ctrl-C again ends at once"
+"""What verbs say that remove messages."""
 
 
 @contextmanager
 def interruption(text: str) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, instead of a KeyboardInterrupt anywhere.
+    """Whether Ctrl-C was pressed, or SIGTERM came, instead of a KeyboardInterrupt anywhere.
 
     Args:
-        text: what is written to standard error when it is pressed.
+        text: what is written to standard error then.
     """
-    pressed = False
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
+    is_interrupted = False
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    heard = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    if threading.current_thread() is not threading.main_thread() or not heard:
         yield lambda: False
         return
 
-    def note(number: int, frame: object) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, before)
-        print(text, file=sys.stderr, flush=True)
+    def restore() -> None:
+        for number, handler in heard.items():
+            signal.signal(number, handler)
 
-    signal.signal(signal.SIGINT, note)
+    def note(number: int, frame: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        restore()
+        with suppress(OSError):  # Ctrl-C has also ended `tee`, or whatever read it
+            print(text, file=sys.stderr, flush=True)
+
+    for number in heard:
+        signal.signal(number, note)
     try:
-        yield lambda: pressed
+        yield lambda: is_interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()

@@ -29,6 +29,7 @@ _FILE = typer.Argument(help="The federation file.")
 _STATE = typer.Option(help="Folder that the pair keeps its state in; by default .isthmus/NAME beside the file.")
 _JSON = typer.Option("--json", help="Print one JSON object.")
 _DRY = typer.Option("--dry-run", help="Show what would change, and change nothing.")
+_CARRIED_ON = "interrupted: what was begun is finished; Ctrl-C again ends at once"
 
 _Name = Annotated[str, _NAME]
 _File = Annotated[str, _FILE]
@@ -243,6 +244,14 @@ def _failover(
     force: Annotated[
         bool, typer.Option("--force", help="Switch at once, without the active member; messages may stay behind there.")
     ] = False,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="ALIAS",
+            help="With --force: the member that is to be active. Run again, it leads there too, where --force alone leads back.",
+        ),
+    ] = "",
     abort: Annotated[
         bool,
         typer.Option(
@@ -262,11 +271,13 @@ def _failover(
     """Make the standby member the active one; run again, fail back.
 
     Planned: sends are stopped, receivers empty the active member, the rest is moved, it is fenced, the alias turns. What was
-    interrupted continues when it is run again. Exit code 1 if it went back, since messages would have stayed behind, or if a forced
+    interrupted continues when it is run again; Ctrl-C ends it once the entity that is being moved is. Exit code 1 if it went back, since messages would have stayed behind, or if a forced
     one could not open the new member yet.
     """
     if force and abort:
         raise InvalidArgumentError("--force and --abort contradict each other; leave one out")
+    if to and not force:
+        raise InvalidArgumentError("--to goes with --force")
     try:
         consume_ms = parse_ms(consume_for)
     except ValueError:
@@ -274,10 +285,12 @@ def _failover(
     began = time.monotonic()
     folder = state or state_folder(file)
     if force:
-        _force(name, file, folder, began, as_json=as_json)
+        _force(name, file, folder, began, to, as_json=as_json)
         return
     from isthmus.cli import pair_view as view
+    from isthmus.cli.interruption import interruption
     from isthmus.connectors.administration import NamespaceUnreachableError
+    from isthmus.pairing.pair_error import StoppingError
 
     console = view.console(stderr=as_json)
 
@@ -295,9 +308,15 @@ def _failover(
                     text += f" What waits at {found.standby}, where it may have been moved, is delivered once that is active: {waiting}."
         else:
             try:
-                found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
+                with interruption(_CARRIED_ON) as session.is_stopping:
+                    found, work = session.fail_over(consume_ms=consume_ms, leaves=leave, note=note)
+            except StoppingError as error:
+                view.print_text(str(error), view.console(stderr=True))
+                raise typer.Exit(130) from None
             except NamespaceUnreachableError as error:
-                error.add_note("where the active member is lost, --force makes the other one active without it")
+                active = session.state().active
+                if error.endpoint == session.members[active].endpoint:
+                    error.add_note(f"where {active} is lost, --force makes the other one active without it")
                 raise
             told = {
                 "moved": work.moved,
@@ -323,10 +342,10 @@ def _failover(
         view.print_text(text, console)
 
 
-def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -> None:
+def _force(name: str, file: str, folder: Path, began: float, to: str, *, as_json: bool) -> None:
     from isthmus.pairing.failover.forced import switch_at_once
 
-    found = switch_at_once(file, name, folder)
+    found = switch_at_once(file, name, folder, to)
     switched = time.monotonic() - began
     try:
         session = _session(name, file, folder)
@@ -345,11 +364,14 @@ def _force(name: str, file: str, folder: Path, began: float, *, as_json: bool) -
     pending = ""
     with session:
         if found is None:
-            found = session.force()
+            found = session.force(to)
             switched = time.monotonic() - began
         note(f"{found.phase}: the alias leads to {found.leads_to or 'nobody until the new member is open'}", switched)
         try:
             found = session.finish(note=note)
+            if to and found.target != to:  # this machine had missed another one's fail-over, and has followed it now
+                session.force(to)
+                found = session.finish(note=note)
         except IsthmusError as error:
             pending = str(error)
             found = session.state()  # of what was left to do some was done

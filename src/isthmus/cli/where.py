@@ -119,4 +119,6 @@ def entity_path(entity: str, *, dead_letter: bool = False) -> str:
     from isthmus.topology.redrive import DEAD_LETTER_SUFFIX
 
     path = entity.strip("/")
-    return path if not dead_letter or path.lower().endswith(DEAD_LETTER_SUFFIX.lower()) else path + DEAD_LETTER_SUFFIX
+    if path.lower().endswith(DEAD_LETTER_SUFFIX.lower()):
+        return path[: -len(DEAD_LETTER_SUFFIX)] + DEAD_LETTER_SUFFIX  # as it is written elsewhere, whose case counts
+    return path + DEAD_LETTER_SUFFIX if dead_letter else path

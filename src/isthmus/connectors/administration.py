@@ -32,6 +32,7 @@ __all__ = [
     "AdministrationError",
     "Administrations",
     "Applied",
+    "EntityChangedError",
     "EntitySize",
     "Inventory",
     "NamespaceUnreachableError",
@@ -59,6 +60,13 @@ class NamespaceUnreachableError(AdministrationError):
     """A namespace's administration gave no answer; it may give one later."""
 
     code = "namespace-unreachable"
+    retryable = True
+
+
+class EntityChangedError(AdministrationError):
+    """An entity is not as it was when its change was decided; nothing was changed."""
+
+    code = "entity-changed"
     retryable = True
 
 
@@ -99,6 +107,7 @@ class Administration(Protocol):
         """Make one change.
 
         Raises:
+            EntityChangedError: what is to be updated is not as it was observed.
             AdministrationError: no answer, or a refusal.
         """
         ...

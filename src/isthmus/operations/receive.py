@@ -4,8 +4,10 @@ What it is: peek-lock with a small window, for one operator at a terminal or a s
 locks are not renewed, because each message is completed as soon as it was handed on.
 
 Invariants:
-    I1. A message is completed only after it was handed on; where that fails, its lock expires and it is delivered again.
+    I1. A message is completed only after it was handed on. Where that fails, what was handed on before is completed, and the rest is
+        released.
     I2. No more messages are locked than were asked for.
+    I3. What came and was not handed on when the end was asked for is released: its delivery count stays as it was.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from isthmus.amqp.performative import Accepted
+from isthmus.amqp.performative import Accepted, Released
 from isthmus.transport import Client, Receiver
+from isthmus.transport.receiver import Deliveries
 
 __all__ = ["Received", "receive"]
 
@@ -46,6 +49,7 @@ def receive(
     *,
     in_session: bool = False,
     session_id: str | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Received:
     """Receive messages until there are enough, or none has come for a while.
 
@@ -57,14 +61,16 @@ def receive(
         take: gets each encoded message.
         in_session: whether to hold a session.
         session_id: which; None is the next available one.
+        is_stopped: asked again and again; once it says so no message more is handed on.
 
     Raises:
         IsthmusError: the peer refused or is gone; what was not completed is delivered again once its lock has expired.
+        Exception: of `take`; what it took before is completed.
     """
     receiver = Receiver(client, path, confirms=True, in_session=in_session, session_id=session_id).wait_attached(
         max(30.0, wait_seconds)
     )
-    taken = completed = left = 0
+    hands = _Hands(client, receiver, take, is_stopped)
     is_ending = False
     heard_at = time.monotonic()
     while not (is_ending and receiver.drained):
@@ -73,44 +79,79 @@ def receive(
         if not is_ending and wanted > 0 and not receiver.credit:
             receiver.grant(wanted)
         for run in receiver.take():
-            for payload in run.payloads:
-                take(payload)
-            taken += len(run.payloads)
-            accepted = _settle(client, receiver, run.first_id, len(run.payloads))
-            completed, left = completed + accepted, left + len(run.payloads) - accepted
+            hands.hand_on(run)
             heard_at = time.monotonic()
         if receiver.error is not None:
             raise receiver.error
-        if not is_ending and ((count and taken >= count) or time.monotonic() - heard_at >= wait_seconds):
+        is_enough = count and hands.taken >= count
+        if not is_ending and (hands.is_stopped() or is_enough or time.monotonic() - heard_at >= wait_seconds):
             # What was sent before the drain is answered comes in this loop too.
             is_ending = True
             receiver.drain()
         elif not receiver.arrived:
             client.wait(0.1 if is_ending else min(0.5, wait_seconds))
     for run in receiver.take():
-        for payload in run.payloads:
-            take(payload)
-        accepted = _settle(client, receiver, run.first_id, len(run.payloads))
-        completed, left = completed + accepted, left + len(run.payloads) - accepted
+        hands.hand_on(run)
     held = receiver.session_id
     receiver.close()
-    return Received(completed, left, held)
+    if hands.failure is not None:
+        raise hands.failure
+    return Received(hands.completed, hands.taken - hands.completed, held)
 
 
-def _settle(client: Client, receiver: Receiver, first: int, count: int) -> int:
-    """Complete a run of deliveries and wait for the answers; how many the namespace has removed."""
-    receiver.dispose(first, (first + count - 1) & 0xFFFFFFFF)
+class _Hands:
+    """Hands messages on and settles them.
+
+    Attributes:
+        taken: messages that were handed on.
+        completed: those of them that the namespace has removed.
+        failure: of `take`; nothing is handed on after it.
+    """
+
+    def __init__(
+        self, client: Client, receiver: Receiver, take: Callable[[bytes], object], is_stopped: Callable[[], bool]
+    ) -> None:
+        self.taken = self.completed = 0
+        self.failure: Exception | None = None
+        self._client, self._receiver, self._take, self._is_stopped = client, receiver, take, is_stopped
+
+    def is_stopped(self) -> bool:
+        """Whether nothing is handed on any more."""
+        return self.failure is not None or self._is_stopped()
+
+    def hand_on(self, run: Deliveries) -> None:
+        """Hand a run on, complete what was taken of it, and release the rest."""
+        taken = 0
+        for payload in run.payloads:
+            if self.is_stopped():
+                break
+            try:
+                self._take(payload)
+            except Exception as error:  # noqa: BLE001 - raised once what was taken before is completed
+                self.failure = error
+                break
+            taken += 1
+        self.taken += taken
+        self.completed += _settle(self._client, self._receiver, run.first_id, taken)
+        _settle(self._client, self._receiver, run.first_id + taken, len(run.payloads) - taken, Released())
+
+
+def _settle(client: Client, receiver: Receiver, first: int, count: int, state: Released | None = None) -> int:
+    """Complete a run of deliveries, or give it another outcome, and wait for the answers; how many the namespace has removed."""
+    if not count:
+        return 0
+    receiver.dispose(first, first + count - 1, state)
     answered = accepted = 0
     deadline = time.monotonic() + _ANSWER_SECONDS
     while answered < count:
         client.wait_until(
             lambda: bool(receiver.outcomes) or receiver.error is not None,
             deadline - time.monotonic(),
-            f"'{receiver.path}': a completion was not answered",
+            f"'{receiver.path}': a settlement was not answered",
         )
         if receiver.error is not None and not receiver.outcomes:
             raise receiver.error
-        low, high, state = receiver.outcomes.popleft()
+        low, high, state_told = receiver.outcomes.popleft()
         answered += high - low + 1
-        accepted += high - low + 1 if isinstance(state, Accepted) else 0
+        accepted += high - low + 1 if isinstance(state_told, Accepted) else 0
     return accepted

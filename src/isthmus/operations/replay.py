@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,13 +86,16 @@ class Replayed:
     first_damage: str = ""
 
 
-def chosen(table: Path, wanted: Replay, found: Replayed) -> Iterator[tuple[dict[str, Any], bytes]]:
+def chosen(
+    table: Path, wanted: Replay, found: Replayed, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The rows that are meant, with their messages, in the order of the source.
 
     Args:
         table: the archive's folder.
         wanted: which.
         found: counts them.
+        is_stopped: asked at each row; the look ends when it says so.
 
     Raises:
         InvalidArgumentError: there is no archive, or the filter compares a time with a text that is none.
@@ -102,6 +105,8 @@ def chosen(table: Path, wanted: Replay, found: Replayed) -> Iterator[tuple[dict[
         raise InvalidArgumentError(f"{table} is no archive; name a task of pattern archive that has run")
     matches = make_choice(wanted.where)
     for row in rows_of(table, wanted.after, wanted.before):
+        if is_stopped():
+            return
         if not _is_meant(row, wanted):
             continue
         try:
@@ -139,6 +144,7 @@ def replay(
     wanted: Replay,
     *,
     on_progress: Progress = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Replayed:
     """Send what is meant.
 
@@ -148,6 +154,7 @@ def replay(
         table: the archive's folder.
         wanted: which messages, and how.
         on_progress: told how many messages were accepted since the last time.
+        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent is waited for.
 
     Raises:
         IsthmusError: a message was refused, or the peer is gone; its notes tell how many were sent.
@@ -171,11 +178,11 @@ def replay(
         group.clear()
 
     try:
-        for each in chosen(table, wanted, found):
+        for each in chosen(table, wanted, found, is_stopped):
             group.append(each)
             if len(group) == _AT_ONCE:
                 send()
-        if group:
+        if group and not is_stopped():
             send()
     except IsthmusError as error:
         error.add_note(f"{found.sent} messages were sent; --name {wanted.name} gives them the same ids again")

@@ -88,7 +88,8 @@ def resubmit(
         is_stopped: asked again and again; once it says so nothing more is sent, and what was sent leaves the queue.
 
     Raises:
-        IsthmusError: the peer is gone; see I1 for what exists then. Where only the target is, what it has acknowledged is removed.
+        IsthmusError: the peer is gone; see I1 for what exists then. Where only the target is, what it has acknowledged is removed. A note
+            tells how many messages were sent and removed.
     """
     count = wanted.count()
     sender = Sender(client, destination).wait_ready()
@@ -137,10 +138,14 @@ def resubmit(
             renew()
         return done
 
-    moved = sweep(client, source, wanted, take, is_stopped=is_stopped)
-    for each in lost:
-        each.add_note(f"{moved} of {count} messages were sent and removed before")
-        raise each
+    try:
+        moved = sweep(client, source, wanted, take, is_stopped=is_stopped)
+        for each in lost:
+            each.attributes["completed"] = moved
+            raise each
+    except IsthmusError as error:
+        error.add_note(f"{error.attributes.get('completed', 0)} of {count} messages were sent and removed before")
+        raise
     sender.close()
     return Resubmission(moved, len(refusals), count - moved - len(refusals), refusals[0] if refusals else "")
 

@@ -30,7 +30,7 @@ from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.pair.declaration import Pair
 
 if TYPE_CHECKING:
-    from isthmus.connectors.servicebus.administration.pair_member import PairMember
+    from isthmus.connectors.servicebus.administration.pair.member import PairMember
     from isthmus.pairing.alias.proxy import Lead
     from isthmus.pairing.failover.failover import Failover
     from isthmus.pairing.failover.moved import Moved
@@ -82,7 +82,7 @@ class PairSession:
             SecretError, ConnectionStringError: a connection leads nowhere.
             SameNamespaceError: both connections lead to one host: the fence of a member would close the active one.
         """
-        from isthmus.connectors.servicebus.administration.pair_member import PairMember
+        from isthmus.connectors.servicebus.administration.pair.member import PairMember
 
         found = {alias: PairMember(self._federation.namespaces[alias]) for alias in self.pair.members}
         first, second = found.values()
@@ -239,14 +239,22 @@ class PairSession:
 
     # ---- fail-over
 
-    def force(self) -> PairState:
+    def force(self, to: str = "") -> PairState:
         """Switch at once, whatever the active member says; the state then, which may still want `finish`.
 
+        Args:
+            to: as for `PairState.begin_forced`.
+
         Raises:
+            InvalidArgumentError: that is no member, or a fail-over from it is under way.
             IsthmusError: the state cannot be read or kept.
         """
+        if to and to not in self.pair.members:
+            raise InvalidArgumentError(
+                f"pair '{self.pair.name}' has no member '{to}'; write {' or '.join(self.pair.members)}"
+            )
         self.state()
-        return self.file.change(lambda state: state.begin_forced(time.time()))
+        return self.file.change(lambda state: state.begin_forced(time.time(), to))
 
     def fail_over(
         self, *, consume_ms: int, leaves: bool, note: Callable[[str], None] = lambda text: None

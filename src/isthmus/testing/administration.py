@@ -1,7 +1,7 @@
 """Namespaces' administration in memory.
 
 What it is: an `isthmus.connectors.administration.Administration` that holds entities as the service does (a subscription
-gets `$Default` unless it is created with a rule; an entity cannot be made twice), and that can be told to be away or to
+gets `$Default` unless it is created with a rule; an entity cannot be made twice, nor updated by a plan that it has moved on from), and that can be told to be away or to
 fail at a change. What it is not: a broker; messages do not exist here.
 """
 
@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
+from isthmus.connectors.administration import (
+    AdministrationError,
+    EntityChangedError,
+    EntitySize,
+    NamespaceUnreachableError,
+)
 from isthmus.topology import (
     Change,
     EntityState,
@@ -25,6 +30,7 @@ from isthmus.topology import (
 )
 from isthmus.topology.canary import has_canary
 from isthmus.topology.file.duration import INFINITE_MS
+from isthmus.topology.planning.change import moved_on
 from isthmus.topology.state import DEFAULT_RULE
 
 __all__ = ["FakeAdministration", "fake_opener"]
@@ -191,6 +197,8 @@ class FakeAdministration:
         if (present is None) != (change.action == "create"):
             code = "409 (it exists)" if present is not None else "404 (it does not exist)"
             raise AdministrationError(self.endpoint, f"refused {change.action} {change.path} with {code}")
+        if present is not None and moved_on(change, present):
+            raise EntityChangedError(self.endpoint, f"{change.path} was changed since it was looked at")
         return present
 
     def _answer(self) -> None:

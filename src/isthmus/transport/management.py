@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp.types import Array, Int, Long, UInt
@@ -106,6 +106,16 @@ class Management:
             half = len(tokens) // 2
             return self.renew_all(tokens[:half]) + self.renew_all(tokens[half:])
         return []
+
+    def renew_groups(self, groups: Iterable[Sequence[bytes]]) -> list[bytes]:
+        """Renews locks, each group by a request, all of which are under way at once; the tokens of those that are lost."""
+        lost: list[bytes] = []
+        for tokens, reply in [(tokens, self.start_renew(tokens)) for tokens in groups]:
+            try:
+                self.finish(reply)
+            except LockLostError:
+                lost += self.renew_all(tokens)
+        return lost
 
     def renew_session(self, session_id: str) -> int:
         """Renews the lock of a session that a link of this connection holds; the wall time, in ms, until which it holds.

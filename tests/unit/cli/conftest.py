@@ -10,7 +10,9 @@ import pytest
 
 @pytest.fixture(name="interrupts")
 def _interrupts() -> Iterator[object]:
-    """SIGINT as in a terminal, also where the tests were started in the background, which ignores it: the handler."""
+    """SIGINT and SIGTERM as in a terminal, also where the tests were started in the background, which ignores it: the handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ending = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield signal.default_int_handler
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGTERM, ending)

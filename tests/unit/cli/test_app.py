@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ def register(app: typer.Typer) -> None:
     def example(kind: str = "", as_json: bool = typer.Option(False, "--json")) -> None:
         if kind == "busy":
             raise ServerBusyError("come back later")
+        if kind == "long":
+            print("x" * 100_000)
         if kind == "config":
             raise ConfigError([Fault("a is wrong", hint="write b", file="x.yaml", line=2, column=3)])
         print("done")
@@ -75,6 +78,36 @@ def test_i1_an_error_is_json_where_asked_for(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("words", [("nothing",), ("example", "--unknown"), ("example", "extra")])
 def test_i2_bad_words_are_bad_input(words: tuple[str, ...]) -> None:
     assert run(*words) == 2
+
+
+@pytest.mark.parametrize("kind", ["", "long", "busy"])
+def test_i4_an_output_that_nobody_reads_any_more_is_no_error_text(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `isthmus … --json | head`, whether it shows while the verb prints, at its end, or with its error."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as broken:
+        monkeypatch.setattr("sys.stdout", broken)
+        assert run("example", "--kind", kind, "--json") == 1
+        monkeypatch.undo()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["", "long"])
+def test_i4_an_output_that_a_full_disk_refuses_is_told(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert run("example", "--kind", kind) == 1
+        monkeypatch.setattr("sys.stdout", None)
+    assert capsys.readouterr().err == "isthmus: a write was refused: No space left on device\n"
+
+
+def test_i4_without_an_output_a_verb_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert run("example") == 0
 
 
 def test_exit_codes() -> None:

@@ -1,7 +1,8 @@
-"""Ctrl-C as a question."""
+"""Ctrl-C and SIGTERM as a question."""
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -9,30 +10,56 @@ import pytest
 from isthmus.cli.interruption import interruption
 
 pytestmark = pytest.mark.usefixtures("interrupts")
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
-def test_i1_the_first_is_noted_and_the_second_interrupts(
-    interrupts: object, capsys: pytest.CaptureFixture[str]
+@SIGNALS
+def test_i1_the_first_is_noted_and_the_second_does_what_it_did(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     with interruption("ending") as is_interrupted:
         assert not is_interrupted()
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         assert is_interrupted()
         assert capsys.readouterr().err == "ending\n"
+        assert {each: signal.getsignal(each) for each in before} == before
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_i1_ctrl_c_after_sigterm_interrupts() -> None:
+    with interruption("ending"):
+        signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is interrupts
 
 
 def test_what_was_before_comes_back_after_an_error(interrupts: object) -> None:
     with pytest.raises(ValueError, match="no"), interruption("ending"):
         raise ValueError("no")
     assert signal.getsignal(signal.SIGINT) is interrupts
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_i2_what_ignores_it_goes_on_ignoring_it() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interruption("ending") as is_interrupted:
-        signal.raise_signal(signal.SIGINT)
-        assert not is_interrupted()
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+@SIGNALS
+def test_i2_what_ignores_it_goes_on_ignoring_it(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with interruption("ending") as is_interrupted:
+            signal.raise_signal(number)
+            assert not is_interrupted()
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def test_ctrl_c_that_has_ended_the_reader_of_the_output_too_breaks_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `isthmus purge … 2>&1 | tee log`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as broken, monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", broken)
+        with interruption("ending") as is_interrupted:
+            signal.raise_signal(signal.SIGINT)
+            assert is_interrupted()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)

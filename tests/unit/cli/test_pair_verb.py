@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -13,6 +15,7 @@ from isthmus.cli import pair
 from isthmus.cli.app import main
 from isthmus.connectors.administration import NamespaceUnreachableError
 from isthmus.errors import ConnectionLostError
+from isthmus.pairing.pair_error import StoppingError
 from isthmus.pairing.state.state import Fence, PairState
 from isthmus.pairing.state.state_file import StateFile
 from isthmus.topology.file.name import state_folder
@@ -34,6 +37,8 @@ pairs:
         (["pair", "status", "acme"], "declares no pair 'acme'; it has: contoso"),
         (["pair", "failover", "contoso", "--consume-for", "soon"], "--consume-for is 'soon', which is no duration"),
         (["pair", "failover", "contoso", "--force", "--abort"], "--force and --abort contradict each other"),
+        (["pair", "failover", "contoso", "--to", "jfk"], "--to goes with --force"),
+        (["pair", "failover", "contoso", "--force", "--to", "lga"], "has no member 'lga'; write ewr or jfk"),
     ],
 )
 def test_bad_input_is_told(
@@ -63,8 +68,8 @@ class Session:
     def state(self) -> PairState:
         return self._state
 
-    def force(self) -> PairState:
-        self._state = self._state.begin_forced(1.0)
+    def force(self, to: str) -> PairState:
+        self._state = self._state.begin_forced(1.0, to)
         return self._state
 
     def finish(self, note: Any) -> PairState:
@@ -106,10 +111,52 @@ def test_a_forced_fail_over_tells_what_has_become_of_it(
     assert ("jfk is not open yet: gone" in out) is bool(code)
 
 
+def test_a_forced_fail_over_to_a_member_leads_there_where_this_machine_had_missed_another_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its own state the member is active already; by the namespaces, which it asks after that, it is not."""
+
+    missed = [PairState(pair="contoso", active="ewr", standby="jfk", epoch=7)]
+
+    class Behind(Session):
+        def finish(self, note: Any) -> PairState:
+            self._state = missed.pop() if missed else self._state
+            return self._state
+
+    session = Behind(PairState(pair="contoso", active="jfk", standby="ewr"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso", "--force", "--to", "jfk", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (ended.value.code or 0, told["active"], told["epoch"]) == (0, "jfk", 8)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_ends_a_planned_fail_over_where_it_can_be_carried_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Moving(Session):
+        is_stopping: Callable[[], bool]
+
+        def fail_over(self, **_: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            assert self.is_stopping()
+            raise StoppingError("contoso")
+
+    session = Moving(PairState(pair="contoso", active="ewr", standby="jfk"), None)
+    monkeypatch.setattr(pair, "_session", lambda *_: session)
+    with pytest.raises(SystemExit) as ended:
+        main(["pair", "failover", "contoso"])
+    assert ended.value.code == 130
+    assert "isthmus pair run or failover carries it on" in capsys.readouterr().err
+
+
 class AtRest:
     """A session of a pair in step, whose fenced standby member holds something."""
 
     pair = SimpleNamespace(listen="")
+    members: ClassVar = {alias: SimpleNamespace(endpoint=f"{alias}.test") for alias in ("ewr", "jfk")}
+    away = "jfk"
     keeper = SimpleNamespace(
         compare=lambda state: SimpleNamespace(drift=SimpleNamespace(steps=(), conflicts=(), foreign=())),
         left_behind=lambda state: {"orders": {"active": 3, "dead": 0}},
@@ -126,7 +173,7 @@ class AtRest:
         return PairState(pair="contoso", active="jfk", standby="ewr", fences={"ewr": Fence.CLOSED})
 
     def fail_over(self, **_: Any) -> Any:
-        raise NamespaceUnreachableError("jfk", "gone", "check host, port and network")
+        raise NamespaceUnreachableError(f"{self.away}.test", "gone", "check host, port and network")
 
 
 def test_status_tells_what_a_fenced_member_holds(
@@ -143,14 +190,17 @@ def test_status_tells_what_a_fenced_member_holds(
     assert "orders: 3 active" in text
 
 
-def test_a_planned_fail_over_of_a_lost_member_names_the_forced_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("away", ["jfk", "ewr"])
+def test_a_planned_fail_over_names_the_forced_one_where_the_active_member_is_lost(
+    away: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Where the other one is, that would make it the active one."""
+    monkeypatch.setattr(AtRest, "away", away)
     monkeypatch.setattr(pair, "_session", lambda *_: AtRest())
     with pytest.raises(SystemExit) as ended:
         main(["pair", "failover", "contoso"])
     assert ended.value.code == 1
-    assert "--force" in capsys.readouterr().err
+    assert ("--force" in capsys.readouterr().err) is (away == "jfk")
 
 
 def test_a_fault_elsewhere_in_the_file_is_told_after_a_forced_fail_over(

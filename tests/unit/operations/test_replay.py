@@ -157,3 +157,21 @@ def test_i3_a_replay_that_ends_early_tells_how_many_were_sent_and_under_which_na
         "message 1 of q",
         "2 messages were sent; --name first gives them the same ids again",
     ]
+
+
+def test_what_is_stopped_tells_what_was_sent(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    sender = SimpleNamespace(close=lambda: None)
+    sender.wait_ready = lambda: sender
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        sent.extend(payloads)
+        return [None] * len(payloads)
+
+    monkeypatch.setattr(module, "Sender", lambda *_: sender)
+    monkeypatch.setattr(module, "deliver", deliver)
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    client: Any = None
+    assert len(numbers(table)) > 2
+    done = module.replay(client, "q", table, Replay(name="first"), is_stopped=lambda: len(sent) >= 2)
+    assert (done.sent, len(sent)) == (2, 2)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.administration import AdministrationError
-from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
 from isthmus.connectors.servicebus.administration.message_count import Counts
+from isthmus.connectors.servicebus.administration.pair.holds_messages import HoldsMessagesError
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.pairing import pair_session
 from isthmus.pairing.failover import failover

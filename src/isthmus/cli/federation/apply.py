@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isthmus.cli.federation.alive import with_run
-from isthmus.cli.federation.plan import change_table, print_plan, refuse
+from isthmus.cli.federation.plan import change_table, make_plan, print_plan, refuse
 from isthmus.cli.federation.removal import (
     Removal,
     claims_of,
@@ -21,7 +21,7 @@ from isthmus.cli.federation.removal import (
 )
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError, InvalidArgumentError
-from isthmus.topology import Change, plan
+from isthmus.topology import Change
 from isthmus.topology.file.name import DEFAULT_FILE, state_folder
 from isthmus.topology.file.source import load
 from isthmus.topology.planning.orphan import Orphan, find_orphans, of_tasks, strays
@@ -70,7 +70,7 @@ def run(
         federation = load(file)
         spools = spools_left(federation, state_folder(file)) if prune else []
         with Administrations(federation) as administrations:
-            made = with_run(plan(federation, administrations.observe()), file)
+            made = with_run(make_plan(federation, administrations), file)
             if made.faults and not as_json:
                 print_plan(made, console)
                 raise typer.Exit(2)

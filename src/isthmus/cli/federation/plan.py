@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -15,12 +16,13 @@ from isthmus.cli.federation.alive import with_run
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.supervisor.fitting_table import FittingTable
-from isthmus.topology import Change, Plan, plan
+from isthmus.topology import Change, Federation, Plan, plan
 from isthmus.topology.file.name import DEFAULT_FILE
 from isthmus.topology.file.source import load
+from isthmus.topology.planning.orphan import former_notes, makes_own
 from isthmus.topology.rights import Rights, rights
 
-__all__ = ["change_table", "print_plan", "refuse", "register"]
+__all__ = ["change_table", "make_plan", "print_plan", "refuse", "register"]
 
 _STYLE = {"create": "green", "update": "yellow", "delete": "red"}
 _SIGN = {"create": "+", "update": "~", "delete": "-"}
@@ -50,7 +52,7 @@ def run(
     try:
         federation = load(file)
         with Administrations(federation) as administrations:
-            made = with_run(plan(federation, administrations.observe()), file)
+            made = with_run(make_plan(federation, administrations), file)
     except ConfigError as error:
         refused = refuse(error, file, as_json=as_json)
         raise (typer.Exit(1) if detailed else refused) from None
@@ -65,6 +67,22 @@ def run(
         raise typer.Exit(1 if detailed else 2)
     if detailed and made.changes:
         raise typer.Exit(_HAS_CHANGES)
+
+
+def make_plan(federation: Federation, administrations: Administrations) -> Plan:
+    """The plan of a file, with notes of what its tasks have left at topics that it names no more.
+
+    All that a namespace holds is asked for only where the plan makes such subscriptions; where it is refused, it is not noted.
+
+    Raises:
+        ConfigError: a namespace cannot be opened or reached.
+    """
+    made = plan(federation, administrations.observe())
+    if not makes_own(made):
+        return made
+    with contextlib.suppress(ConfigError):
+        return replace(made, notes=(*made.notes, *former_notes(federation, administrations.inventory().values())))
+    return made
 
 
 def refuse(error: ConfigError, file: str, *, as_json: bool, applied: Applied | None = None) -> typer.Exit:

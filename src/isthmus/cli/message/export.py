@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from isthmus.cli.interruption import REMOVES, interruption
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEAD_LETTER,
@@ -47,16 +50,28 @@ def run(
     remove: Annotated[bool, typer.Option("--remove", help="Remove them, once the file is on disk.")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Write messages to a file, every byte of them, in sequence order: active, deferred and scheduled ones."""
+    """Write messages to a file, every byte of them, in sequence order: active, deferred and scheduled ones.
+
+    Ctrl-C leaves no file; once it is on disk, it ends the removal in good order. Exit code 1 if some could not be removed.
+    """
     from isthmus.operations.file.carry import export
     from isthmus.operations.message import make_choice
 
     chosen = make_choice(condition)
     target, path = target_of(connection, alias, federation, data, ca_file), entity_path(entity, dead_letter=dead_letter)
+    is_interrupted = False
+
+    @contextmanager
+    def removing() -> Iterator[Callable[[], bool]]:
+        nonlocal is_interrupted
+        with interruption(REMOVES) as is_stopped:
+            yield is_stopped
+            is_interrupted = is_stopped()
+
     with target.open(path) as client, progress("writing", quiet=as_json) as note:
         count, removal = export(
             client, path, file, chosen,
-            namespace=target.name, limit=limit, remove_after=remove, progress=note,
+            namespace=target.name, limit=limit, remove_after=remove, progress=note, removing=removing,
         )  # fmt: skip
     left = removal.left if removal is not None else 0
     if as_json:
@@ -64,6 +79,11 @@ def run(
         print(json.dumps({"entity": path, "file": str(file), "written": count, **done}))
     else:
         more = f", removed {removal.removed}" if removal else ""
-        more += f", {left} are locked or gone: they are in the file, and may be in the entity too" if left else ""
+        rest = (
+            "left: interrupted; they are in the file too"
+            if is_interrupted
+            else "are locked or gone: they are in the file, and may be in the entity too"
+        )
+        more += f", {left} {rest}" if left else ""
         print(f"{path}: wrote {count} messages to {file}{more}")
-    raise typer.Exit(1 if left else 0)
+    raise typer.Exit(130 if is_interrupted else 1 if left else 0)

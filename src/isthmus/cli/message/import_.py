@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli.interruption import SENDS, interruption
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEFAULT_FILE,
@@ -44,7 +45,8 @@ def run(
 ) -> None:
     """Send the messages of a file, in order, with their properties and, if nothing else is asked for, their ids.
 
-    Interrupted, it continues where it was when run again: every message is sent at least once.
+    Interrupted, it continues where it was when run again: every message is sent at least once. Ctrl-C ends it in good order, so that none
+    is sent twice.
     """
     from isthmus.operations.detection import check_detection
     from isthmus.operations.file.carry import import_file
@@ -53,11 +55,17 @@ def run(
     detection = check_detection(
         target.read_entity, path, new_message_ids=new_message_ids, keep_message_ids=keep_message_ids
     )
-    with target.open(path) as client, progress("sending", quiet=as_json) as note:
+    with (
+        target.open(path) as client,
+        interruption(SENDS) as is_stopped,
+        progress("sending", quiet=as_json) as note,
+    ):
         done = import_file(
             client, path, file,
             namespace=target.name, created_at=detection.created_at, new_message_ids=new_message_ids, progress=note,
+            is_stopped=is_stopped,
         )  # fmt: skip
+        is_interrupted = is_stopped()
     sure = new_message_ids or not detection.may_drop
     if as_json:
         sent = done.accepted if sure else None
@@ -66,4 +74,7 @@ def run(
         more = f", {done.passed_over} were sent before" if done.passed_over else ""
         more += f", {done.deferred} were deferred and are active now" if done.deferred else ""
         more += "" if sure else "; how many of them were dropped as duplicates cannot be told"
+        more += "; interrupted: run it again to send the rest" if is_interrupted else ""
         print(f"{path}: {'sent' if sure else 'accepted'} {done.accepted} messages{more}")
+    if is_interrupted:
+        raise typer.Exit(130)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
+from isthmus.cli.message.json_line import json_line
 from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
@@ -62,7 +62,7 @@ def run(
         found = map(read, islice(filter(chosen, messages(client, path, from_sequence)), limit or None))
         if as_json:
             for seen in found:
-                print(json.dumps(seen.to_dict(), ensure_ascii=False))
+                print(json_line(seen.to_dict()))
             return
         table = FittingTable(
             ">sequence",

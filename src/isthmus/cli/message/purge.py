@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli.interruption import REMOVES, interruption
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEAD_LETTER,
@@ -48,7 +49,7 @@ def run(
 ) -> None:
     """Remove messages: active, deferred and scheduled ones that are there now.
 
-    Exit code 1 if some could not be removed, since a receiver has them locked.
+    Ctrl-C ends it in good order. Exit code 1 if some could not be removed, since a receiver has them locked.
     """
     from isthmus.operations.look import take_census
     from isthmus.operations.message import make_choice
@@ -60,15 +61,17 @@ def run(
         with progress("looking", quiet=as_json) as note:
             meant = take_census(client, path, chosen, limit=limit, progress=note)
         counts, total = meant.counts(), meant.total
-        done = Removal(0, 0)
+        done, is_interrupted = Removal(0, 0), False
         if yes and total:
-            with progress("removing", total, quiet=as_json) as note:
-                done = remove(client, path, meant, progress=note)
+            with interruption(REMOVES) as is_stopped, progress("removing", total, quiet=as_json) as note:
+                done = remove(client, path, meant, progress=note, is_stopped=is_stopped)
+                is_interrupted = is_stopped()
     if as_json:
         print(json.dumps({"entity": path, "dry_run": not yes, "meant": counts, **done._asdict()}))
     elif yes:
-        print(f"{path}: removed {done.removed} messages" + (f", {done.left} are locked or gone" if done.left else ""))
+        rest = "left: interrupted" if is_interrupted else "are locked or gone"
+        print(f"{path}: removed {done.removed} messages" + (f", {done.left} {rest}" if done.left else ""))
     else:
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         print(f"{path}: {total} messages would be removed ({told}); --yes removes them")
-    raise typer.Exit(1 if done.left else 0)
+    raise typer.Exit(130 if is_interrupted else 1 if done.left else 0)

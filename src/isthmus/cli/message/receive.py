@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
+from isthmus.cli.interruption import interruption
+from isthmus.cli.message.json_line import json_line
 from isthmus.cli.where import (
     DEAD_LETTER,
     DEFAULT_FILE,
@@ -24,6 +25,8 @@ from isthmus.cli.where import (
 from isthmus.errors import InvalidArgumentError, IsthmusError
 
 __all__ = ["register"]
+
+_INTERRUPTED = "interrupted: what was printed is removed, and what is locked is given back; Ctrl-C again ends at once"
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +52,8 @@ def run(
 ) -> None:
     """Receive messages, print them, and remove them from the entity.
 
-    A message is removed once it was printed; `isthmus peek` shows messages and removes none. Exit code 1 if none came.
+    A message is removed once it was printed; `isthmus peek` shows messages and removes none. Ctrl-C ends it in good order. Exit code 1 if
+    none came.
     """
     from isthmus.operations.message import body_of, read
     from isthmus.operations.receive import receive
@@ -60,7 +64,7 @@ def run(
     def show(payload: bytes) -> None:
         seen = read(payload)
         if as_json:
-            print(json.dumps({**seen.to_dict(), "body": body_of(payload)}, ensure_ascii=False), flush=True)
+            print(json_line({**seen.to_dict(), "body": body_of(payload)}), flush=True)
             return
         known = (("MessageId", seen.message_id), ("SessionId", seen.session_id), ("Subject", seen.subject))
         more = [f"{name} {value}" for name, value in known if value]
@@ -74,14 +78,24 @@ def run(
     )
     in_session = bool(session_id) or next_session
     try:
-        with near_names(address, path), address.target().open(path) as client:
-            done = receive(client, path, limit, wait, show, in_session=in_session, session_id=session_id or None)
+        with (
+            near_names(address, path),
+            address.target().open(path) as client,
+            interruption(_INTERRUPTED) as is_stopped,
+        ):
+            done = receive(
+                client, path, limit, wait, show,
+                in_session=in_session, session_id=session_id or None, is_stopped=is_stopped,
+            )  # fmt: skip
+            is_interrupted = is_stopped()
     except IsthmusError as error:
         if not in_session and "requires sessions" in str(error):  # as the service words it
             error.add_note("write --session-id ID or --next-session")
         raise
     if done.left:
         print(f"{path}: {done.left} messages were printed and not removed: their locks had expired", file=sys.stderr)
+    if is_interrupted:
+        raise typer.Exit(130)
     if not done.completed and not as_json:
         print(f"{path}: no message came within {wait:g} s", file=sys.stderr)
     raise typer.Exit(0 if done.completed and not done.left else 1)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isthmus.cli.interruption import SENDS, interruption
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEFAULT_FILE,
@@ -96,26 +97,34 @@ def run(
         sender = Sender(client, path).wait_ready()
         accepted = 0
         try:
-            for start in range(0, count, _AT_ONCE):
-                part = ids[start : start + _AT_ONCE]
-                messages = [_encode(content, each, settings, own, ttl_ms) for each in part]
-                try:
-                    errors = deliver(client, sender, messages)
-                except UnconfirmedError as lost:
-                    errors = list(lost.results)
-                accepted += errors.count(None)
-                for error in errors:
-                    if error is not None:
-                        raise error
-                note(len(part))
+            with interruption(SENDS) as is_stopped:
+                for start in range(0, count, _AT_ONCE):
+                    if is_stopped():
+                        break
+                    part = ids[start : start + _AT_ONCE]
+                    messages = [_encode(content, each, settings, own, ttl_ms) for each in part]
+                    try:
+                        errors = deliver(client, sender, messages)
+                    except UnconfirmedError as lost:
+                        errors = list(lost.results)
+                    accepted += errors.count(None)
+                    for error in errors:
+                        if error is not None:
+                            raise error
+                    note(len(part))
+                is_interrupted = is_stopped()
         except IsthmusError as error:
             if count > 1:  # sent again as a whole, those would be there twice
                 error.add_note(f"{accepted} of {count} messages were accepted")
             raise
     if as_json:
-        print(json.dumps({"entity": path, "sent": count, "message_ids": ids}))
+        print(json.dumps({"entity": path, "sent": accepted, "message_ids": ids[:accepted]}))
+    elif count > 1:
+        print(f"{path}: sent {accepted} messages" + (f" of {count}: interrupted" if accepted < count else ""))
     else:
-        print(f"{path}: sent {count} messages" if count > 1 else f"{path}: sent 1 message, MessageId {ids[0]}")
+        print(f"{path}: sent 1 message, MessageId {ids[0]}")
+    if is_interrupted:
+        raise typer.Exit(130)
 
 
 def _encode(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from isthmus.cli.candidate import tasks
+from isthmus.cli.interruption import SENDS, interruption
 
 __all__ = ["register"]
 
@@ -47,8 +48,8 @@ def run(
 ) -> None:
     """Send messages of an archive again, in the order that they had, with every type.
 
-    Each message carries the application property `isthmus-replay`: the name of the replay, and where the message came from. Exit code 1 if a
-    row of the archive is damaged, or a message was refused.
+    Each message carries the application property `isthmus-replay`: the name of the replay, and where the message came from. Ctrl-C ends it in
+    good order. Exit code 1 if a row of the archive is damaged, or a message was refused.
     """
     from pathlib import Path
 
@@ -81,6 +82,7 @@ def run(
     )
     table = Path(declared.table)
     waiting = outside(table, Path(declared.spool))
+    is_interrupted = False
     if keep_message_ids:
         _refuse_detection(federation.namespaces[alias], entity)
     if yes:
@@ -89,8 +91,9 @@ def run(
         with Reach(federation, "isthmus-replay") as reach:
             client = reach.open(Endpoint(alias, entity))
             try:
-                with progress(f"sending to {to}", quiet=as_json) as note:
-                    done = replay(client, entity, table, wanted, on_progress=note)
+                with interruption(SENDS) as is_stopped, progress(f"sending to {to}", quiet=as_json) as note:
+                    done = replay(client, entity, table, wanted, on_progress=note, is_stopped=is_stopped)
+                    is_interrupted = is_stopped()
             finally:
                 client.close(1.0)
     else:
@@ -102,7 +105,8 @@ def run(
     if as_json:
         print(json.dumps({"file": file, "task": task, "to": to, **told, "first_damage": done.first_damage}))
     elif yes:
-        print(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}")
+        more = f"; interrupted: --name {wanted.name} gives them the same ids again" if is_interrupted else ""
+        print(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}{more}")
     else:
         print(f"{done.chosen:,} messages would be sent to {to}; --yes sends them")
     if waiting and not as_json:
@@ -110,10 +114,10 @@ def run(
             f"{waiting:,} messages are in the spool and not in the table yet, and were not looked at: `isthmus run` moves them there",
             err=True,
         )
-    if done.damaged:
-        if not as_json:
-            typer.echo(f"{done.damaged:,} rows are damaged and not sent, first: {done.first_damage}", err=True)
-        raise typer.Exit(1)
+    if done.damaged and not as_json:
+        typer.echo(f"{done.damaged:,} rows are damaged and not sent, first: {done.first_damage}", err=True)
+    if is_interrupted or done.damaged:
+        raise typer.Exit(130 if is_interrupted else 1)
 
 
 def _refuse_detection(namespace: object, entity: str) -> None:

@@ -26,7 +26,7 @@ from isthmus.connectors.servicebus.administration.client import OpenClient, admi
 from isthmus.connectors.servicebus.administration.entity_property import rule_state, waiting_in_topic
 from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.entity_setting import SETTINGS, shown
-from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError
+from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.topology.state import DEFAULT_RULE, RuleState
 
 __all__ = ["Entities", "EntityPath", "EntityRow"]
@@ -181,14 +181,18 @@ class Entities:
         status = given.pop("status", "Active")
         with self._errors():
             try:
-                with self._transport.done_before(ResourceExistsError):
+                with self._transport.repetition.done_before(ResourceExistsError):
                     self._create(path, kind, given, condition, action)
             except ResourceExistsError:
                 raise EntityExistsError(str(path)) from None
             except ResourceNotFoundError:
                 raise EntityNotFoundError(str(EntityPath(path.name, path.subscription if path.rule else ""))) from None
         if status != "Active":
-            self.update(path, {"status": status})
+            try:
+                self.update(path, {"status": status})
+            except IsthmusError as error:
+                error.add_note(f"{path} was created, and is Active")
+                raise
 
     def _create(self, path: EntityPath, kind: str, given: dict[str, Any], condition: str, action: str) -> None:
         match kind:
@@ -200,7 +204,7 @@ class Entities:
                 self._client.create_topic(path.name, **given)
             case "subscription":
                 rule = RuleState(DEFAULT_RULE, condition or "1=1", action) if condition or action else None
-                with self._transport.default_rule(rule):
+                with self._transport.default_rule.given(rule):
                     self._client.create_subscription(path.name, path.subscription, **given)
             case _:
                 self._client.create_rule(
@@ -218,9 +222,10 @@ class Entities:
 
         Raises:
             EntityNotFoundError: there is none.
+            EntityChangedError: somebody else has changed it since it was read; only a namespace of ours tells.
             AdministrationError: no answer, or a refusal, e.g. of a setting that is fixed at creation.
         """
-        with self._errors():
+        with self._errors(), self._transport.condition.required():
             if path.rule:
                 self._find_rule(path)
                 rule = self._client.get_rule(path.name, path.subscription, path.rule)
@@ -251,7 +256,7 @@ class Entities:
         with self._errors():
             try:
                 is_queue = not path.subscription and self._find(path)[0] == "queue"
-                with self._transport.done_before(ResourceNotFoundError):
+                with self._transport.repetition.done_before(ResourceNotFoundError):
                     if path.rule:
                         self._client.delete_rule(path.name, path.subscription, path.rule)
                     elif path.subscription:

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -48,13 +49,25 @@ def export(
     limit: int = 0,
     remove_after: bool = False,
     progress: Progress = lambda _: None,
+    removing: Callable[[], AbstractContextManager[Callable[[], bool]]] = lambda: nullcontext(lambda: False),
 ) -> tuple[int, Removal | None]:
     """Write messages to a file; how many, and what was removed if that was asked for.
+
+    Args:
+        client: connected.
+        path: of a queue, subscription, dead-letter queue, or topic (scheduled messages).
+        file: to write.
+        chosen: whether a message is meant.
+        namespace: its name, for the file.
+        limit: end after so many; 0 is all.
+        remove_after: remove them once the file is on disk.
+        progress: told how many messages were written since the last time.
+        removing: entered for the removal, of which it tells whether to stop.
 
     Raises:
         InvalidArgumentError: the file is there already.
         FileNotWrittenError: the disk refused; no message was removed.
-        IsthmusError: the peer refused or is gone; no file is left then, or a whole one and some messages not removed.
+        IsthmusError: the peer refused or is gone; no file is left then, or a whole one and some messages not removed, which notes tell.
     """
     meant = Census(RunSet(), RunSet(), RunSet())
     with MessageWriter(file, {"namespace": namespace, "entity": path}) as writer:
@@ -64,7 +77,14 @@ def export(
             meant[state].add(sequence, sequence)
             progress(1)
         writer.finish()
-    return writer.count, remove(client, path, meant) if remove_after else None
+    if not remove_after:
+        return writer.count, None
+    try:
+        with removing() as is_stopped:
+            return writer.count, remove(client, path, meant, is_stopped=is_stopped)
+    except IsthmusError as error:
+        error.add_note(f"'{file}' is written, with {writer.count} messages")
+        raise
 
 
 class Imported(NamedTuple):
@@ -90,6 +110,7 @@ def import_file(
     created_at: str = "",
     new_message_ids: bool = False,
     progress: Progress = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Imported:
     """Send the messages of a file, in order.
 
@@ -105,6 +126,7 @@ def import_file(
         new_message_ids: give each message a MessageId of its own. What an interrupted import sends again has the same
             ids again, so that an entity that detects duplicates takes each message once.
         progress: told how many messages were accepted since the last time.
+        is_stopped: asked again and again; once it says so nothing more is sent, and what was sent is waited for and noted.
 
     Raises:
         DamagedFileError: what is before the damage was sent.
@@ -131,9 +153,9 @@ def import_file(
             except UnconfirmedError as lost:
                 results = lost.results  # what was accepted is noted, and not sent again
             taken = [(place, state) for (place, state, _), error in zip(group, results, strict=True) if error is None]
-            note.add([place for place, _ in taken], before=group[-1][0] + 1)
             accepted += len(taken)
             deferred += sum(state == _DEFERRED for _, state in taken)
+            note.add([place for place, _ in taken], before=group[-1][0] + 1)
             progress(len(taken))
             for (place, _, _), error in zip(group, results, strict=True):
                 if error is not None:
@@ -144,6 +166,8 @@ def import_file(
 
         try:
             for place, (state, payload) in enumerate(reader):
+                if is_stopped():
+                    return Imported(accepted, passed_over, deferred)
                 if place in note:
                     continue
                 parts = split(payload, HeadCache(0))
@@ -153,12 +177,13 @@ def import_file(
                 size += len(payload)
                 if len(group) == _GROUP or size > _GROUP_BYTES:
                     send()
-        except DamagedFileError:
             if group:
                 send()
+        except IsthmusError as error:
+            if group and isinstance(error, DamagedFileError):  # what is before the damage
+                send()
+            error.add_note(f"{accepted} messages were accepted before")
             raise
-        if group:
-            send()
         note.remove()
         sender.close()
     return Imported(accepted, passed_over, deferred)

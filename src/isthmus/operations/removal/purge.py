@@ -7,6 +7,7 @@ and deleted, scheduled ones cancelled; in an entity with sessions, session by se
 Invariants:
     I1. Only messages that were there when the removal began are removed, and only those that are meant.
     I2. Killed at any instant, every message is whole: there, or gone.
+    I3. What went is counted, also where the removal is stopped or fails.
 """
 
 from __future__ import annotations
@@ -36,13 +37,20 @@ _LONG = 0x81
 
 
 class Removal(NamedTuple):
-    """What was done: messages removed, and those that were meant and could not be (locked elsewhere, or gone)."""
+    """What was done: messages removed, and those that were meant and were not (locked elsewhere, gone, or not come to)."""
 
     removed: int
     left: int
 
 
-def remove(client: Client, path: str, meant: Census, *, progress: Progress = lambda _: None) -> Removal:
+def remove(
+    client: Client,
+    path: str,
+    meant: Census,
+    *,
+    progress: Progress = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Removal:
     """Remove what a census found.
 
     Args:
@@ -50,9 +58,10 @@ def remove(client: Client, path: str, meant: Census, *, progress: Progress = lam
         path: the entity.
         meant: what to remove; used up.
         progress: told how many messages went since the last time.
+        is_stopped: asked again and again; once it says so nothing more is removed, and what is asked for is waited for.
 
     Raises:
-        IsthmusError: the peer refused or is gone; what went until then is gone.
+        IsthmusError: the peer refused or is gone; a note and its attribute `completed` tell how many messages went until then.
     """
     count = meant.total
 
@@ -64,33 +73,57 @@ def remove(client: Client, path: str, meant: Census, *, progress: Progress = lam
     removed = 0
     try:
         if (meant.active or meant.deferred) and requires_sessions(client, path):
-            removed += _remove_in_sessions(client, path, management, meant, take, progress)
+            removed += _remove_in_sessions(client, path, management, meant, take, progress, is_stopped)
         else:
-            removed += sweep(client, path, meant.active, take)
-            removed += _each(meant.deferred, lambda numbers: _delete_deferred(management, numbers), progress)
-        removed += _each(meant.scheduled, lambda numbers: _cancel(management, numbers), progress)
+            removed += sweep(client, path, meant.active, take, is_stopped=is_stopped)
+            removed += _each(
+                meant.deferred, lambda numbers: _delete_deferred(management, numbers), progress, is_stopped
+            )
+        removed += _each(meant.scheduled, lambda numbers: _cancel(management, numbers), progress, is_stopped)
+    except IsthmusError as error:
+        removed += int(error.attributes.get("completed", 0))
+        error.attributes["completed"] = removed
+        error.add_note(f"{removed} of {count} messages were removed before")
+        raise
     finally:
         management.close()
     return Removal(removed, count - removed)
 
 
 def _remove_in_sessions(
-    client: Client, path: str, management: Management, meant: Census, take: Any, progress: Progress
+    client: Client,
+    path: str,
+    management: Management,
+    meant: Census,
+    take: Any,
+    progress: Progress,
+    is_stopped: Callable[[], bool],
 ) -> int:
     """Remove active and deferred messages, one session held at a time; sessions that somebody has are left."""
     removed = 0
-    for session_id, (active, deferred, _) in by_session(client, path, meant).items():
+    for session_id, (active, deferred, _) in by_session(client, path, meant, is_stopped).items():
+        if is_stopped():
+            break
         try:
-            removed += sweep(client, path, active, take, session_id=session_id)
+            removed += sweep(client, path, active, take, session_id=session_id, is_stopped=is_stopped)
             if deferred:
-                removed += _delete_deferred_in(client, path, management, session_id, deferred, progress)
+                removed += _delete_deferred_in(client, path, management, session_id, deferred, progress, is_stopped)
         except LockLostError as error:
             removed += int(error.attributes.get("completed", 0))
+        except IsthmusError as error:
+            error.attributes["completed"] = removed + int(error.attributes.get("completed", 0))
+            raise
     return removed
 
 
 def _delete_deferred_in(
-    client: Client, path: str, management: Management, session_id: str, deferred: RunSet, progress: Progress
+    client: Client,
+    path: str,
+    management: Management,
+    session_id: str,
+    deferred: RunSet,
+    progress: Progress,
+    is_stopped: Callable[[], bool],
 ) -> int:
     holder = Receiver(client, path, in_session=True, session_id=session_id).wait_attached()
     renewed_at = time.monotonic()
@@ -103,19 +136,21 @@ def _delete_deferred_in(
         _delete_deferred(management, numbers, session_id)
 
     try:
-        return _each(deferred, delete, progress)
+        return _each(deferred, delete, progress, is_stopped)
     finally:
         holder.close()
 
 
-def _each(numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress) -> int:
+def _each(
+    numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress, is_stopped: Callable[[], bool]
+) -> int:
     """Remove in groups; a group with one that is not there any more, one by one, and one that is too large for an answer, by halves. An
     error's attribute `completed` says how many went.
     """
     removed = 0
     groups: list[list[int]] = []
     try:
-        while groups or numbers:
+        while (groups or numbers) and not is_stopped():
             if not groups:
                 first, last = numbers.take(_AT_ONCE)
                 groups.append(list(range(first, last + 1)))

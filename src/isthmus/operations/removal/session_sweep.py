@@ -31,10 +31,14 @@ def requires_sessions(client: Client, path: str) -> bool:
     return False
 
 
-def by_session(client: Client, path: str, meant: Census) -> dict[str, Census]:
-    """What is meant and still there, by session; memory grows with the runs of messages of one session."""
+def by_session(
+    client: Client, path: str, meant: Census, is_stopped: Callable[[], bool] = lambda: False
+) -> dict[str, Census]:
+    """What is meant and still there, by session; memory grows with the runs of messages of one session. The look ends when it is stopped."""
     found: dict[str, Census] = {}
     for payload in messages(client, path):
+        if is_stopped():
+            break
         sequence, state = sequence_of(payload), state_of(payload)
         if sequence in meant.active or sequence in meant.deferred:
             part = found.setdefault(session_of(payload), Census(RunSet(), RunSet(), RunSet()))
@@ -72,7 +76,8 @@ def sweep_entity(
     if not requires_sessions(client, path):
         return sweep(client, path, wanted, take, is_stopped=is_stopped)
     completed = 0
-    for session_id, (part, _, _) in by_session(client, path, Census(wanted, RunSet(), RunSet())).items():
+    meant = Census(wanted, RunSet(), RunSet())
+    for session_id, (part, _, _) in by_session(client, path, meant, is_stopped).items():
         if not wanted or is_stopped():
             break
         try:

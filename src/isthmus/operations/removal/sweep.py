@@ -10,6 +10,7 @@ Invariants:
     I3. A message is settled only after whoever took it said so, and counts as completed only once the peer has confirmed it.
     I4. The locks of all that came are renewed until it is settled, also while `take` is at work.
     I5. New messages, however many, do not keep a pass from its end.
+    I6. However long renewals and `take` last, a pass does not end for that: it is quiet only while it waits.
 """
 
 from __future__ import annotations
@@ -106,13 +107,15 @@ def _carry(
     lasts: dict[int, int] = {}
     for _, last in wanted:
         lasts[last >> _PARTITION_BITS] = max(last, lasts.get(last >> _PARTITION_BITS, 0))
-    heard_at = time.monotonic()
-    while wanted and lasts and not is_stopped() and time.monotonic() - heard_at < quiet_seconds:
+    quiet = 0.0
+    while wanted and lasts and not is_stopped() and quiet < quiet_seconds:
         if receiver.error is not None:
             raise receiver.error
         if receiver.credit < pass_.window // 2:
             receiver.grant(pass_.window)
+        began = time.monotonic()
         client.wait(min(0.5, quiet_seconds))
+        quiet += time.monotonic() - began
         for run in receiver.take():
             chosen: list[Taken] = []
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
@@ -121,7 +124,7 @@ def _carry(
                 partition = sequence >> _PARTITION_BITS
                 if partition in lasts:
                     # What comes to a partition that is done with is no sign that anything will come from the others.
-                    heard_at = time.monotonic()
+                    quiet = 0.0
                     if sequence >= lasts[partition]:
                         del lasts[partition]
                 if sequence in wanted:
@@ -131,7 +134,7 @@ def _carry(
             pass_.learn(run.payloads)
             if chosen:
                 pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
-                heard_at = time.monotonic()
+                quiet = 0.0
         pass_.renew()
 
 
@@ -151,6 +154,8 @@ class _Pass:
         self._completed = 0
         self._lock_seconds = _DEFAULT_LOCK_SECONDS
         self._renewed_at = time.monotonic()
+        # How long the last renewal took: of 100,000 locks some seconds.
+        self._renewal_seconds = 0.0
 
     def hold(self, taken: Taken) -> None:
         """Keep a message's lock."""
@@ -210,20 +215,29 @@ class _Pass:
 
     def renew(self) -> None:
         """Keep the locks of what is held, in time."""
-        if time.monotonic() - self._renewed_at < min(self._lock_seconds / 3, RENEWAL_SECONDS):
+        # Where renewals take long, messages come between them all the same.
+        interval = min(self._lock_seconds / 3, max(RENEWAL_SECONDS, 2 * self._renewal_seconds))
+        began = time.monotonic()
+        if began - self._renewed_at < interval:
             return
-        self._renewed_at = time.monotonic()
         if self._session_id is not None:
             self._management.renew_session(self._session_id)
-            return
+        else:
+            self._renew_messages()
+        self._renewed_at = time.monotonic()
+        self._renewal_seconds = self._renewed_at - began
+
+    def _renew_messages(self) -> None:
         by_partition: dict[int, list[bytes]] = {}
         for each, (tag, partition) in self._held.items():
             if each not in self._asked:
                 by_partition.setdefault(partition, []).append(tag)
-        lost: set[bytes] = set()
-        for tokens in by_partition.values():  # one request renews those of one only
-            for start in range(0, len(tokens), _RENEWED_AT_ONCE):
-                lost.update(self._management.renew_all(tokens[start : start + _RENEWED_AT_ONCE]))
+        groups = [
+            tokens[start : start + _RENEWED_AT_ONCE]
+            for tokens in by_partition.values()  # one request renews those of one only
+            for start in range(0, len(tokens), _RENEWED_AT_ONCE)
+        ]
+        lost = set(self._management.renew_groups(groups))
         if lost:  # they are delivered again, and are held again
             self._held = {each: held for each, held in self._held.items() if held[0] not in lost}
 

@@ -55,7 +55,7 @@ _DROPS = "duplicate detection would drop messages that were at the other member 
 
 
 class Member(Protocol):
-    """What a fail-over asks of a namespace (`isthmus.connectors.servicebus.administration.pair_member`)."""
+    """What a fail-over asks of a namespace (`isthmus.connectors.servicebus.administration.pair.member`)."""
 
     alias: str
 

@@ -27,13 +27,14 @@ __all__ = ["switch_at_once"]
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def switch_at_once(file: str | Path, pair: str, folder: Path) -> PairState | None:
+def switch_at_once(file: str | Path, pair: str, folder: Path, to: str = "") -> PairState | None:
     """Make the standby member the active one.
 
     Args:
         file: the federation file.
         pair: the pair's name.
         folder: state folder of the file.
+        to: alias of the member that is to be active; empty: the standby member.
 
     Returns:
         The state then, which may still want the rest of the work; None if nothing was switched: the file has to be read whole, which
@@ -41,9 +42,10 @@ def switch_at_once(file: str | Path, pair: str, folder: Path) -> PairState | Non
 
     Raises:
         StateFileError: the disk refuses the new state; the old one is kept.
+        InvalidArgumentError: a fail-over from that member is under way.
     """
     members = _members(file, pair)
-    if members is None:
+    if members is None or (to and to not in members):
         return None
     kept = StateFile(folder, pair)
     try:
@@ -52,7 +54,7 @@ def switch_at_once(file: str | Path, pair: str, folder: Path) -> PairState | Non
         return None
     if state.pair != pair or {state.active, state.standby} != members:
         return None
-    return kept.change(lambda state: state.begin_forced(time.time()))
+    return kept.change(lambda state: state.begin_forced(time.time(), to))
 
 
 def _members(file: str | Path, pair: str) -> set[str] | None:

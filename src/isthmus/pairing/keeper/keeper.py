@@ -24,8 +24,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
-from isthmus.connectors.servicebus.administration.pair_member import PairMember
+from isthmus.connectors.servicebus.administration.pair.holds_messages import HoldsMessagesError
+from isthmus.connectors.servicebus.administration.pair.member import PairMember
 from isthmus.errors import IsthmusError
 from isthmus.pairing.broken import is_broken
 from isthmus.pairing.failover.fence import close

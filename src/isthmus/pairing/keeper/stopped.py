@@ -1,7 +1,7 @@
 """What is stopped at a member of a pair so that its messages can be counted before it is deleted.
 
 What it is: which entities a round is about to stop, and the giving back of their status where they are not deleted after all. What it is
-not: the deletion (`isthmus.connectors.servicebus.administration.pair_member`).
+not: the deletion (`isthmus.connectors.servicebus.administration.pair.member`).
 
 Invariants:
     I1. What is stopped is in the state before, and until it is deleted or has its former status again: also when its name is

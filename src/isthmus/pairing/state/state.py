@@ -194,12 +194,21 @@ class PairState:
             **_NOTHING_MOVED,
         )
 
-    def begin_forced(self, now: float) -> PairState:
+    def begin_forced(self, now: float, to: str = "") -> PairState:
         """A forced fail-over, from any phase: the other member becomes active without the old one's help.
 
         It has to be opened first where it is fenced, where entities were stopped to delete them, or where a planned one has begun to
         move: that may have changed statuses there.
+
+        Args:
+            now: wall seconds.
+            to: alias of the member that is to be active; where a forced one has led there, or leads there, none begins. Empty: the other one.
+
+        Raises:
+            InvalidArgumentError: a fail-over is under way from that member.
         """
+        if to and to == self.target and (self.is_forced or not self.is_under_way):
+            return self
         begun = replace(
             self,
             epoch=self.epoch + 1,
@@ -212,7 +221,13 @@ class PairState:
         )
         is_open = self.fence_of(self.standby) is Fence.OPEN and not self.stopped_at(self.standby)
         is_untouched = is_open and self.phase in _BEFORE_MOVING
-        return begun.switched(now) if is_untouched else begun
+        begun = begun.switched(now) if is_untouched else begun
+        if to and to != begun.target:
+            raise InvalidArgumentError(
+                f"pair '{self.pair}': a fail-over from {to} is under way ({self.phase}), which --force would end at {begun.target}; "
+                "--abort leads back"
+            )
+        return begun
 
     def advanced(self, now: float) -> PairState:
         """The next phase of a planned fail-over."""

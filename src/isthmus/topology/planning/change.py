@@ -23,7 +23,7 @@ from isthmus.topology.state import (
     TopicState,
 )
 
-__all__ = ["Action", "Change", "Entity", "Plan", "differences", "label", "same_value", "shown"]
+__all__ = ["Action", "Change", "Entity", "Plan", "differences", "label", "moved_on", "same_value", "shown"]
 
 Entity: TypeAlias = TopicState | QueueState | SubscriptionState | RuleState | LogState | GroupState | PlainState
 Action: TypeAlias = Literal["create", "update", "delete"]
@@ -124,6 +124,22 @@ def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any
         # The Python SDK rounds the largest TimeSpan, so that lengths beyond a century count as one.
         if not same_value(each.name, stood, value):
             yield each.name, stood, value
+
+
+def moved_on(change: Change, stands: Entity) -> tuple[str, ...]:
+    """What an update would set of an entity and somebody else has set since it was observed, for people; what is as wanted is not told."""
+    before, after = change.before, change.after
+    if isinstance(stands, RuleState):
+        known = [each for each in (before, after) if isinstance(each, RuleState)]
+        is_known = not isinstance(before, RuleState) or any(stands.selects_as(each) for each in known)
+        return () if is_known else (f"filter {stands.filter}" + (f"; {stands.action}" if stands.action else ""),)
+    if before is None or after is None:
+        return ()
+    return tuple(
+        f"{label(name)} {shown(name, getattr(before, name))} → {shown(name, now)}"
+        for name, now, _ in differences(stands, after)
+        if not same_value(name, getattr(before, name), now)
+    )
 
 
 def same_value(name: str, stood: Any, value: Any) -> bool:

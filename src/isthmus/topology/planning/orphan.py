@@ -21,12 +21,12 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.model import Federation
 from isthmus.topology.pair.description import MARKER
-from isthmus.topology.planning.change import Change, same_value
+from isthmus.topology.planning.change import Change, Plan, same_value
 from isthmus.topology.planning.finding import OWN
 from isthmus.topology.planning.wanted import wanted
 from isthmus.topology.state import NamespaceState, QueueState, SubscriptionState, TopicState
 
-__all__ = ["Orphan", "claims_at", "find_orphans", "named", "of_tasks", "removal", "strays"]
+__all__ = ["Orphan", "claims_at", "find_orphans", "former_notes", "makes_own", "named", "of_tasks", "removal", "strays"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,33 @@ def named(federation: Federation, orphans: Iterable[Orphan], name: str) -> list[
         each for each in orphans if each.task.lower() in tasks and folded in {each.member.lower(), each.alias.lower()}
     ]
     return of_member + [each for each in orphans if each.task.lower() == folded and each not in of_member]
+
+
+def makes_own(plan: Plan) -> bool:
+    """Whether a plan makes subscriptions of isthmus's own; a task that was given another topic has some at the former one, too."""
+    return any(
+        change.action == "create" and change.kind == "subscription" and change.subscription.lower().startswith(OWN)
+        for change in plan.changes
+    )
+
+
+def former_notes(federation: Federation, held: Iterable[NamespaceState]) -> tuple[str, ...]:
+    """Notes of the subscriptions of tasks at topics that no task of the file names any more; those at other topics a plan notes by itself.
+
+    Args:
+        federation: whose tasks want what they want.
+        held: of each namespace all that it holds.
+    """
+    named_topics = {(alias, each.name.lower()) for alias, entities in wanted(federation).items() for each in entities}
+    mine, _ = of_tasks(federation, find_orphans(federation, held))
+    return tuple(
+        f"subscription {each.change.subscription} of {each.change.topic} at {each.alias} is of task {each.task}, which no longer names that "
+        "topic: it fills up; move what waits there with the former file, and delete it with isthmus apply --prune"
+        for each in mine
+        if each.change.subscription
+        and not each.is_claim
+        and (each.alias, each.change.topic.lower()) not in named_topics
+    )
 
 
 def strays(federation: Federation, held: Iterable[NamespaceState]) -> tuple[Change, ...]:

@@ -437,7 +437,7 @@ def test_what_was_applied_is_told_though_the_search_for_orphans_failed(
 ) -> None:
     file = folder / "isthmus.yaml"
     file.write_text(file.read_text() + "  gates: {pattern: all-active, topic: gates, members: [ewr, jfk]}\n")
-    looks = iter([False, True])
+    looks = iter([False, False, True])  # of what former topics have, before and after the changes
     inventory = shrunk["lga"].inventory
 
     def away_the_second_time(alias: str) -> NamespaceState:
@@ -513,3 +513,31 @@ def test_init_without_a_pattern_lists_them(folder: Path) -> None:
     assert not (folder / "isthmus.yaml").exists()
     code, answer = call_json("init")
     assert "spillover" in answer["patterns"]
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_what_a_task_has_left_at_its_former_topic_is_noted(
+    folder: Path, namespaces: dict[str, FakeAdministration], verb: str
+) -> None:
+    """Before the new one's are made: then nothing tells of the former one but `--prune`."""
+    (folder / "isthmus.yaml").write_text(SOUND)
+    assert call("apply")[0] == 0
+    (folder / "isthmus.yaml").write_text(SOUND.replace("topic: flights", "topic: arrivals"))
+    code, told = call_json(verb)
+    assert code == 0
+    assert [note.partition(",")[0] for note in told["notes"]] == [
+        f"subscription isthmus.flights.{other} of flights at {alias} is of task flights"
+        for alias, other in (("ewr", "jfk"), ("jfk", "ewr"))
+    ]
+
+
+def test_what_a_namespace_does_not_tell_of_former_topics_is_no_fault_of_a_plan(
+    folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(alias: str) -> NamespaceState:
+        raise AdministrationError("ewr.test", "refused with 401")
+
+    (folder / "isthmus.yaml").write_text(SOUND)
+    monkeypatch.setattr(namespaces["ewr"], "inventory", refused)
+    code, told = call_json("plan")
+    assert (code, told["ok"]) == (0, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from isthmus.cli.app import main
-from isthmus.cli.message import export, receive, resubmit, send
+from isthmus.cli.message import export, import_, purge, receive, resubmit, send
+from isthmus.cli.where import entity_path
 from isthmus.entities.queue.run import RunSet
 from isthmus.errors import IsthmusError, NotAllowedError, QuotaExceededError
 from isthmus.operations.deliver import UnconfirmedError
+from isthmus.operations.file.carry import Imported
 from isthmus.operations.look import Census
+from isthmus.operations.receive import Received
 from isthmus.operations.removal.purge import Removal
 from isthmus.operations.resubmit import Resubmission
 
@@ -102,6 +105,94 @@ def test_ctrl_c_lets_what_resubmit_has_sent_leave_its_queue_and_tells_it(
     assert told.startswith("interrupted: what was sent is taken out of its queue")
 
 
+def exported(
+    *_: object, removing: Callable[[], AbstractContextManager[Callable[[], bool]]], **__: object
+) -> tuple[int, Removal]:
+    with removing() as is_stopped:
+        return 3, interrupted(Removal(removed=1, left=2))(is_stopped=is_stopped)
+
+
+def interrupted(done: Any) -> Callable[..., Any]:
+    """Work that is interrupted, and what it has done then."""
+
+    def work(*_: object, is_stopped: Callable[[], bool], **__: object) -> Any:
+        assert not is_stopped()
+        signal.raise_signal(signal.SIGTERM)
+        assert is_stopped()
+        return done
+
+    return work
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize(
+    ("words", "place", "work", "told"),
+    [
+        (
+            "purge orders --yes",
+            "removal.purge.remove",
+            interrupted(Removal(removed=1, left=2)),
+            "orders: removed 1 messages, 2 left: interrupted",
+        ),
+        (
+            "export orders FILE --remove",
+            "file.carry.export",
+            exported,
+            "orders: wrote 3 messages to FILE, removed 1, 2 left: interrupted; they are in the file too",
+        ),
+        (
+            "import FILE orders",
+            "file.carry.import_file",
+            interrupted(Imported(accepted=500, passed_over=0, deferred=0)),
+            "orders: sent 500 messages; interrupted: run it again to send the rest",
+        ),
+        ("receive orders --max 0", "receive.receive", interrupted(Received(3, 0, None)), ""),
+    ],
+    ids=["purge", "export", "import", "receive"],
+)
+def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
+    words: str, place: str, work: Any, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    census = Census(RunSet(), RunSet(), RunSet())
+    census.active.add(1, 3)
+    for module in (purge, export, import_):
+        monkeypatch.setattr(module, "target_of", lambda *_: SimpleNamespace(**vars(TARGET), read_entity=None))
+    monkeypatch.setattr(receive, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    detection = SimpleNamespace(created_at="", may_drop=False)
+    monkeypatch.setattr("isthmus.operations.detection.check_detection", lambda *_, **__: detection)
+    monkeypatch.setattr("isthmus.operations.look.take_census", lambda *_, **__: census)
+    monkeypatch.setattr(f"isthmus.operations.{place}", work)
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    out, err = capsys.readouterr()
+    assert ended.value.code == 130
+    assert out.strip() == told
+    assert err.startswith("interrupted: ")
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_send_that_is_interrupted_tells_how_many_were_accepted(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        signal.raise_signal(signal.SIGINT)
+        return [None] * len(payloads)
+
+    monkeypatch.setattr(send, "address_of", lambda *_: SimpleNamespace(target=lambda: TARGET))
+    monkeypatch.setattr("isthmus.operations.deliver.deliver", deliver)
+    monkeypatch.setattr("isthmus.transport.Sender", lambda *_: SimpleNamespace(wait_ready=lambda: None))
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "body", "--count", "700", *(["--json"] if as_json else [])])
+    out, _ = capsys.readouterr()
+    assert ended.value.code == 130
+    if as_json:
+        told = json.loads(out)
+        assert (told["sent"], len(told["message_ids"])) == (500, 500)
+    else:
+        assert out == "orders: sent 500 messages of 700: interrupted\n"
+
+
 def test_resubmit_tells_what_is_deferred(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It is not sent: a receiver gets it only by its sequence number."""
     census = Census(RunSet(), RunSet(), RunSet())
@@ -137,3 +228,17 @@ def test_a_body_that_is_no_text_is_bad_input(
     with pytest.raises(SystemExit) as ended:
         main(["send", "orders", "a\udcff"])
     assert (ended.value.code, "'a\\udcff' is no UTF-8" in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("entity", "dead_letter", "path"),
+    [
+        ("/orders/", False, "orders"),
+        ("orders", True, "orders/$DeadLetterQueue"),
+        ("orders/$deadletterqueue", True, "orders/$DeadLetterQueue"),
+        ("orders/$DEADLETTERQUEUE", False, "orders/$DeadLetterQueue"),
+    ],
+)
+def test_a_dead_letter_queue_in_any_case(entity: str, dead_letter: bool, path: str) -> None:
+    """Else `resubmit` takes it for the queue that its messages came from."""
+    assert entity_path(entity, dead_letter=dead_letter) == path

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from isthmus.cli.app import main
+from isthmus.operations.replay import Replayed
 from isthmus.replication import reach
 
 TEXT = """
@@ -42,3 +45,26 @@ def test_a_replay_that_is_killed_has_told_its_name(
     out, err = told[0]
     assert out == ""
     assert (re.findall(r"--name (\w+)", err) == given) is ("--name" not in options)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_ends_a_replay_in_good_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def replay(*_: object, is_stopped: Callable[[], bool], **__: object) -> Replayed:
+        signal.raise_signal(signal.SIGINT)
+        assert is_stopped()
+        return Replayed(chosen=150, sent=100)
+
+    monkeypatch.setattr(reach.Reach, "open", lambda *_: SimpleNamespace(close=lambda seconds: None))
+    monkeypatch.setattr("isthmus.operations.replay.outside", lambda *_: 0)
+    monkeypatch.setattr("isthmus.operations.replay.replay", replay)
+    (tmp_path / "isthmus.yaml").write_text(TEXT)
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(tmp_path / "isthmus.yaml"), "kept", "ewr/orders", "--yes", "--name", "first"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 130
+    assert out == (
+        "100 messages were sent to ewr/orders; name of the replay: first; interrupted: --name first gives them the same ids again\n"
+    )
+    assert err.startswith("interrupted: ")

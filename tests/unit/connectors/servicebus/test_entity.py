@@ -13,7 +13,7 @@ from azure.core.pipeline.transport import HttpTransport
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.administration import ServiceBusAdministration
 from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
-from isthmus.connectors.servicebus.administration.default_rule import LONGEST_WAIT_SECONDS
+from isthmus.connectors.servicebus.administration.repetition import LONGEST_WAIT_SECONDS
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.errors import EntityExistsError, EntityNotFoundError
@@ -158,3 +158,20 @@ def test_no_proxy_is_asked_for_this_machine(namespace: Namespace, monkeypatch: p
     text = f"Endpoint=sb://127.0.0.1:{namespace.server_address[1]};SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
     with pytest.raises(Exception, match=r"WRONG_VERSION|wrong version|record layer"):
         client_of_string(ConnectionString.parse(text), retries=0).client.get_queue("one")
+
+
+def test_what_was_made_although_its_status_was_refused_is_told(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the operator makes it again, and is told that it exists."""
+
+    def refused(*_: object) -> None:
+        raise AdministrationError("127.0.0.1", "refused with 400")
+
+    namespace.lost = 0
+    with Entities(opened(namespace)) as entities:
+        monkeypatch.setattr(entities, "update", refused)
+        with pytest.raises(AdministrationError) as caught:
+            entities.create(EntityPath("one"), "queue", {"status": "Disabled"})
+    assert caught.value.__notes__ == ["one was created, and is Active"]
+    assert namespace.queues == {"one"}

@@ -47,7 +47,7 @@ def test_i2_only_what_was_not_answered_is_sent_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(carry, "deliver", deliver)
     with pytest.raises(UnconfirmedError) as lost:
         import_file(client, "q", tmp_path / "file", namespace="ns")
-    assert lost.value.__notes__ == [f"message 2 of '{tmp_path / 'file'}'"]
+    assert lost.value.__notes__ == [f"message 2 of '{tmp_path / 'file'}'", "2 messages were accepted before"]
     done = import_file(client, "q", tmp_path / "file", namespace="ns")
     assert (done.accepted, done.passed_over, sent) == (1, 2, [b"0", b"1", b"2", b"1"])
 
@@ -77,3 +77,40 @@ def test_another_namespace_at_the_same_address_gets_all(tmp_path: Path, monkeypa
     client = second
     done = import_file(client, "q", tmp_path / "file", namespace="ns")
     assert (done.accepted, done.passed_over) == (1, 0)
+
+
+def test_i2_what_is_stopped_and_run_again_sends_each_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageWriter(tmp_path / "file", {}) as writer:
+        for number in range(5):
+            writer.write(section.encode_message(b"%d" % number), 0)
+        writer.finish()
+    sent: list[bytes] = []
+
+    def deliver(client: Any, sender: Any, payloads: list[bytes]) -> list[IsthmusError | None]:
+        sent.extend(payload[-1:] for payload in payloads)
+        return [None] * len(payloads)
+
+    client: Any = SimpleNamespace(namespace_id="one")
+    monkeypatch.setattr(carry, "Sender", lambda *_: Target())
+    monkeypatch.setattr(carry, "deliver", deliver)
+    monkeypatch.setattr(carry, "_GROUP", 2)
+    done = import_file(client, "q", tmp_path / "file", namespace="ns", is_stopped=lambda: len(sent) >= 2)
+    assert (done.accepted, sent) == (2, [b"0", b"1"])
+    done = import_file(client, "q", tmp_path / "file", namespace="ns")
+    assert (done.accepted, done.passed_over) == (3, 2)
+    assert sent == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_removal_that_fails_tells_that_the_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove(*_: Any, **__: Any) -> None:
+        raise IsthmusError("gone")
+
+    monkeypatch.setattr(carry, "messages", lambda *_: [section.encode_message(b"0")])
+    monkeypatch.setattr(carry, "remove", remove)
+    client: Any = None
+    with pytest.raises(IsthmusError) as failed:
+        carry.export(client, "q", tmp_path / "file", lambda _: True, namespace="ns", remove_after=True)
+    assert failed.value.__notes__ == [f"'{tmp_path / 'file'}' is written, with 1 messages"]
+    assert (tmp_path / "file").exists()

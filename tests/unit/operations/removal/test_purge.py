@@ -30,7 +30,7 @@ def test_what_was_removed_of_a_session_that_is_lost_meanwhile_counts(monkeypatch
     lost = SessionLockLostError("q", "a")
     lost.attributes["completed"] = 2
 
-    def sweep(client: Any, path: str, wanted: RunSet, take: Any, *, session_id: str) -> int:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any, *, session_id: str, **_: Any) -> int:
         if session_id == "a":
             raise lost
         return wanted.count()
@@ -146,3 +146,69 @@ def test_one_deferred_message_that_is_refused_ends_the_removal(monkeypatch: pyte
     with pytest.raises(InvalidArgumentError) as caught:
         remove(client, "q", Census(RunSet(), numbers, RunSet()))
     assert caught.value.attributes["completed"] == 3
+
+
+def of(states: str, count: int) -> Census:
+    found = Census(RunSet(), RunSet(), RunSet())
+    for state in states.split():
+        getattr(found, state).add(1, count)
+    return found
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, sweep: Any, *, cancel: Any = lambda *_: None) -> None:
+    monkeypatch.setattr(module, "sweep", sweep)
+    monkeypatch.setattr(module, "_cancel", cancel)
+    monkeypatch.setattr(module, "Management", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: False)
+
+
+def test_i3_what_went_before_it_was_stopped_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+
+    def sweep(*_: Any, is_stopped: Any) -> int:
+        assert not is_stopped()
+        stopped.append(True)
+        assert is_stopped()
+        return 7
+
+    asked(monkeypatch, sweep, cancel=lambda *_: pytest.fail("nothing more is removed"))
+    client: Any = None
+    done = remove(client, "q", of("active scheduled", 10), is_stopped=lambda: bool(stopped))
+    assert done == Removal(removed=7, left=13)
+
+
+def test_i3_what_went_before_a_session_was_stopped_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+    asked(monkeypatch, lambda *_, **__: stopped.append(True) or 4)
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: True)
+    monkeypatch.setattr(module, "by_session", lambda *_: {name: of("active", 4) for name in "ab"})
+    client: Any = None
+    assert remove(client, "q", of("active", 8), is_stopped=lambda: bool(stopped)) == Removal(removed=4, left=4)
+
+
+def test_i3_what_went_before_it_failed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the entity's sessions, too."""
+
+    def cancel(*_: Any) -> None:
+        raise IsthmusError("gone")
+
+    asked(monkeypatch, lambda *_, **__: 10, cancel=cancel)
+    client: Any = None
+    with pytest.raises(IsthmusError) as caught:
+        remove(client, "q", of("active scheduled", 10))
+    assert caught.value.__notes__ == ["10 of 20 messages were removed before"]
+
+    failures = iter([None, IsthmusError("gone")])
+
+    def sweep(*_: Any, **__: Any) -> int:
+        if (failure := next(failures)) is not None:
+            failure.attributes["completed"] = 3
+            raise failure
+        return 4
+
+    asked(monkeypatch, sweep)
+    monkeypatch.setattr(module, "requires_sessions", lambda *_: True)
+    monkeypatch.setattr(module, "by_session", lambda *_: {name: of("active", 4) for name in "ab"})
+    with pytest.raises(IsthmusError) as caught:
+        remove(client, "q", of("active", 8))
+    assert caught.value.__notes__ == ["7 of 8 messages were removed before"]

@@ -90,9 +90,15 @@ def test_i2_who_takes_the_messages_ends_all_passes(monkeypatch: pytest.MonkeyPat
 
 def test_no_session_is_begun_after_it_was_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue(monkeypatch)
-    answers = iter((False, True))
-    assert sweep_entity(CLIENT, "q", all_wanted(), lambda taken, renew: taken, is_stopped=lambda: next(answers)) == 3
+
+    def is_stopped() -> bool:
+        return bool(queue.swept)
+
+    assert sweep_entity(CLIENT, "q", all_wanted(), lambda taken, renew: taken, is_stopped=is_stopped) == 3
     assert queue.swept == [("a", [1, 3, 5])]
+    assert sweep_entity(CLIENT, "q", all_wanted(), lambda taken, renew: taken, is_stopped=lambda: True) == 0, (
+        "not even the look goes on"
+    )
 
 
 def test_a_queue_that_is_lost_tells_what_went_of_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:

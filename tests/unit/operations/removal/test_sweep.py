@@ -79,8 +79,11 @@ class Peer:
 
     # management
 
-    def renew_all(self, tokens: Any) -> set[bytes]:
-        return set()
+    renewal_seconds = 0.0
+
+    def renew_groups(self, groups: Any) -> list[bytes]:
+        self.now += self.renewal_seconds
+        return []
 
 
 @pytest.fixture
@@ -144,6 +147,14 @@ def test_i5_messages_that_come_to_one_partition_do_not_keep_a_pass_waiting_for_a
     completed, peer = swept(coming(), runs(PARTITION + 1, 2 * PARTITION + 1))
     assert completed == 1
     assert peer.now < 10
+
+
+def test_i6_renewals_that_last_do_not_end_a_pass(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 messages that are not wanted and are held before those that are."""
+    monkeypatch.setattr(Peer, "renewal_seconds", 4.0)
+    completed, peer = swept([(number,) for number in range(1, 20)], runs(19))
+    assert completed == 1
+    assert peer.now < 60, "messages come between them"
 
 
 def test_a_pass_that_is_told_to_stop_completes_what_was_taken_and_releases_the_rest(swept: Any) -> None:

@@ -67,3 +67,16 @@ def test_i2_a_fault_elsewhere_in_the_file_holds_nothing_up(tmp_path: Path) -> No
     found = switch_at_once(written(tmp_path, FILE + "tasks: {orders: {pattern: unknown}}\n"), "contoso", tmp_path)
     assert found is not None
     assert found.active == "jfk"
+
+
+def test_one_that_names_its_member_leads_there_however_often_it_is_run(tmp_path: Path) -> None:
+    """Where the output of the first was lost, without the name the second leads back."""
+    file = written(tmp_path)
+    first = switch_at_once(file, "contoso", tmp_path, "jfk")
+    assert first is not None
+    assert (first.active, first.epoch) == ("jfk", 2)
+    assert switch_at_once(file, "contoso", tmp_path, "jfk") == first
+    back = switch_at_once(file, "contoso", tmp_path, "ewr")
+    assert back is not None
+    assert back.target == "ewr", "an operator who means to go back names the other one"
+    assert switch_at_once(file, "contoso", tmp_path, "lga") is None

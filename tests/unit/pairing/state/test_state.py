@@ -107,3 +107,13 @@ def test_what_was_intended_counts_as_made() -> None:
 def test_anything_else_is_no_state(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         PairState.from_dict(wrong)
+
+
+@pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.FENCING, Phase.OPENING])
+def test_a_forced_one_to_the_member_that_a_planned_one_leads_to_does_without_the_old_one(phase: Phase) -> None:
+    under_way = next(state for state in planned() if state.phase is phase)
+    forced = under_way.begin_forced(9.0, under_way.standby)
+    assert (forced.target, forced.is_forced) == (under_way.standby, True)
+    assert forced.begin_forced(10.0, forced.target) == forced
+    with pytest.raises(InvalidArgumentError, match="--abort leads back"):
+        under_way.begin_forced(9.0, under_way.active)

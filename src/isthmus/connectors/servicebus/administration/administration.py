@@ -8,6 +8,8 @@ creation and the change of `$Default`, and a copy without mark goes back to wher
 Invariants:
     I1. An update sends back what it read with only the change's fields replaced, since the API replaces whole entities.
     I2. No error holds a key or a token.
+    I3. An update of a plan is refused where what it sets was set by somebody else since the plan looked; it is read directly before it is
+        written. At our own namespaces nothing is lost in between either; Azure's offer no condition for that.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple, Self
 
@@ -26,7 +29,7 @@ from azure.servicebus.management import (
     TopicProperties,
 )
 
-from isthmus.connectors.administration import EntitySize
+from isthmus.connectors.administration import EntityChangedError, EntitySize
 from isthmus.connectors.servicebus.administration.client import (
     CA_FILE_VARIABLE,
     OpenClient,
@@ -35,11 +38,11 @@ from isthmus.connectors.servicebus.administration.client import (
     open_administration_client,
 )
 from isthmus.connectors.servicebus.administration.entity_property import (
-    detection_ms,
     queue_state,
     received,
     rule_state,
     settings_of,
+    topic_state,
     waiting_in_topic,
 )
 from isthmus.connectors.servicebus.administration.listing import listed, listed_below
@@ -54,6 +57,7 @@ from isthmus.topology import (
     WantedState,
 )
 from isthmus.topology.canary import has_canary
+from isthmus.topology.planning.change import Entity, moved_on
 
 __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
 
@@ -128,12 +132,7 @@ class ServiceBusAdministration:
         subscriptions = tuple(
             self._subscription(topic, each) for each in listed_below(self._client.list_subscriptions, topic.name)
         )
-        return TopicState(
-            name=topic.name,
-            subscriptions=subscriptions,
-            duplicate_detection_ms=detection_ms(stands),
-            partitioned=bool(stands.enable_partitioning),
-        )
+        return replace(topic_state(topic.name, stands), subscriptions=subscriptions)
 
     def _queue(self, asked: TopicState) -> QueueState | None:
         try:
@@ -210,12 +209,12 @@ class ServiceBusAdministration:
             return None
 
     def make(self, change: Change) -> None:
-        with self._errors():
+        with self._errors(), self._transport.condition.required():
             match change:
                 case Change(kind="topic", after=TopicState() as topic):
-                    self._make_topic(change.action, topic)
+                    self._make_topic(change, topic)
                 case Change(kind="queue", after=QueueState() as queue):
-                    self._make_queue(change.action, queue)
+                    self._make_queue(change, queue)
                 case Change(kind="subscription", after=SubscriptionState() as subscription):
                     self._make_subscription(change, subscription)
                 case Change(kind="rule"):
@@ -235,10 +234,16 @@ class ServiceBusAdministration:
         except ResourceNotFoundError:
             return  # somebody else has deleted it
 
-    def _make_topic(self, action: str, topic: TopicState) -> None:
-        if action == "create":
+    def _refuse_changed(self, change: Change, stands: Entity) -> None:
+        """Raise where somebody else has set, since the plan looked, what an update sets (I3)."""
+        if told := moved_on(change, stands):
+            reason = f"{change.kind} {change.path} was changed since it was looked at ({'; '.join(told)})"
+            raise EntityChangedError(self._endpoint, reason, "run it again, and see what it would change")
+
+    def _make_topic(self, change: Change, topic: TopicState) -> None:
+        if change.action == "create":
             window_ms = topic.duplicate_detection_ms
-            with self._transport.done_before(ResourceExistsError):
+            with self._transport.repetition.done_before(ResourceExistsError):
                 self._client.create_topic(
                     topic.name,
                     requires_duplicate_detection=bool(window_ms),
@@ -248,15 +253,16 @@ class ServiceBusAdministration:
                 )
             return
         stands = self._client.get_topic(topic.name)
+        self._refuse_changed(change, topic_state(topic.name, stands))
         if topic.duplicate_detection_ms:
             stands.duplicate_detection_history_time_window = timedelta(milliseconds=topic.duplicate_detection_ms)
         self._client.update_topic(stands)
 
-    def _make_queue(self, action: str, queue: QueueState) -> None:
+    def _make_queue(self, change: Change, queue: QueueState) -> None:
         window_ms = queue.duplicate_detection_ms
         window = timedelta(milliseconds=window_ms) if window_ms else None
-        if action == "create":
-            with self._transport.done_before(ResourceExistsError):
+        if change.action == "create":
+            with self._transport.repetition.done_before(ResourceExistsError):
                 self._client.create_queue(
                     queue.name,
                     requires_duplicate_detection=bool(window_ms),
@@ -269,6 +275,7 @@ class ServiceBusAdministration:
                 return
             window = None
         stands = self._client.get_queue(queue.name)
+        self._refuse_changed(change, queue_state(queue.name, stands))
         for name, value in settings_of(queue).items():
             setattr(stands, name, value)
         if window is not None:
@@ -277,22 +284,23 @@ class ServiceBusAdministration:
 
     def _make_subscription(self, change: Change, subscription: SubscriptionState) -> None:
         if change.action == "update":
-            self._update_subscription(change.topic, subscription)
+            self._update_subscription(change, subscription)
             return
         first, *others = subscription.rules or (None,)
-        with self._transport.default_rule(first), self._transport.done_before(ResourceExistsError):
+        with self._transport.default_rule.given(first), self._transport.repetition.done_before(ResourceExistsError):
             self._client.create_subscription(change.topic, subscription.name, **settings_of(subscription, creates=True))
         for rule in others:
             if rule is not None:
                 self._create_rule(change.topic, subscription.name, rule)
         if subscription.status not in {None, "Active"}:
-            self._update_subscription(change.topic, subscription)
+            self._update_subscription(change, subscription)
 
-    def _update_subscription(self, topic: str, subscription: SubscriptionState) -> None:
-        stands = self._client.get_subscription(topic, subscription.name)
+    def _update_subscription(self, change: Change, subscription: SubscriptionState) -> None:
+        stands = self._client.get_subscription(change.topic, subscription.name)
+        self._refuse_changed(change, SubscriptionState(name=subscription.name, **received(stands)))
         for name, value in settings_of(subscription).items():
             setattr(stands, name, value)
-        self._client.update_subscription(topic, stands)
+        self._client.update_subscription(change.topic, stands)
 
     def _make_rule(self, change: Change) -> None:
         after = change.after
@@ -301,16 +309,17 @@ class ServiceBusAdministration:
                 self._create_rule(change.topic, change.subscription, after)
                 return
             stands = self._client.get_rule(change.topic, change.subscription, after.name)
+            self._refuse_changed(change, rule_state(stands))
             stands.filter = SqlRuleFilter(after.filter)
             stands.action = SqlRuleAction(after.action) if after.action else None
             self._client.update_rule(change.topic, change.subscription, stands)
         elif change.before is not None:
-            with self._transport.done_before(ResourceNotFoundError):
+            with self._transport.repetition.done_before(ResourceNotFoundError):
                 self._client.delete_rule(change.topic, change.subscription, change.before.name)
 
     def _create_rule(self, topic: str, subscription: str, rule: RuleState) -> None:
         action = SqlRuleAction(rule.action) if rule.action else None
-        with self._transport.done_before(ResourceExistsError):
+        with self._transport.repetition.done_before(ResourceExistsError):
             self._client.create_rule(topic, subscription, rule.name, filter=SqlRuleFilter(rule.filter), action=action)
 
     def _errors(self) -> AbstractContextManager[None]:

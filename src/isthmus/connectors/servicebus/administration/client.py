@@ -1,7 +1,7 @@
 """A client of azure-servicebus's administration, and its errors as ours.
 
 What it is: the opening of a client by a namespace's connection string or identity, and the translation of what it raises.
-What it is not: what is asked of it (`administration`, `pair_client`).
+What it is not: what is asked of it (`administration`, `pair`).
 
 Invariants:
     I1. No error holds a key or a token.
@@ -30,11 +30,11 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
+from isthmus.connectors.administration import AdministrationError, EntityChangedError, NamespaceUnreachableError
 from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.administration.answer import StrangeAnswerError
-from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.administration.transport import AdministrationTransport
 from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT, ConnectionString
 from isthmus.connectors.servicebus.plain_host import is_loopback, may_be_plain
 from isthmus.topology import NamespaceRef
@@ -62,13 +62,14 @@ _READ_TIMEOUT_SECONDS = 30
 _RETRIES = 2
 # The SDK's policy shows a token until a minute after the end that it is told; it means a minute before.
 _EARLY_SECONDS = 120
+_PRECONDITION_FAILED = 412
 
 
 class OpenClient(NamedTuple):
     """A client, the transport that it sends through, and `host[:port]` for errors and comparison."""
 
     client: ServiceBusAdministrationClient
-    transport: DefaultRuleTransport
+    transport: AdministrationTransport
     endpoint: str
 
     def identity(self) -> str:
@@ -77,9 +78,9 @@ class OpenClient(NamedTuple):
         Its name and the time since when it is do for Azure, where names are unique. Two namespaces of one machine may
         have one name and may have been started in one millisecond: each start of ours tells a random id.
         """
-        self.transport.instance = ""
+        self.transport.namespace.instance = ""
         found = self.client.get_namespace_properties()
-        return f"{found.name} {found.created_at_utc} {self.transport.instance}".rstrip()
+        return f"{found.name} {found.created_at_utc} {self.transport.namespace.instance}".rstrip()
 
 
 def ca_file(namespace: NamespaceRef) -> str:
@@ -179,8 +180,10 @@ def _end_early(credential: Any) -> None:
     credential.get_token = token
 
 
-def _transport(host: str, authority: str, read_timeout_seconds: float, *, plain: bool = False) -> DefaultRuleTransport:
-    return DefaultRuleTransport(
+def _transport(
+    host: str, authority: str, read_timeout_seconds: float, *, plain: bool = False
+) -> AdministrationTransport:
+    return AdministrationTransport(
         plain=plain,
         direct=is_loopback(host),
         connection_verify=authority or True,
@@ -189,7 +192,7 @@ def _transport(host: str, authority: str, read_timeout_seconds: float, *, plain:
     )
 
 
-def _options(transport: DefaultRuleTransport, retries: int) -> dict[str, Any]:
+def _options(transport: AdministrationTransport, retries: int) -> dict[str, Any]:
     return {"transport": transport, "retry_total": retries, "retry_backoff_factor": 0.3, "permit_redirects": False}
 
 
@@ -232,6 +235,12 @@ def administration_errors(endpoint: str) -> Iterator[None]:
     except ResourceExistsError:
         raise AdministrationError(endpoint, "the entity was made by someone else meanwhile", "run it again") from None
     except HttpResponseError as error:
+        if error.status_code == _PRECONDITION_FAILED:
+            raise EntityChangedError(
+                endpoint,
+                "the entity was changed since it was read, by someone else or by this request, whose answer was lost",
+                "run it again",
+            ) from None
         raise AdministrationError(endpoint, f"refused with {error.status_code} ({_first_line(error)})") from None
     except AzureError as error:
         raise NamespaceUnreachableError(endpoint, f"gave no answer ({_first_line(error)})", "run it again") from None

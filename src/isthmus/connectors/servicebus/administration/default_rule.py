@@ -1,35 +1,24 @@
-"""The HTTP transport of azure-servicebus's administration client, with what that client lacks.
+"""The rule that a subscription is created with.
 
-What it is: a transport that refuses what is no answer of a namespace (`answer`); that remembers the version of the catalog that a
-namespace tells; that puts a `DefaultRuleDescription` into the request that creates a subscription
-(docs/explanation/protocol.md, Administration), for which the clients for .NET and Java have a parameter and the one for Python
-has none; and that sends requests without TLS to a development namespace on this machine, where the client always asks for HTTPS.
-What it is not: anything for other requests, which it passes on unchanged.
+What it is: a `DefaultRuleDescription`, put into the request that creates a subscription (docs/explanation/protocol.md, Administration).
+The clients for .NET and Java have a parameter for it, and the one for Python has none. What it is not: the rules that a subscription is
+given later.
 
 Invariants:
-    I1. Only the body of a request that creates a subscription changes, and only while `default_rule` holds.
-    I2. A request goes without TLS only with `plain`.
-    I3. The client waits for `LONGEST_WAIT_SECONDS` at most before it repeats a request: it would wait as long as it is asked to, an hour
-        where a proxy is in maintenance, and whoever called would not know why.
+    I1. Only the body of a request that creates a subscription changes, and only while a rule is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http import HTTPStatus
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from azure.core.exceptions import AzureError, ServiceRequestError
-
-from isthmus.connectors.http.client import retry_after
-from isthmus.connectors.sdk_transport import SdkTransport
-from isthmus.connectors.servicebus.administration.answer import check_answer
 from isthmus.topology.pair.description import Description
 from isthmus.topology.state import RuleState
 
-__all__ = ["LONGEST_WAIT_SECONDS", "DefaultRuleTransport", "birth_rule", "with_default_rule"]
+__all__ = ["DefaultRule", "birth_rule", "with_default_rule"]
 
 _SB = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
@@ -44,49 +33,16 @@ _BEFORE_RULE = (
     "DeadLetteringOnFilterEvaluationExceptions",
 )
 _COMPATIBILITY_LEVEL = "20"
-# As docs/explanation/protocol.md, Administration, has it.
-_CATALOG_VERSION = "Isthmus-Catalog-Version"
-_INSTANCE = "Isthmus-Instance"
-_AUTHORIZATION = "Authorization"
-_BEARER = "Bearer "
-_BEARER_SIGNATURE = f"{_BEARER}SharedAccessSignature "
-_RETRY_AFTER = "Retry-After"
-LONGEST_WAIT_SECONDS = 10
-# Of a gateway, or of a service that failed amid its work.
-_UNKNOWN = frozenset({500, 502, 504})
-# What is named here is not looked up in the environment.
-_NO_PROXIES = {"http": "", "https": ""}
 
 
-class DefaultRuleTransport(SdkTransport):
-    """A transport that can add the rule; for use by one thread at a time.
+class DefaultRule:
+    """The rule of the subscriptions that one thread creates."""
 
-    Args:
-        plain: send over HTTP what the client addresses to HTTPS.
-        direct: past any proxy of the environment.
-        options: of `RequestsTransport`.
-
-    Attributes:
-        catalog_version: what the last answer that told one said of all descriptions: another value whenever one of them may
-            be another than before. Empty where the namespace tells none, as Azure's do.
-        is_unknown: whether nobody knows what became of the last request when the client sent it before.
-        instance: which start of which namespace the last answer that told it came from. Empty as before.
-        is_refused: whether the namespace has refused the key or identity: it may have been replaced since the client was made.
-    """
-
-    _rule: RuleState | None = None
-    _request: object = None
-    is_unknown = is_refused = False
-    catalog_version = ""
-    instance = ""
-
-    def __init__(self, *, plain: bool = False, direct: bool = False, **options: Any) -> None:
-        super().__init__(use_env_settings=not plain, **options)
-        self._is_direct = direct
-        self.is_plain = plain
+    def __init__(self) -> None:
+        self._rule: RuleState | None = None
 
     @contextmanager
-    def default_rule(self, rule: RuleState | None) -> Iterator[None]:
+    def given(self, rule: RuleState | None) -> Iterator[None]:
         """While it holds, subscriptions are created with this rule; None is the service's `$Default`."""
         self._rule = rule
         try:
@@ -94,43 +50,13 @@ class DefaultRuleTransport(SdkTransport):
         finally:
             self._rule = None
 
-    @contextmanager
-    def done_before(self, answer: type[AzureError]) -> Iterator[None]:
-        """While it holds, this answer to a repeated request is none: the same request, whose answer was lost, has done it before."""
-        try:
-            yield
-        except answer:
-            if not self.is_unknown:
-                raise
-
-    def send(self, request: Any, **options: Any) -> Any:
-        if request is not self._request:
-            self._request, self.is_unknown = request, False
-        if self._rule is not None and request.method == "PUT" and request.body:
-            body = with_default_rule(request.body, self._rule)
-            request.set_bytes_body(body)
-            request.headers["Content-Length"] = str(len(body))
-        if self.is_plain and request.url.startswith("https:"):
-            request.url = "http:" + request.url.removeprefix("https:")
-        proof = request.headers.get(_AUTHORIZATION, "")
-        if proof.startswith(_BEARER_SIGNATURE):  # the client takes a ready signature for a token of an identity
-            request.headers[_AUTHORIZATION] = proof.removeprefix(_BEARER)
-        if self._is_direct:
-            options["proxies"] = _NO_PROXIES
-        try:
-            response = super().send(request, **options)
-        except AzureError as error:
-            self.is_unknown |= not isinstance(error, ServiceRequestError)  # which says that nothing was sent
-            raise
-        self.is_unknown |= response.status_code in _UNKNOWN
-        self.is_refused |= response.status_code == HTTPStatus.UNAUTHORIZED
-        if retry_after({"retry-after": response.headers.get(_RETRY_AFTER, "")}) > LONGEST_WAIT_SECONDS:
-            response.headers[_RETRY_AFTER] = str(LONGEST_WAIT_SECONDS)
-        kind = response.headers.get("Content-Type", "")
-        check_answer(request.method, request.url, response.status_code, kind, response.body())
-        self.catalog_version = response.headers.get(_CATALOG_VERSION, self.catalog_version)
-        self.instance = response.headers.get(_INSTANCE, self.instance)
-        return response
+    def put_into(self, request: Any) -> None:
+        """Put the rule that is given into a request that creates a subscription."""
+        if self._rule is None or request.method != "PUT" or not request.body:
+            return
+        body = with_default_rule(request.body, self._rule)
+        request.set_bytes_body(body)
+        request.headers["Content-Length"] = str(len(body))
 
 
 def with_default_rule(body: str | bytes, rule: RuleState) -> bytes:

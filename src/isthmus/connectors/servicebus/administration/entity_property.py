@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from azure.servicebus.management import CorrelationRuleFilter, QueueProperties, SubscriptionProperties, TopicProperties
 
 from isthmus.connectors.servicebus.administration.listing import listed
-from isthmus.topology import QueueState, RuleState, SubscriptionState
+from isthmus.topology import QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.file.duration import INFINITE_MS
 
-__all__ = ["detection_ms", "queue_state", "received", "rule_state", "settings_of", "waiting_in_topic"]
+__all__ = ["detection_ms", "queue_state", "received", "rule_state", "settings_of", "topic_state", "waiting_in_topic"]
 
 
 def settings_of(entity: QueueState | SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
@@ -56,6 +56,13 @@ def queue_state(name: str, stands: QueueProperties) -> QueueState:
         duplicate_detection_ms=detection_ms(stands),
         partitioned=bool(stands.enable_partitioning),
         **received(stands),
+    )
+
+
+def topic_state(name: str, stands: TopicProperties) -> TopicState:
+    """A topic as it stands, without its subscriptions."""
+    return TopicState(
+        name=name, duplicate_detection_ms=detection_ms(stands), partitioned=bool(stands.enable_partitioning)
     )
 
 

@@ -19,14 +19,14 @@ from azure.core.exceptions import (
 from azure.core.paging import ItemPaged
 from azure.servicebus.management import CorrelationRuleFilter, EntityStatus, SqlRuleFilter
 
-from isthmus.connectors.administration import AdministrationError
+from isthmus.connectors.administration import AdministrationError, EntityChangedError
 from isthmus.connectors.servicebus.administration.administration import (
     CA_FILE_VARIABLE,
     ServiceBusAdministration,
     ca_file,
 )
 from isthmus.connectors.servicebus.administration.client import OpenClient, client_of_string
-from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.administration.transport import AdministrationTransport
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.entity import Entities, EntityPath
 from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE
@@ -102,7 +102,7 @@ class Client:
 
 
 def administration(client: Client) -> ServiceBusAdministration:
-    return ServiceBusAdministration(OpenClient(client, DefaultRuleTransport(), "host.test"))  # type: ignore[arg-type]
+    return ServiceBusAdministration(OpenClient(client, AdministrationTransport(), "host.test"))  # type: ignore[arg-type]
 
 
 def test_what_stands_is_observed() -> None:
@@ -132,11 +132,11 @@ def test_what_stands_is_observed() -> None:
 
 def test_two_namespaces_of_one_name_and_millisecond_are_two() -> None:
     def observed(instance: str) -> NamespaceState:
-        transport = DefaultRuleTransport()
+        transport = AdministrationTransport()
         client = Client()
 
         def answer() -> SimpleNamespace:
-            transport.instance = instance
+            transport.namespace.instance = instance
             return SimpleNamespace(name="host", created_at_utc=None)
 
         client.get_namespace_properties = answer  # type: ignore[method-assign]
@@ -189,6 +189,58 @@ def test_i1_an_update_of_a_queue_sends_back_what_it_read_but_for_the_change() ->
     assert sent.forward_to == "sb://host:5671/some/queue"
 
 
+def update(before: QueueState | SubscriptionState, **settings: Any) -> Change:
+    after = replace(type(before)(name=before.name), **settings)
+    if isinstance(before, QueueState):
+        return Change(alias="ewr", action="update", kind="queue", topic="q", after=after, before=before)
+    return Change(
+        alias="ewr", action="update", kind="subscription", topic="x", subscription="s", after=after, before=before
+    )
+
+
+def test_i3_what_somebody_else_has_set_since_the_plan_is_not_set_back() -> None:
+    client = Client()
+    ewr = administration(client)
+    state = ewr.observe("ewr", [WANTED, QueueState(name="q")])
+    queue, (subscription,) = state.queues[0], state.topics[0].subscriptions
+    client.subscription.max_delivery_count = 5  # another operator, of what this plan also sets
+    for before in (queue, subscription):
+        change = update(before, max_delivery_count=10, lock_duration_ms=60_000)
+        with pytest.raises(
+            EntityChangedError, match="was changed since it was looked at \\(MaxDeliveryCount 10 → 5\\)"
+        ) as told:
+            ewr.make(change)
+        assert told.value.retryable
+    assert client.calls == []
+
+
+def test_i3_what_somebody_else_has_set_as_this_plan_does_and_what_it_leaves_alone_are_no_conflict() -> None:
+    client = Client()
+    ewr = administration(client)
+    (queue,) = ewr.observe("ewr", [QueueState(name="q")]).queues
+    client.subscription.max_delivery_count = 5
+    client.subscription.default_message_time_to_live = timedelta(hours=1)
+    ewr.make(update(queue, max_delivery_count=5))
+    ((name, (sent,), _),) = client.calls
+    assert (name, sent.max_delivery_count, sent.default_message_time_to_live) == ("update_queue", 5, timedelta(hours=1))
+
+
+def test_i3_a_rule_that_somebody_else_has_changed_is_left() -> None:
+    client = Client()
+    client.get_rule = lambda *_: SimpleNamespace(name="r", filter=SqlRuleFilter("x = 3"), action=None)  # type: ignore[attr-defined]
+    before, after = RuleState("r", "x = 1"), RuleState("r", "x = 2")
+
+    def change(before: RuleState) -> Change:
+        names = {"alias": "ewr", "topic": "x", "subscription": "s"}
+        return Change(action="update", kind="rule", before=before, after=after, **names)  # type: ignore[arg-type]
+
+    with pytest.raises(EntityChangedError, match="filter x = 3"):
+        administration(client).make(change(before))
+    assert client.calls == []
+    administration(client).make(change(RuleState("r", "x  =  3")))
+    assert [name for name, _, _ in client.calls] == ["update_rule"]
+
+
 def test_a_queue_is_created_with_what_is_asked_for_and_then_suspended() -> None:
     client = Client()
     after = QueueState(name="q", requires_session=True, initial_ttl_ms=60_000, status="ReceiveDisabled")
@@ -218,7 +270,7 @@ def test_what_a_topic_has_scheduled_would_be_deleted_with_it() -> None:
     client = Counting()
     asked = Change(alias="ewr", action="delete", kind="topic", topic="x")
     assert administration(client).waiting(asked) == 5
-    opened = OpenClient(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    opened = OpenClient(client, AdministrationTransport(), "host.test")  # type: ignore[arg-type]
     assert Entities(opened).waiting(EntityPath("x")) == 5
 
 
@@ -363,6 +415,6 @@ def test_a_topic_that_is_deleted_while_a_namespace_is_listed_hides_no_other() ->
     name = client.subscription.name
     found = administration(client).inventory("ewr")
     assert [(topic.name, len(topic.subscriptions)) for topic in found.topics] == [("gone", 0), ("stays", 1)]
-    opened = OpenClient(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+    opened = OpenClient(client, AdministrationTransport(), "host.test")  # type: ignore[arg-type]
     assert Entities(opened).paths() == ["gone", "stays", f"stays/Subscriptions/{name}"]
     assert [row.path for row in Entities(opened).rows()] == ["gone", "stays", f"stays/Subscriptions/{name}"]

@@ -1,12 +1,12 @@
+"""isthmus.connectors.servicebus.administration.default_rule."""
+
 from __future__ import annotations
 
-from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
-import pytest
-from azure.core.pipeline.transport import HttpRequest, RequestsTransport
+from azure.core.pipeline.transport import HttpRequest
 
-from isthmus.connectors.servicebus.administration.default_rule import DefaultRuleTransport, with_default_rule
+from isthmus.connectors.servicebus.administration.default_rule import DefaultRule, with_default_rule
 from isthmus.topology import RuleState
 
 SB = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
@@ -48,37 +48,25 @@ def test_i1_other_entities_are_unchanged() -> None:
     assert with_default_rule(text, RuleState("r", "1=1")) == text.encode()
 
 
-def test_a_request_that_is_sent_again_has_the_rule_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_sent_again_has_the_rule_once() -> None:
     """The client sends one request object again, with the body that the transport gave it."""
-    sent: list[bytes] = []
-
-    def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
-        sent.append(request.body)
-        return SimpleNamespace(headers={}, status_code=404, body=bytes)
-
-    monkeypatch.setattr(RequestsTransport, "send", send)
-    transport = DefaultRuleTransport()
+    rule, sent = DefaultRule(), []
     request = HttpRequest("PUT", "https://host/t/Subscriptions/s")
     request.set_bytes_body(entry("SubscriptionDescription").encode())
-    with transport.default_rule(RuleState("isthmus", "a < 1")):
+    with rule.given(RuleState("isthmus", "a < 1")):
         for _ in range(3):
-            transport.send(request)
+            rule.put_into(request)
+            sent.append(request.body)
+            assert request.headers["Content-Length"] == str(len(request.body))
     assert [len(ET.fromstring(body).findall(f".//{SB}DefaultRuleDescription")) for body in sent] == [1, 1, 1]
     assert sent[0] == sent[2]
 
 
-@pytest.mark.parametrize(("plain", "url"), [(True, "http://127.0.0.1:5710/q"), (False, "https://127.0.0.1:5710/q")])
-def test_i2_a_request_goes_without_tls_only_where_that_is_asked_for(
-    plain: bool, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-
-    def send(self: RequestsTransport, request: HttpRequest, **options: object) -> SimpleNamespace:
-        sent.append(request.url)
-        return SimpleNamespace(headers={}, status_code=404, body=bytes)
-
-    monkeypatch.setattr(RequestsTransport, "send", send)
-    transport = DefaultRuleTransport(plain=plain)
-    for _ in range(2):  # a retry sends the same request again
-        transport.send(HttpRequest("GET", "https://127.0.0.1:5710/q"))
-    assert sent == [url, url]
+def test_i1_only_while_a_rule_is_given() -> None:
+    rule = DefaultRule()
+    with rule.given(RuleState("isthmus", "a < 1")):
+        pass
+    request = HttpRequest("PUT", "https://host/t/Subscriptions/s")
+    request.set_bytes_body(body := entry("SubscriptionDescription").encode())
+    rule.put_into(request)
+    assert request.body == body

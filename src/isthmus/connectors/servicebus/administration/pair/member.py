@@ -1,7 +1,7 @@
 """One member of a pair, through azure-servicebus's administration client.
 
-What it is: everything that pairing asks of a namespace: all that it holds, and, over its parts, counts (`pair_count`), steps and statuses
-(`pair_step`), and the marker that tells which member is active (`pair_marker`). What it is not: a decision
+What it is: everything that pairing asks of a namespace: all that it holds, and, over its parts, counts (`count`), steps and statuses
+(`step`), and the marker that tells which member is active (`marker`). What it is not: a decision
 (`isthmus.topology.pair.difference`, `isthmus.pairing`).
 Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
 
@@ -21,16 +21,16 @@ from azure.core.exceptions import ResourceNotFoundError
 from isthmus.connectors.servicebus.administration.client import administration_errors
 from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.administration.message_count import Counts
-from isthmus.connectors.servicebus.administration.pair_client import PairClients
-from isthmus.connectors.servicebus.administration.pair_count import PairCounts
-from isthmus.connectors.servicebus.administration.pair_marker import PairMarker
-from isthmus.connectors.servicebus.administration.pair_property import (
+from isthmus.connectors.servicebus.administration.pair.client import PairClients
+from isthmus.connectors.servicebus.administration.pair.count import PairCounts
+from isthmus.connectors.servicebus.administration.pair.marker import PairMarker
+from isthmus.connectors.servicebus.administration.pair.property import (
     describe_queue,
     describe_rule,
     describe_subscription,
     describe_topic,
 )
-from isthmus.connectors.servicebus.administration.pair_step import PairSteps
+from isthmus.connectors.servicebus.administration.pair.step import PairSteps
 from isthmus.topology import NamespaceRef
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
@@ -79,7 +79,7 @@ class PairMember:
         self.close()
 
     def map(self, work: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
-        """Answers in the order of what is asked, several requests at a time."""
+        """As `PairClients.map`."""
         return self._clients.map(work, asked)
 
     # ---- what exists
@@ -113,9 +113,9 @@ class PairMember:
 
     def _version(self) -> str:
         opened = self._clients.open()
-        opened.transport.catalog_version = ""
+        opened.transport.namespace.catalog_version = ""
         opened.client.get_namespace_properties()
-        return opened.transport.catalog_version
+        return opened.transport.namespace.catalog_version
 
     def _ask_descriptions(self) -> list[Description]:
         queues = self._clients.submit(self._queues)
@@ -156,69 +156,30 @@ class PairMember:
                 return True
             return True
 
-    def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
-        """Messages of queues, subscriptions and topics (those scheduled there) by path; those without any are left out.
+    # ---- parts: what each method does, and raises, is told there
 
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+    def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]:
+        """As `PairCounts.of_all`."""
         return self._counts.of_all(entities)
 
-    # ---- steps
-
     def make(self, step: Step, *, with_messages: bool = False) -> None:
-        """Make one step.
-
-        Args:
-            step: of a `Drift`.
-            with_messages: delete an entity although it holds messages.
-
-        Raises:
-            HoldsMessagesError: the entity to delete holds messages.
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairSteps.make`."""
         self._steps.make(step, with_messages=with_messages)
 
     def set_status(self, entity: Description, status: str) -> None:
-        """Change the status of a queue, topic or subscription; nothing happens where it is gone.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairSteps.set_status`."""
         self._steps.set_status(entity, status)
 
-    # ---- the marker
-
     def read_marker(self, pair: str) -> Mapping[str, Any]:
-        """What the namespace says of a pair; empty where it says nothing.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairMarker.read`."""
         return self._marker.read(pair)
 
     def write_marker(
         self, pair: str, value: Mapping[str, Any], *, unless: Callable[[Mapping[str, Any]], bool] = lambda marker: False
     ) -> bool:
-        """Say something of a pair in the namespace (`PairMarker.write`).
-
-        Args:
-            pair: its name.
-            value: what to say.
-            unless: is asked about what the namespace says now, just before that is replaced.
-
-        Returns:
-            Whether the namespace says it; False where `unless` kept what was there.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairMarker.write`."""
         return self._marker.write(pair, value, unless=unless)
 
     def delete_marker(self, pair: str) -> None:
-        """Say nothing of a pair any more.
-
-        Raises:
-            AdministrationError: no answer, or a refusal.
-        """
+        """As `PairMarker.delete`."""
         self._marker.delete(pair)

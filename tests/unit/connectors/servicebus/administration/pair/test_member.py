@@ -11,8 +11,8 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.core.paging import ItemPaged
 
-from isthmus.connectors.servicebus.administration.pair_client import THREADS
-from isthmus.connectors.servicebus.administration.pair_member import PairMember
+from isthmus.connectors.servicebus.administration.pair.client import THREADS
+from isthmus.connectors.servicebus.administration.pair.member import PairMember
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
 from isthmus.topology.pair.description import Description

@@ -1,4 +1,4 @@
-"""isthmus.connectors.servicebus.administration.pair_step, and the counts that it asks for (`pair_count`)."""
+"""isthmus.connectors.servicebus.administration.pair.step, and the counts that it asks for (`count`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Servic
 
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.client import OpenClient
-from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
-from isthmus.connectors.servicebus.administration.pair_count import PairCounts
-from isthmus.connectors.servicebus.administration.pair_step import PairSteps
+from isthmus.connectors.servicebus.administration.pair.count import PairCounts
+from isthmus.connectors.servicebus.administration.pair.holds_messages import HoldsMessagesError
+from isthmus.connectors.servicebus.administration.pair.step import PairSteps
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import Step
 
@@ -59,7 +59,7 @@ class Client:
         pass
 
     @contextmanager
-    def default_rule(self, rule: Any) -> Iterator[None]:
+    def given(self, rule: Any) -> Iterator[None]:
         self.born_with.append(rule)
         yield
 
@@ -71,7 +71,7 @@ def client() -> Client:
 
 @pytest.fixture
 def steps(client: Client) -> PairSteps:
-    opened = OpenClient(client, client, "ewr")  # type: ignore[arg-type]
+    opened = OpenClient(client, SimpleNamespace(default_rule=client), "ewr")  # type: ignore[arg-type]
     clients: Any = SimpleNamespace(endpoint="ewr", alias="ewr", open=lambda: opened)
     return PairSteps(clients, PairCounts(clients))
 

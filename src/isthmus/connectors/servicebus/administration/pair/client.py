@@ -1,7 +1,7 @@
 """The administration clients of one member of a pair, and the threads that use them.
 
-What it is: a client for each thread, made at its first request, and several requests at a time. What it is not: what is asked (`pair_member`,
-`pair_count`, `pair_step`, `pair_marker`).
+What it is: a client for each thread, made at its first request, and several requests at a time. What it is not: what is asked (`member`,
+`count`, `step`, `marker`).
 
 Invariants:
     I1. Each thread has its own client: a transport that adds rules serves one thread.

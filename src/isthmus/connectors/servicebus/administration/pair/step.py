@@ -21,10 +21,10 @@ from azure.servicebus.management import SqlRuleFilter
 
 from isthmus.connectors.servicebus.administration.client import administration_errors
 from isthmus.connectors.servicebus.administration.default_rule import birth_rule
-from isthmus.connectors.servicebus.administration.holds_messages import HoldsMessagesError
-from isthmus.connectors.servicebus.administration.pair_client import PairClients
-from isthmus.connectors.servicebus.administration.pair_count import PairCounts
-from isthmus.connectors.servicebus.administration.pair_property import applied, creation
+from isthmus.connectors.servicebus.administration.pair.client import PairClients
+from isthmus.connectors.servicebus.administration.pair.count import PairCounts
+from isthmus.connectors.servicebus.administration.pair.holds_messages import HoldsMessagesError
+from isthmus.connectors.servicebus.administration.pair.property import applied, creation
 from isthmus.errors import IsthmusError
 from isthmus.topology import RuleState
 from isthmus.topology.pair.description import TAKES_NONE, Description
@@ -78,7 +78,7 @@ class PairSteps:
                 client.create_topic(entity.names[0], **creation(entity))
             elif entity.kind == "subscription":
                 born = birth_rule(step.rules)
-                with transport.default_rule(born or _NONE):
+                with transport.default_rule.given(born or _NONE):
                     client.create_subscription(*entity.names, **creation(entity))
                 rules_left = born is None
             else:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
 
-from isthmus.connectors.servicebus.administration.pair_property import describe_rule
+from isthmus.connectors.servicebus.administration.pair.property import describe_rule
 from isthmus.topology.pair.description import Description
 from isthmus.topology.pair.difference import unlike
 

@@ -1,6 +1,6 @@
 """The messages of a member of a pair: how many each entity holds.
 
-What it is: the runtime properties of queues, topics and subscriptions. What it is not: a decision about them (`pair_step`, `isthmus.pairing`).
+What it is: the runtime properties of queues, topics and subscriptions. What it is not: a decision about them (`step`, `isthmus.pairing`).
 Specification: Microsoft Learn, "Service Bus resource manager", Atom API.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from isthmus.connectors.servicebus.administration.client import administration_errors
 from isthmus.connectors.servicebus.administration.listing import listed, listed_below
 from isthmus.connectors.servicebus.administration.message_count import Counts
-from isthmus.connectors.servicebus.administration.pair_client import PairClients
+from isthmus.connectors.servicebus.administration.pair.client import PairClients
 from isthmus.topology.pair.description import Description
 
 __all__ = ["PairCounts"]

@@ -18,7 +18,7 @@ from typing import Any
 from azure.core.exceptions import ResourceNotFoundError
 
 from isthmus.connectors.servicebus.administration.client import administration_errors
-from isthmus.connectors.servicebus.administration.pair_client import PairClients
+from isthmus.connectors.servicebus.administration.pair.client import PairClients
 from isthmus.topology.pair.description import CLOSED, MARKER
 
 __all__ = ["PairMarker"]

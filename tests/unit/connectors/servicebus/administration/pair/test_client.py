@@ -1,4 +1,4 @@
-"""isthmus.connectors.servicebus.administration.pair_client."""
+"""isthmus.connectors.servicebus.administration.pair.client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from azure.core.pipeline.transport import HttpRequest, RequestsTransport
 
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration.client import administration_errors
-from isthmus.connectors.servicebus.administration.pair_client import THREADS, PairClients
+from isthmus.connectors.servicebus.administration.pair.client import THREADS, PairClients
 from isthmus.topology import NamespaceRef
 from isthmus.topology.file.reference import SecretReference
 

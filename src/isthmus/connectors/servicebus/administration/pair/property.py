@@ -1,6 +1,6 @@
 """Descriptions of a pair's entities and the properties of azure-servicebus's administration client.
 
-What it is: pure translation, in both directions. What it is not: any call of the client (`pair_member`).
+What it is: pure translation, in both directions. What it is not: any call of the client (`member`).
 
 Invariants:
     I1. Every setting that the client reads and can write is translated; what only the service sets (times, counts,

@@ -1,4 +1,4 @@
-"""isthmus.connectors.servicebus.administration.pair_marker."""
+"""isthmus.connectors.servicebus.administration.pair.marker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ResourceNotFoundError
 
-from isthmus.connectors.servicebus.administration.pair_marker import PairMarker
+from isthmus.connectors.servicebus.administration.pair.marker import PairMarker
 from isthmus.topology.pair.description import CLOSED
 
 

@@ -1,0 +1,1 @@
+"""One member of a pair: everything that pairing asks of a namespace, and does there."""

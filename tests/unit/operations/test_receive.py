@@ -1,0 +1,105 @@
+"""isthmus.operations.receive, against a scripted link."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isthmus.amqp.performative import Accepted, Released
+from isthmus.operations import receive as module
+from isthmus.operations.receive import Received, receive
+from isthmus.transport.receiver import Deliveries
+
+
+class Link:
+    """A link of an entity with messages, which come ten at a time; it answers each disposition at once."""
+
+    path = "q"
+    error = None
+    session_id = None
+    credit = 0
+    drained = False
+    received = 0
+
+    def __init__(self, messages: int) -> None:
+        self.left = list(range(messages))
+        self.outcomes: deque[tuple[int, int, Any]] = deque()
+        self.completed: list[int] = []
+        self.released: list[int] = []
+        self.arrived: list[Deliveries] = []
+
+    def wait_attached(self, seconds: float) -> Link:
+        return self
+
+    def grant(self, credit: int) -> None:
+        self.credit = credit
+
+    def wait(self, seconds: float) -> None:
+        count = min(10, self.credit)
+        numbers, self.left = self.left[:count], self.left[count:]
+        if numbers:
+            self.arrived.append(Deliveries(numbers[0], [b""] * len(numbers), [b"%d" % each for each in numbers]))
+            self.received += len(numbers)
+            self.credit -= len(numbers)
+
+    def take(self) -> list[Deliveries]:
+        taken, self.arrived = self.arrived, []
+        return taken
+
+    def drain(self) -> None:
+        """What is on its way comes before the answer."""
+        self.wait(0.0)
+        self.credit, self.drained = 0, True
+
+    def dispose(self, first: int, last: int, state: Any) -> None:
+        (self.completed if state is None else self.released).extend(range(first, last + 1))
+        assert state is None or isinstance(state, Released)
+        self.outcomes.append((first, last, Accepted() if state is None else state))
+
+    def close(self) -> None:
+        """Nothing is held."""
+        assert sorted(self.completed + self.released) == list(range(self.received)), "every lock is given back"
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> Link:
+    made = Link(25)
+    monkeypatch.setattr(module, "Receiver", lambda *_, **__: made)
+    return made
+
+
+def received(link: Link, count: int, take: Any, **options: Any) -> Received:
+    client: Any = SimpleNamespace(wait=link.wait, wait_until=lambda is_met, *_: is_met() or pytest.fail("it waits"))
+    return receive(client, "q", count, 0.01, take, **options)
+
+
+def test_all_are_handed_on_and_completed(link: Link) -> None:
+    taken: list[bytes] = []
+    assert received(link, 0, taken.append) == Received(25, 0, None)
+    assert taken == [b"%d" % number for number in range(25)]
+    assert link.completed == list(range(25))
+
+
+def test_i1_where_handing_on_fails_what_was_handed_on_is_completed(link: Link) -> None:
+    """As in `isthmus receive orders --max 0 | head`: what was printed does not come again."""
+    taken: list[bytes] = []
+
+    def take(payload: bytes) -> None:
+        if len(taken) == 13:
+            raise BrokenPipeError
+        taken.append(payload)
+
+    with pytest.raises(BrokenPipeError):
+        received(link, 0, take)
+    assert link.completed == list(range(13))
+    assert link.released == list(range(13, link.received))
+
+
+def test_i3_what_was_not_handed_on_when_it_was_stopped_is_released(link: Link) -> None:
+    taken: list[bytes] = []
+    assert received(link, 0, taken.append, is_stopped=lambda: len(taken) >= 12) == Received(12, 0, None)
+    assert link.completed == list(range(12))
+    assert link.released == list(range(12, link.received))
