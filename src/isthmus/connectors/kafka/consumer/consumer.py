@@ -254,7 +254,7 @@ class ConsumerThread(threading.Thread):
 
     def _look_at_topic(self, now: float) -> None:
         """Looks whether the topic is the one that was read, by this reader or by the one before. A look without an answer says nothing."""
-        if others := self._removed.of_another(self._known):
+        if others := self._removed.take_others(self._known):
             self._begin_again(dict.fromkeys(others, 0))
         if now >= self._look_due and not self._fault.is_useless:
             self._look_due = math.inf
@@ -369,7 +369,7 @@ class ConsumerThread(threading.Thread):
             return
         with contextlib.suppress(KafkaException, RuntimeError):
             unplaced = self._removed.last_ask(consumer, self._fault.lose_removed)
-            unplaced |= self._removed.of_another(self._known)
+            unplaced |= self._removed.take_others(self._known)
             self._committer.commit_last(consumer, deadline, lambda: self._fault.is_useless, unplaced)
         with self._is_due:
             self._delivered.note_awaited()

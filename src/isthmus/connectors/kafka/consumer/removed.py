@@ -95,9 +95,10 @@ class RemovedRecords:
         """Whether it is not known yet where the group was (I4)."""
         return bool(self._unknown)
 
-    def of_another(self, topic: str) -> frozenset[int]:
-        """The partitions of which the group's offset is of another topic of this name, which is gone."""
-        return frozenset(number for number, told in self._topics.items() if offset_note.is_another(told, topic))
+    def take_others(self, topic: str) -> frozenset[int]:
+        """The partitions of which the group's offset is of another topic of this name, which is gone; each is told once."""
+        told, self._topics = self._topics, {}
+        return frozenset(number for number, before in told.items() if offset_note.is_another(before, topic))
 
     @property
     def unlooked(self) -> Collection[int]:
