@@ -34,6 +34,7 @@ SYSTEMS = """\
 | `eventhubs` | a namespace of isthmus; event hubs |
 | `kafka` | Apache Kafka, one broker |
 | `rabbitmq` | RabbitMQ of Debian 12; quorum and classic queues |
+| `rabbitmq-streams` | the same RabbitMQ; streams, which are read only |
 | `amqp` | Apache ActiveMQ Artemis; queues |
 | `queuestorage` | Azurite |
 | `eventgrid` | a server written from the vendor's public contract, which has no emulator |

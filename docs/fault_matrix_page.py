@@ -16,7 +16,8 @@ HEAD = """\
 <!-- Written by `make docs` from the record of `make soak`; edits are lost. -->
 
 What happens to the messages of each [pattern](../reference/federation-file.md) when something fails. One run carries all patterns between
-three embedded namespaces, `ewr` (source), `jfk` (target) and `lga`, each 60 ms away, and a broker of Apache Kafka, `hub`, for streams. While publishers send and messages are under way a fault
+three embedded namespaces, `ewr` (source), `jfk` (target) and `lga`, each 60 ms away, and for streams a broker of Apache Kafka, `hub`, a node of RabbitMQ, `log`, and a namespace of event
+hubs, `events`. A dash stands where a pattern was added since the fault was played. While publishers send and messages are under way a fault
 strikes; it is mended, and everything is waited for. Then two independent counts are made, of which the worse is told: `isthmus verify`, and the
 publishers' own numbers of what was acknowledged to them against what stands at the targets.
 

@@ -1,7 +1,7 @@
 """The faults of the fault matrix: each strikes a run under load and heals what it did.
 
-`ewr` is the source, `jfk` the target; both are reached through proxies, which give every connection the round trip of two regions. Streams
-are at a Kafka broker, which is reached directly.
+`ewr` is the source, `jfk` the target; both are reached through proxies, which give every connection the round trip of two regions. The systems
+of streams are reached directly.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,8 +18,8 @@ import psutil
 from hosted_run import HostedRun
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.testing.proxy import Proxy, Weather
-from kafka_broker import KafkaBroker
-from matrix_scenario import SOURCE, TARGET
+from matrix_log import LogServer
+from matrix_scenario import EVENTS, HUB, LOG, SOURCE, TARGET
 
 __all__ = ["FAULTS", "Fault", "Stage"]
 
@@ -46,17 +46,22 @@ class Stage:
         federation: its namespaces and proxies.
         chance: chooses moments.
         in_spark: whether `isthmus run` moves messages; else leases without Spark do.
-        kafka: the broker; None where no scenario has a stream.
+        logs: the systems of streams that scenarios need, by alias.
 
     Attributes:
         run: which moves messages now.
     """
 
     def __init__(
-        self, federation: FederationProcess, chance: random.Random, *, in_spark: bool, kafka: KafkaBroker | None = None
+        self,
+        federation: FederationProcess,
+        chance: random.Random,
+        *,
+        in_spark: bool,
+        logs: Mapping[str, LogServer],
     ) -> None:
         self.federation = federation
-        self.kafka = kafka
+        self.logs = logs
         self.chance = chance
         self.in_spark = in_spark
         self._runs = 0
@@ -102,11 +107,15 @@ def _kill_namespace(alias: str) -> Callable[[Stage], None]:
     return strike
 
 
-def _kill_kafka(stage: Stage) -> None:
-    if stage.kafka is not None:
-        stage.kafka.stop(signal.SIGKILL)
-        time.sleep(AWAY_SECONDS)
-        stage.kafka.start()
+def _kill_log(alias: str) -> Callable[[Stage], None]:
+    def strike(stage: Stage) -> None:
+        log = stage.logs.get(alias)
+        if log is not None:
+            log.kill()
+            time.sleep(AWAY_SECONDS)
+            log.start()
+
+    return strike
 
 
 def _kill_workers(*, reads: bool) -> Callable[[Stage], None]:
@@ -187,7 +196,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "target killed", f"`jfk` is killed with -9 and starts again after {AWAY_SECONDS:.0f} s", _kill_namespace(TARGET)
     ),
-    Fault("Kafka killed", f"`hub` is killed with -9 and starts again after {AWAY_SECONDS:.0f} s", _kill_kafka),
+    *(
+        Fault(
+            f"{name} killed",
+            f"`{alias}` is killed with -9 and starts again after {AWAY_SECONDS:.0f} s",
+            _kill_log(alias),
+        )
+        for alias, name in ((HUB, "Kafka"), (LOG, "RabbitMQ"), (EVENTS, "Event Hubs"))
+    ),
     Fault("driver killed", "`isthmus run` is killed with -9 and another one is started", Stage.run_again),
     Fault("readers killed", "all workers that read from sources are killed with -9", _kill_workers(reads=True), True),
     Fault("senders killed", "all workers that send to targets are killed with -9", _kill_workers(reads=False), True),

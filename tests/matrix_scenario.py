@@ -1,7 +1,8 @@
 """The scenarios of the fault matrix: each is one pattern, as a task of a federation file, with what is published for it.
 
-All tasks are between the same three namespaces and a Kafka broker, `hub`. Messages enter at `ewr`, at `jfk` where the pattern has several
-sources, and at `hub` for streams; copies stand at `jfk`, `lga` and `hub`. A scenario that has targets which can drop second copies is played twice: with `duplicates: origin`, and with
+All tasks are between the same three namespaces and the systems of streams: a Kafka broker, `hub`, a node of RabbitMQ, `log`, and a namespace of
+event hubs, `events`. Messages enter at `ewr`, at `jfk` where the pattern has several
+sources, and at those systems for streams; copies stand at `jfk`, `lga`, `hub` and `events`. A scenario that has targets which can drop second copies is played twice: with `duplicates: origin`, and with
 `duplicates: allow`, where second copies are counted.
 """
 
@@ -15,10 +16,10 @@ from pathlib import Path
 from isthmus.topology.model import Endpoint, Federation, Flow
 from isthmus.topology.route import flows
 
-__all__ = ["ALIASES", "FILES", "HUB", "SCENARIOS", "Scenario", "chosen", "written"]
+__all__ = ["ALIASES", "FILES", "LOGS", "SCENARIOS", "Scenario", "chosen", "written"]
 
 SOURCE, TARGET, THIRD = ALIASES = ("ewr", "jfk", "lga")
-HUB = "hub"
+HUB, LOG, EVENTS = LOGS = ("hub", "log", "events")
 
 # Long enough that a reader on a loaded machine renews in time, short enough that a dead one's locks are gone soon.
 LOCK = "lock_duration: 10s"
@@ -46,7 +47,8 @@ class Scenario:
         needs_spark: whether its steps work on DataFrames.
         sessions: how many sessions the messages of each publisher belong to, in turn; each keeps an order of its own. 0: none.
         has_routes: whether routes move its messages; else the namespace does.
-        stream: the topic of the Kafka broker that it begins at or leads to; empty: none.
+        stream: the stream that it begins at or leads to; empty: none.
+        log: the alias of its system.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Scenario:
     sessions: int = 0
     has_routes: bool = True
     stream: str = ""
+    log: str = ""
 
     def ledger_flows(self, federation: Federation) -> list[Flow]:
         """What has to stand where by the publishers' own numbers."""
@@ -237,6 +240,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "start: existing",
         at=HUB,
         stream="tq",
+        log=HUB,
     ),
     _scenario(
         "queue to stream (by a topic)",
@@ -249,6 +253,46 @@ SCENARIOS: tuple[Scenario, ...] = (
         LOCK,
         detects=False,
         stream="qt",
+        log=HUB,
+    ),
+    _scenario(
+        "stream to queue, RabbitMQ",
+        "rq",
+        "stream-to-queue",
+        f"source: {LOG}",
+        "stream: rq",
+        "target: jfk",
+        "queue: rq",
+        "start: existing",
+        at=LOG,
+        stream="rq",
+        log=LOG,
+    ),
+    _scenario(
+        "stream to queue, Event Hubs",
+        "eq",
+        "stream-to-queue",
+        f"source: {EVENTS}",
+        "stream: eq",
+        "target: jfk",
+        "queue: eq",
+        "start: existing",
+        at=EVENTS,
+        stream="eq",
+        log=EVENTS,
+    ),
+    _scenario(
+        "queue to stream (by a topic), Event Hubs",
+        "qe",
+        "queue-to-stream",
+        "source: ewr",
+        "topic: qe",
+        f"target: {EVENTS}",
+        "stream: qe",
+        LOCK,
+        detects=False,
+        stream="qe",
+        log=EVENTS,
     ),
     _scenario(
         "chain inside a namespace",

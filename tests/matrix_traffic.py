@@ -10,20 +10,18 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-from confluent_kafka import KafkaError, Producer
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from isthmus.amqp import section
-from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.demo.example.stamped import Stamped
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
-from matrix_scenario import HUB, Scenario
+from matrix_log import LogServer
+from matrix_scenario import LOGS, Scenario
 
 __all__ = ["Traffic"]
 
@@ -40,21 +38,23 @@ class Traffic:
     Args:
         federation: where they send.
         scenarios: what they send to.
-        kafka: address of the broker; empty where no scenario has a stream.
+        logs: the systems of streams that they need, by alias.
 
     Attributes:
         acknowledged: messages by task.
         invalid: those of them that steps have to set aside, by task.
     """
 
-    def __init__(self, federation: FederationProcess, scenarios: Sequence[Scenario], kafka: str = "") -> None:
+    def __init__(
+        self, federation: FederationProcess, scenarios: Sequence[Scenario], logs: Mapping[str, LogServer]
+    ) -> None:
         self.acknowledged: Counter[str] = Counter()
         self.invalid: Counter[str] = Counter()
         self._federation = federation
         self._scenarios = scenarios
         self._sent: Counter[Endpoint] = Counter()
-        self._kafka = kafka
-        self._ledgers = {each.task: Stamped(each.ledger_flows(federation.federation), logs=[HUB]) for each in scenarios}
+        self._logs = logs
+        self._ledgers = {each.task: Stamped(each.ledger_flows(federation.federation), logs=LOGS) for each in scenarios}
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._bursting = threading.Event()
@@ -100,40 +100,27 @@ class Traffic:
         return found
 
     def _run(self, scenario: Scenario, source: Endpoint) -> None:
-        if source.alias == HUB:
-            self._run_stream(scenario, source)
-            return
         while not self._over.is_set():
             try:
-                with Reach(self._federation.federation) as reach, reach.open(source) as client:
-                    sender = Sender(client, source.entity).wait_ready()
+                with self._open(source) as send:
                     while not self._over.is_set():
-                        self._send(scenario, source, sender)
+                        names, messages, first = self._next(scenario, source)
+                        send(messages)
+                        self._note(scenario, source, names, messages, first)
                         self._wait()
-            except (IsthmusError, OSError):
+            except (IsthmusError, OSError, EOFError):
                 self._over.wait(RETRY_SECONDS)
 
-    def _run_stream(self, scenario: Scenario, source: Endpoint) -> None:
-        """As others, to a stream: the client sends again by itself, in order, until the broker has each record once."""
-        producer = Producer(
-            {"bootstrap.servers": self._kafka, "enable.idempotence": True, "message.timeout.ms": 0, "log_level": 0}
-        )
-        while not self._over.is_set():
-            names, messages, first = self._next(scenario, source)
-            errors: list[KafkaError | None] = []
-            for message in messages:
-                record = to_record(message)
-                producer.produce(
-                    source.entity,
-                    value=record.value,
-                    key=record.key,
-                    headers=list(record.headers),
-                    on_delivery=lambda error, _, errors=errors: errors.append(error),  # type: ignore[misc]
-                )
-            assert producer.flush(120.0) == 0, "the broker does not come back"
-            assert not any(errors), errors
-            self._note(scenario, source, names, messages, first)
-            self._wait()
+    def _open(self, source: Endpoint) -> AbstractContextManager[Callable[[Sequence[bytes]], object]]:
+        """What sends messages to an entity, and returns once they are acknowledged."""
+        log = self._logs.get(source.alias)
+        return self._sender(source) if log is None else log.sender(source.entity)
+
+    @contextmanager
+    def _sender(self, source: Endpoint) -> Iterator[Callable[[Sequence[bytes]], object]]:
+        with Reach(self._federation.federation) as reach, reach.open(source) as client:
+            sender = Sender(client, source.entity).wait_ready()
+            yield lambda messages: sender.send_all(messages, batch=len(messages))
 
     def _wait(self) -> None:
         """A pause, which a burst cuts short."""
@@ -141,11 +128,6 @@ class Traffic:
         while time.monotonic() < began + (BURST_PAUSE_SECONDS if self._bursting.is_set() else PAUSE_SECONDS):
             if self._over.wait(0.05):
                 return
-
-    def _send(self, scenario: Scenario, source: Endpoint, sender: Sender) -> None:
-        names, messages, first = self._next(scenario, source)
-        sender.send_all(messages, batch=len(messages))
-        self._note(scenario, source, names, messages, first)
 
     def _next(self, scenario: Scenario, source: Endpoint) -> tuple[list[str], list[bytes], int]:
         """The next messages of an entity, with their publishers, and the number of the first."""

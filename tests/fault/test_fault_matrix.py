@@ -14,8 +14,8 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,10 +27,10 @@ from isthmus.replication.reach import Reach
 from isthmus.supervisor.watch.watch import BacklogLook
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.topology.route import routes
-from kafka_broker import KafkaBroker, broker
 from matrix_fault import FAULTS, ROUND_TRIP, Fault, Stage
+from matrix_log import LogServer, open_log
 from matrix_record import Cell
-from matrix_scenario import ALIASES, HUB, SCENARIOS, Scenario, chosen, written
+from matrix_scenario import ALIASES, LOGS, SCENARIOS, Scenario, chosen, written
 from matrix_traffic import Traffic
 
 pytestmark = pytest.mark.spark
@@ -53,14 +53,14 @@ class Matrix:
         federation: FederationProcess,
         scenarios: tuple[Scenario, ...],
         *,
-        in_spark: bool = True,
-        kafka: KafkaBroker | None = None,
+        in_spark: bool,
+        logs: Mapping[str, LogServer],
     ) -> None:
         self.federation = federation
         self.scenarios = scenarios
-        self.traffic = Traffic(federation, scenarios, kafka.address if kafka is not None else "")
+        self.traffic = Traffic(federation, scenarios, logs)
         self.seed = secrets.randbits(32)
-        self.stage = Stage(federation, random.Random(self.seed), in_spark=in_spark, kafka=kafka)
+        self.stage = Stage(federation, random.Random(self.seed), in_spark=in_spark, logs=logs)
         self._counts = {each.task: Counter[str]() for each in scenarios}
         self._published: Counter[str] = Counter()
 
@@ -149,23 +149,6 @@ class Matrix:
         return counts
 
 
-@contextmanager
-def kafka_of(folder: Path, streams: Sequence[str]) -> Iterator[KafkaBroker | None]:
-    """The broker with these topics, of one partition each; None where there are none."""
-    if not streams:
-        yield None
-        return
-    folder.mkdir()
-    with broker(folder) as running:
-        for stream in streams:
-            running.create(stream)
-        yield running
-
-
-def _hub(kafka: KafkaBroker | None) -> list[str]:
-    return [f"{HUB}: {{kind: kafka, bootstrap: '{kafka.address}'}}"] if kafka is not None else []
-
-
 @pytest.fixture(name="matrix", scope="module")
 def _matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     named = os.environ.get("ISTHMUS_MATRIX_TASKS", "" if request.config.getoption("--soak") else SAMPLE)
@@ -173,16 +156,19 @@ def _matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     scenarios = tuple(each for each in chosen(named) if in_spark or not each.needs_spark)
     folder = tmp_path_factory.mktemp("matrix")
     tasks = written(scenarios, folder)
-    streams = [each.stream for each in scenarios if each.stream]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        kafka_of(folder / "kafka", streams) as kafka,
-        FederationProcess(folder, ALIASES, written=tasks, proxied=True, others=_hub(kafka)) as opened,
-    ):
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        logs: dict[str, LogServer] = {}
+        for alias in LOGS:
+            streams = [each.stream for each in scenarios if each.log == alias]
+            if streams:
+                logs[alias] = stack.enter_context(open_log(alias, folder / f"{alias}-server", streams))
+        others = [each.line for each in logs.values()]
+        opened = stack.enter_context(FederationProcess(folder, ALIASES, written=tasks, proxied=True, others=others))
         patch.setenv("PYTHONPATH", str(FUNCTIONS))
         for proxy in opened.proxies.values():
             proxy.set_weather(ROUND_TRIP)
-        matrix = Matrix(opened, scenarios, in_spark=in_spark, kafka=kafka)
+        matrix = Matrix(opened, scenarios, in_spark=in_spark, logs=logs)
         print(f"seed {matrix.seed}, {folder}")
         if isinstance(matrix.stage.run, RunProcess):
             matrix.stage.run.wait_phase(("waiting", "moving"), LONG_SECONDS)

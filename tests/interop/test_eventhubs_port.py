@@ -22,6 +22,7 @@ event_hubs:
   short: {partition_count: 1, partition_retention_in_megabytes: 1}
   owned: {partition_count: 2}
   grown: {partition_count: 1}
+  remade: {partition_count: 1}
 """
 SECONDS = 60.0
 
@@ -143,6 +144,41 @@ def test_a_reader_shuts_another_out_and_goes_on_from_its_checkpoint(
     first.run_until(lambda: first.positions)
     assert first.positions == [0 << PARTITION_SHIFT | 10]
     first.close()
+
+
+@pytest.mark.parametrize("is_reading", [True, False])
+def test_an_event_hub_that_was_made_again_is_read_from_its_first_event(
+    served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reading: bool
+) -> None:
+    """It has more events by then than were read of the one before: as many were passed over."""
+    publish(served, "remade", 5)
+    reader = Reader(served, "remade", tmp_path, monkeypatch)
+    reader.run_until(lambda: reader.told(SourceOpened))
+    reader.source.grant(100)
+    reader.run_until(lambda: len(reader.positions) == 5)
+    reader.source.settle(0, 4)
+    if not is_reading:
+        reader.close()
+    administer(served, "DELETE", "remade", "", "EventHubDescription")
+    administer(served, "PUT", "remade", hub_description(1), "EventHubDescription")
+    publish(served, "remade", 20)
+    if not is_reading:
+        reader = Reader(served, "remade", tmp_path, monkeypatch)
+    texts: list[str] = []
+    while len(reader.positions) < 20:
+        reader.run_until(lambda: reader.told(SourceLost) or reader.told(SourceOpened) or len(reader.positions) >= 20)
+        lost = reader.told(SourceLost)
+        if lost or reader.told(SourceOpened):
+            texts += [each.text for each in lost]
+            reader.events.clear()
+            reader.source.grant(100)
+        if lost:
+            reader.source.open()
+    assert reader.positions == list(range(20))
+    assert any("was made again" in each for each in texts)
+    reader.close()
+    administer(served, "DELETE", "remade", "", "EventHubDescription")
+    administer(served, "PUT", "remade", hub_description(1), "EventHubDescription")
 
 
 def test_partitions_that_are_added_are_read_from_their_first_event(

@@ -20,6 +20,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.route_spec import End
 from isthmus.connectors.kafka.administration import KafkaAdministration
 from isthmus.connectors.kafka.cluster import KafkaFailureError
+from isthmus.connectors.kafka.consumer import consumer
 from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.errors import EntityExistsError
 from isthmus.testing.bridge.join import Keep
@@ -276,19 +277,30 @@ def test_topics_are_made_and_described(kafka: KafkaBroker) -> None:
         administration.delete("made")
 
 
-def test_topic_that_is_made_again_is_read_from_its_first_record(kafka: KafkaBroker) -> None:
-    source, target = kafka.create("again.source"), kafka.create("again.target")
+@pytest.mark.parametrize("more", [50, pytest.param(700, marks=pytest.mark.soak)])
+def test_topic_that_is_made_again_is_read_from_its_first_record(
+    kafka: KafkaBroker, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it has more records by then than were read of the one before."""
+    monkeypatch.setattr(consumer, "TOPIC_SECONDS", 1.0)
+    name = f"again{more}"
+    source, target = kafka.create(f"{name}.source"), kafka.create(f"{name}.target")
     publish(kafka.address, source, 0, 500)
-    with join(route(kafka_end(kafka.address, source, group="again"), kafka_end(kafka.address, target))):
+    with join(route(kafka_end(kafka.address, source, group=name), kafka_end(kafka.address, target))):
         consumed(kafka.address, target, 500)
-        wait(lambda: committed(kafka, "again", source, 1) == [500], "the commit")
+        wait(lambda: committed(kafka, name, source, 1) == [500], "the commit")
         admin = kafka.admin()
         admin.delete_topics([source])[source].result(30)
         wait(lambda: _is_made(kafka, source), "the topic")
-        publish(kafka.address, source, 1_000, 1_050)
-        arrived = consumed(kafka.address, target, 550, 120)
-    values = [int(each.value()) for each in arrived[0]]
-    assert list(dict.fromkeys(values)) == [*range(500), *range(1_000, 1_050)]
+        publish(kafka.address, source, 1_000, 1_000 + more)
+        wanted = [*range(500), *range(1_000, 1_000 + more)]
+        wait(lambda: set(_values(kafka, target, len(wanted))) == set(wanted), "all records")
+        if more < 500:
+            assert list(dict.fromkeys(_values(kafka, target, len(wanted)))) == wanted
+
+
+def _values(kafka: KafkaBroker, topic: str, count: int) -> list[int]:
+    return [int(each.value()) for each in consumed(kafka.address, topic, count, 120)[0]]
 
 
 def _is_made(kafka: KafkaBroker, topic: str) -> bool:

@@ -1,7 +1,7 @@
 """Checkpoints in a container of Azure Blob Storage, as the vendor's SDKs keep them.
 
 What it is: for each partition an empty blob `namespace/hub/group/checkpoint/partition`, in lower case, whose metadata are `offset` and
-`sequencenumber`. What it is not: ownership; our readers shut others out by their owner level, and claim no partition in the container.
+`sequencenumber`, and our `createdms`, which the SDKs pass over. What it is not: ownership; our readers shut others out by their owner level, and claim no partition in the container.
 Specification: azure-eventhub-checkpointstoreblob, `BlobCheckpointStore`; Microsoft Learn, "Balance partition load across multiple
 instances of your application", Checkpointing.
 
@@ -36,6 +36,7 @@ _RETRIES = 2
 _RETRY_SECONDS = 1
 # The version that emulators of the storage know as well, and the vendor's store asks for.
 _API_VERSION = "2019-07-07"
+_NONE = Checkpoint(-1)
 
 
 class BlobStore:
@@ -65,7 +66,7 @@ class BlobStore:
             check_plain(parts.hostname or "")
         self._place = f"{account}/{container}"
         self._error: type[Exception] = AzureError
-        self._known: dict[str, tuple[str, int]] = {}  # by blob: its ETag, and the sequence number that it holds
+        self._known: dict[str, tuple[str, Checkpoint]] = {}  # by blob: its ETag, and what it holds
         settings: dict[str, Any] = {
             "api_version": _API_VERSION,
             "transport": storage_transport(account, _TIMEOUT_SECONDS, 1),
@@ -97,7 +98,7 @@ class BlobStore:
                 checkpoint = _read(blob.metadata)
                 if number.isdecimal() and checkpoint is not None:
                     found[int(number)] = checkpoint
-                    self._known[str(blob.name)] = str(blob.etag), checkpoint.sequence
+                    self._known[str(blob.name)] = str(blob.etag), checkpoint
         return found
 
     def write(self, key: GroupKey, checkpoints: Mapping[int, Checkpoint]) -> None:
@@ -108,22 +109,24 @@ class BlobStore:
         """
         with self._errors_of():
             for partition, checkpoint in checkpoints.items():
-                self._write(f"{_folder(key)}/{partition}", checkpoint)
+                self._write(f"{_folder(key)}/{partition}", checkpoint, key.created_ms)
 
     def close(self) -> None:
         """Closes connections."""
         with contextlib.suppress(Exception):
             self._client.close()
 
-    def _write(self, name: str, checkpoint: Checkpoint) -> None:
+    def _write(self, name: str, checkpoint: Checkpoint, created_ms: int) -> None:
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceExistsError, ResourceModifiedError, ResourceNotFoundError
 
         metadata = {"offset": checkpoint.offset, "sequencenumber": str(checkpoint.sequence)}
+        if created_ms:
+            metadata["createdms"] = str(created_ms)
         blob = self._client.get_blob_client(name)
         for _ in range(_ATTEMPTS):
-            etag, before = self._known.get(name, (None, -1))
-            if before > checkpoint.sequence and not checkpoint.begins_again:
+            etag, before = self._known.get(name, (None, _NONE))
+            if before.stays(checkpoint, created_ms):
                 return
             try:
                 if etag is None:
@@ -134,13 +137,13 @@ class BlobStore:
             except (ResourceExistsError, ResourceModifiedError):
                 properties = blob.get_blob_properties()
                 found = _read(properties.metadata)
-                self._known[name] = str(properties.etag), found.sequence if found is not None else -1
+                self._known[name] = str(properties.etag), found if found is not None else _NONE
             except ResourceNotFoundError as error:
                 if getattr(error, "error_code", "") == "ContainerNotFound":
                     raise
                 self._known.pop(name, None)
             else:
-                self._known[name] = str(told["etag"]), checkpoint.sequence
+                self._known[name] = str(told["etag"]), Checkpoint(checkpoint.sequence, created_ms=created_ms)
                 return
         raise CheckpointError(f"{self._place}: others write {name} all the time; look for readers with the same group")
 
@@ -163,5 +166,6 @@ def _read(metadata: Mapping[str, Any] | None) -> Checkpoint | None:
         sequence = int(told.get("sequencenumber") or -1)
     except ValueError:
         return None
-    offset = told.get("offset", "")
-    return Checkpoint(sequence, offset) if sequence >= 0 or offset else None
+    offset, created = told.get("offset", ""), told.get("createdms", "")
+    created_ms = int(created) if created.isdecimal() else 0
+    return Checkpoint(sequence, offset, created_ms=created_ms) if sequence >= 0 or offset else None

@@ -8,7 +8,7 @@ can go on from ours, and we from theirs.
 
 Invariants:
     I1. A store never replaces a checkpoint by one of a lower sequence number, but where it `begins_again`: a reader that was shut out,
-        and writes late, takes nothing back.
+        and writes late, takes nothing back. Of logs that were made at different times the later one's stands.
     I2. A checkpoint that was written is there after a power cut.
 """
 
@@ -32,25 +32,37 @@ class Checkpoint(NamedTuple):
         sequence: its sequence number.
         offset: its offset, as it was told; empty: not known.
         begins_again: the partition was made again since the checkpoint that exists: it is replaced whatever it says.
+        created_ms: when the log was made that it is of, as it was kept; 0: that was not told.
     """
 
     sequence: int
     offset: str = ""
     begins_again: bool = False
+    created_ms: int = 0
 
     @property
     def is_numbered(self) -> bool:
         """Whether it tells a sequence number: some of the vendor's SDKs keep an offset alone."""
         return self.sequence >= 0 or self.offset in ("", START_OFFSET)
 
+    def stays(self, other: Checkpoint, created_ms: int) -> bool:
+        """Whether this one, which exists, is not replaced by another, of a log that was made then (I1 of stores)."""
+        if created_ms and self.created_ms not in (0, created_ms):
+            return created_ms < self.created_ms
+        return self.sequence > other.sequence and not other.begins_again
+
 
 class GroupKey(NamedTuple):
-    """Whose checkpoints: `identity` tells the namespace from all others, `host` is its name."""
+    """Whose checkpoints: `identity` tells the namespace from all others, `host` is its name.
+
+    What is written is kept with `created_ms`, when the log was made; 0: that is not told.
+    """
 
     identity: str
     host: str
     hub: str
     group: str
+    created_ms: int = 0
 
 
 class CheckpointError(IsthmusError):

@@ -63,6 +63,11 @@ class Checkpointer:
         self._loads += 1
         self._thread.load(group, self._loads)
 
+    def of_log(self, created_ms: int) -> None:
+        """It is known when the log was made; 0: that is not told."""
+        if self.group is not None:
+            self.group = self.group._replace(created_ms=created_ms)
+
     def take(self, now: float, *, is_opening: bool) -> IsthmusError | None:
         """Takes the answers; why the source is lost. `is_opening`: whether it waits for what exists."""
         failure: IsthmusError | None = None

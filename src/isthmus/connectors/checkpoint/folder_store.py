@@ -62,9 +62,11 @@ class FolderStore:
                 for partition, checkpoint in checkpoints.items():
                     path = folder / f"{partition}{_SUFFIX}"
                     before = _read(path)
-                    if before is not None and before.sequence > checkpoint.sequence and not checkpoint.begins_again:
+                    if before is not None and before.stays(checkpoint, key.created_ms):
                         continue
-                    told = {"sequence_number": checkpoint.sequence, "offset": checkpoint.offset}
+                    told: dict[str, int | str] = {"sequence_number": checkpoint.sequence, "offset": checkpoint.offset}
+                    if key.created_ms:
+                        told["created_ms"] = key.created_ms
                     write_file(path, json.dumps(told).encode())
 
     def close(self) -> None:
@@ -86,10 +88,11 @@ def _read(path: Path) -> Checkpoint | None:
         return None
     except ValueError:
         raise CheckpointError(f"{path}: is no checkpoint; remove it to begin where `start` says") from None
-    sequence, offset = (told.get(each) for each in ("sequence_number", "offset")) if isinstance(told, dict) else (0, 0)
-    if type(sequence) is not int or not isinstance(offset, str):
+    told = told if isinstance(told, dict) else {}
+    sequence, offset, created_ms = told.get("sequence_number"), told.get("offset"), told.get("created_ms", 0)
+    if type(sequence) is not int or not isinstance(offset, str) or type(created_ms) is not int:
         raise CheckpointError(f"{path}: is no checkpoint; remove it to begin where `start` says")
-    return Checkpoint(sequence, offset)
+    return Checkpoint(sequence, offset, created_ms=created_ms)
 
 
 @contextlib.contextmanager

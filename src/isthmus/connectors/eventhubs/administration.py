@@ -5,6 +5,7 @@ what to make (`isthmus.topology.planning.log_planner`).
 
 Invariants:
     I1. Nothing that exists is changed; a group that has checkpoints keeps them, but those of an event hub of the same name that is gone.
+        One that was made in part, since `apply` was killed, is made whole.
     I2. Without the right to administer, what exists is told all the same.
 """
 
@@ -17,6 +18,7 @@ from isthmus.connectors.checkpoint.checkpoint import Checkpoint, open_store
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
 from isthmus.connectors.eventhubs.option import HubOptions, read_hub
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET
+from isthmus.connectors.eventhubs.partition.opening import told_apart
 from isthmus.errors import ConfigError, EntityNotFoundError, Fault
 from isthmus.topology.model import NamespaceRef
 from isthmus.topology.planning.change import Change
@@ -78,7 +80,10 @@ class EventHubsAdministration:
         _check_place(self._options)
         store = open_store(self._options)
         try:
-            return bool(store.load(self._hubs.group(hub, group)))
+            kept = store.load(self._hubs.group(hub, group))
+            # Partition 0 is the last that is written; the vendor's SDKs write those of which they have read something.
+            is_part = 0 not in kept and all(each.created_ms for each in kept.values())
+            return not is_part
         finally:
             store.close()
 
@@ -109,15 +114,19 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
         IsthmusError: no answer, or a refusal.
     """
     _check_place(options)
+    look = hubs.look(hub)
+    views = dict(
+        sorted(look.views.items(), reverse=True)
+    )  # the order in which they are written: a part of them has not the first
     checkpoints: dict[int, Checkpoint] = {}
-    views = hubs.views(hub)
     for number, view in views.items():
         is_unused = view.last < view.begin and view.last < 0
         if from_end and not is_unused:
             checkpoints[number] = Checkpoint(view.last, view.last_offset or START_OFFSET)
         else:
             checkpoints[number] = Checkpoint(view.begin - 1, START_OFFSET)
-    key, store = hubs.group(hub, group), open_store(options)
+    key = hubs.group(hub, group)._replace(created_ms=told_apart(look.created_ms, views.values()))
+    store = open_store(options)
     try:
         stands = store.load(key)
         for number, view in views.items():

@@ -112,6 +112,15 @@ class BlockingHubs:
             EntityNotFoundError: there is no such hub.
             IsthmusError: no answer, or a refusal.
         """
+        return self.look(hub).views
+
+    def look(self, hub: str) -> HubLook:
+        """What a namespace says of an event hub; nothing is open any more.
+
+        Raises:
+            EntityNotFoundError: there is no such hub.
+            IsthmusError: no answer, or a refusal.
+        """
         client = self.client
         client.authorize(hub, LOOK_SECONDS)
         look = HubLook(client, hub, lambda: None)
@@ -126,7 +135,7 @@ class BlockingHubs:
                 raise EntityNotFoundError(hub)
             if look.error is not None:
                 raise look.error
-            return look.views
+            return look
         finally:
             look.close()
 

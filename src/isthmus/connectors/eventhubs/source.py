@@ -36,7 +36,7 @@ from isthmus.connectors.eventhubs.partition.growth import PartitionGrowth
 from isthmus.connectors.eventhubs.partition.link_set import PartitionLinks
 from isthmus.connectors.eventhubs.partition.look import HubLook
 from isthmus.connectors.eventhubs.partition.loss import Losses
-from isthmus.connectors.eventhubs.partition.opening import Opening, added, opening
+from isthmus.connectors.eventhubs.partition.opening import Opening, added, opening, remade, told_apart
 from isthmus.connectors.eventhubs.partition.reading import Reading
 from isthmus.connectors.eventhubs.pool import HubPool
 from isthmus.connectors.eventhubs.reader_choice import reader_of
@@ -93,6 +93,7 @@ class EventHubsSource(End):
         self._links = PartitionLinks(options, self._reading, self.mark)
         self._look: HubLook | None = None
         self._identity = ""
+        self._created_ms = 0  # when the event hub was made that is read; 0: it is not known yet
         self._losses = Losses(lambda: self.path, self._reading, self.mark)
         self._growth = PartitionGrowth(self.mark, is_wanted=options.chosen is None and not only_present)
         self._made_again: set[int] = set()  # partitions of which that was seen while they were read
@@ -191,8 +192,8 @@ class EventHubsSource(End):
     def attach(self, client: Client) -> None:
         """Looks at the hub, and asks for the checkpoints."""
         self._identity = client.namespace_id
-        group = GroupKey(client.namespace_id, client.endpoint.host, self.path, self.settings.group)
-        self._checkpoints.load(group)
+        place = client.namespace_id, client.endpoint.host, self.path, self.settings.group
+        self._checkpoints.load(GroupKey(*place, self._created_ms))
         self._look = HubLook(client, self.path, self.mark, self.settings.chosen)
 
     def _advance(self, events: list[SourceEvent], now: float) -> None:
@@ -229,6 +230,10 @@ class EventHubsSource(End):
         present = self._reading.present
         if present is not None and present.ends is None:
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
+        created_ms = told_apart(look.created_ms, look.views.values())
+        self._made_again |= remade(look.views, created_ms, self._created_ms, checkpoints)
+        self._created_ms = created_ms
+        self._checkpoints.of_log(self._created_ms)
         first = self._checkpoints.first
         new = added(look.views, checkpoints) if self.settings.chosen is None else []
         openings = {

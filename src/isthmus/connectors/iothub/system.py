@@ -16,7 +16,7 @@ from isthmus.connectors.eventhubs.mapping import EventReader
 from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.link import PartitionLink
-from isthmus.connectors.eventhubs.partition.look import PartitionView
+from isthmus.connectors.eventhubs.partition.look import HubLook, PartitionView
 from isthmus.connectors.eventhubs.peek import HubPeek, HubPeekFrom
 from isthmus.connectors.iothub.device import DEVICE_BOUND
 from isthmus.connectors.iothub.endpoint import OPEN_SECONDS, events_endpoint, hub_endpoint
@@ -55,11 +55,13 @@ class IotHubs(BlockingHubs):
 
     def views(self, hub: str) -> dict[int, PartitionView]:
         """The partitions; what is written, `devicebound`, has one that holds nothing."""
-        if hub == DEVICES:
-            return {0: PartitionView(0, -1, "", is_empty=True)}
+        return {0: PartitionView(0, -1, "", is_empty=True)} if hub == DEVICES else super().views(hub)
+
+    def look(self, hub: str) -> HubLook:
+        """What the endpoint says of the event hub."""
         if hub != EVENTS:
             raise EntityNotFoundError(hub)
-        return super().views(self.hub)
+        return super().look(self.hub)
 
     def reader(self, hub: str, group: str, partition: int, begin: Begin) -> PartitionLink:
         """A link that reads a partition."""

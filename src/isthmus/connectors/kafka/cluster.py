@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
@@ -44,6 +44,7 @@ __all__ = [
 
 LOOK_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_NO_ID = str(Uuid(0, 0))
 # The default of `message.max.bytes` and of `max.message.bytes`.
 MESSAGE_BYTES = 1_000_000
 
@@ -115,11 +116,13 @@ class TopicView(NamedTuple):
         cluster_id: the cluster's identity.
         partitions: how many it has.
         message_bytes: the largest record batch that it takes.
+        topic_id: which topic of this name it is: one that is made again has another; empty: the cluster has none.
     """
 
     cluster_id: str
     partitions: int
     message_bytes: int = MESSAGE_BYTES
+    topic_id: str = ""
 
 
 def settings(options: ClusterOptions) -> dict[str, Any]:
@@ -168,7 +171,9 @@ def look_at(options: ClusterOptions, topic: str) -> TopicView:
     asked = ClusterClient(options, topic)
     cluster = asked.result(asked.admin.describe_cluster(request_timeout=LOOK_SECONDS))
     found = asked.result(asked.admin.describe_topics(TopicCollection([topic]), request_timeout=LOOK_SECONDS)[topic])
-    return TopicView(str(cluster.cluster_id or ""), len(found.partitions), _message_bytes(asked.admin, topic))
+    message_bytes = _message_bytes(asked.admin, topic)
+    topic_id = "" if str(found.topic_id) == _NO_ID else str(found.topic_id)
+    return TopicView(str(cluster.cluster_id or ""), len(found.partitions), message_bytes, topic_id)
 
 
 def cluster_id(options: ClusterOptions) -> str:

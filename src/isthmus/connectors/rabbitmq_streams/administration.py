@@ -4,7 +4,7 @@ What it is: the administration that `apply` uses. A group is where it has a chec
 (`isthmus.topology.planning.log_planner`).
 
 Invariants:
-    I1. Nothing that exists is changed; a group that has a checkpoint keeps it.
+    I1. Nothing that exists is changed; a group that has a checkpoint keeps it, but that of a stream of the same name that is gone.
     I2. Without `management` no stream is made, and what is not there is told.
 """
 
@@ -105,7 +105,9 @@ class StreamAdministration:
                     checkpoint = Checkpoint(*last_of(self._options, change.topic))
                 if not self._exists(change.topic):
                     raise EntityNotFoundError(change.topic)
-                self._store.write(self._place.key(self._cluster, change.topic, group.name), {0: checkpoint})
+                # One that stands was left by a stream of this name that is gone: no group is made where one is.
+                begin = checkpoint._replace(begins_again=True)
+                self._store.write(self._place.key(self._cluster, change.topic, group.name), {0: begin})
 
     def size(self, entity: str) -> None:
         """A log has no greatest size: its retention removes what is old."""

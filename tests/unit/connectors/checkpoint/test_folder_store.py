@@ -30,6 +30,20 @@ def test_a_late_writer_takes_nothing_back(tmp_path: Path) -> None:
     assert store.load(KEY) == {0: Checkpoint(9, "90"), 1: Checkpoint(4, "40")}
 
 
+def test_a_checkpoint_is_kept_with_the_time_at_which_its_log_was_made(tmp_path: Path) -> None:
+    """A writer that reads the log before takes nothing back, though its numbers are higher; one of the next is not kept from it."""
+    store = FolderStore(str(tmp_path))
+    first, second = KEY._replace(created_ms=5), KEY._replace(created_ms=7)
+    store.write(first, {0: Checkpoint(90, "900")})
+    assert store.load(KEY) == {0: Checkpoint(90, "900", created_ms=5)}
+    store.write(second, {0: Checkpoint(4, "40")})
+    store.write(first, {0: Checkpoint(95, "950")})
+    store.write(second, {0: Checkpoint(3, "30")})
+    assert store.load(KEY) == {0: Checkpoint(4, "40", created_ms=7)}
+    store.write(KEY, {0: Checkpoint(5, "50")})
+    assert store.load(KEY) == {0: Checkpoint(5, "50")}, "one that does not know it"
+
+
 @pytest.mark.parametrize("name", [".", "..", "a/../../b", "ä%2F"])
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     store = FolderStore(str(tmp_path / "in"))
@@ -41,7 +55,17 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     assert len(next((tmp_path / "in").rglob("0.json")).relative_to(tmp_path / "in").parts) == 4
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"sequence_number": "7", "offset": ""}', '{"sequence_number": true}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"sequence_number": "7", "offset": ""}',
+        '{"sequence_number": true}',
+        '{"sequence_number": 1, "offset": "", "created_ms": "7"}',
+    ],
+)
 def test_what_is_no_checkpoint_is_told_with_its_place(tmp_path: Path, text: str) -> None:
     store = FolderStore(str(tmp_path))
     store.write(KEY, {0: Checkpoint(1)})

@@ -10,7 +10,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError
+from isthmus.connectors.checkpoint.checkpoint import Checkpoint, CheckpointError, GroupKey
 from isthmus.connectors.checkpoint.thread import Written
 from isthmus.connectors.eventhubs.option import read_source
 from isthmus.connectors.eventhubs.partition import link_set, loss
@@ -71,22 +71,23 @@ class Hub:
         )  # fmt: skip
         told = {"connection": "env:HUB", "topic": "hub", "checkpoints": "/nowhere", **options}
         self.source = EventHubsSource(pool, 1, read_source(told), only_present=False, thread=lambda *_: thread)  # type: ignore[arg-type,return-value]
-        self.source._checkpoints.group = "group"  # type: ignore[assignment]
+        self.source._checkpoints.group = GroupKey("identity", "localhost", "hub", "$Default")
 
     def _take(self) -> list[Any]:
         taken, self.answers = self.answers, []
         return taken
 
-    def open(self, last: int, begin: int = 0, checkpoint: int = -1) -> list[Any]:
-        """The namespace answers what there is; what the owner is told."""
+    def open(self, last: int, begin: int = 0, checkpoint: int = -1, created_ms: int = 0, kept_ms: int = 0) -> list[Any]:
+        """The namespace answers what there is; what the owner is told. `created_ms`: when the hub was made, `kept_ms`: that of the checkpoint."""
         source = self.source
         source.step = Step.ATTACHING
         source.client = SimpleNamespace(error=None)  # type: ignore[assignment]
         view = PartitionView(begin, last, str(last * 10))
         source._look = SimpleNamespace(  # type: ignore[assignment]
-            advance=lambda: None, close=lambda: None, error=None, is_done=True, views={0: view}
+            advance=lambda: None, close=lambda: None, error=None, is_done=True, views={0: view}, created_ms=created_ms
         )
-        source._checkpoints.kept = {0: Checkpoint(checkpoint, str(checkpoint * 10))} if checkpoint >= 0 else {}
+        kept = Checkpoint(checkpoint, str(checkpoint * 10), created_ms=kept_ms)
+        source._checkpoints.kept = {0: kept} if checkpoint >= 0 else {}
         told = list(source.poll(0.0))
         source.grant(100)
         return told
@@ -125,6 +126,41 @@ def test_a_hub_that_was_made_again_is_read_from_its_beginning_though_it_has_grow
     hub.open(last=90)
     assert hub.begins_at == -1
     assert hub.give(0, 3) == [0, 1, 2]
+
+
+def test_a_hub_that_was_made_again_is_known_though_it_has_more_events_than_were_read(hub: Hub) -> None:
+    """As many as were read of the one before were passed over."""
+    hub.open(last=49, created_ms=1_000)
+    assert len(hub.give(0, 50)) == 50
+    hub.source.settle(0, 49)
+    hub.lose()
+    assert not [each for each in hub.open(last=60, created_ms=1_000) if isinstance(each, SourceLost)], "it is the same"
+    assert hub.begins_at == 50
+    hub.lose()
+    assert "made again" in lost(hub.open(last=60, created_ms=2_000))
+    hub.open(last=60, created_ms=2_000)
+    assert hub.begins_at == -1
+    assert hub.give(0, 3) == [0, 1, 2]
+    hub.source.settle(0, 0)
+    hub.source._checkpoints.commit(1e9)
+    assert hub.written[-1] == {0: Checkpoint(0, "0", begins_again=True)}
+    group = hub.source._checkpoints.group
+    assert group is not None
+    assert group.created_ms == 2_000, "what is written is of this one"
+
+
+@pytest.mark.parametrize(("kept_ms", "begins_at"), [(1_000, -1), (2_000, 6), (0, 6)])
+def test_a_hub_that_was_made_again_while_nobody_read_is_known_by_its_checkpoint(
+    hub: Hub, kept_ms: int, begins_at: int
+) -> None:
+    for _ in range(2):  # where it was, the first opening tells of it
+        hub.open(last=9, checkpoint=5, created_ms=2_000, kept_ms=kept_ms)
+    assert hub.begins_at == begins_at
+    hub.give(max(begins_at, 0), 10)
+    hub.source.settle(0, 9)
+    hub.lose()
+    told = hub.open(last=9, checkpoint=5, created_ms=2_000, kept_ms=kept_ms)
+    assert not [each for each in told if isinstance(each, SourceLost)], "the checkpoint was not written yet"
 
 
 def test_a_hub_that_is_made_again_twice_is_told_of_twice(hub: Hub) -> None:
@@ -268,7 +304,7 @@ def _open_all(hub: Hub, lasts: list[int], checkpoints: dict[int, Checkpoint]) ->
     source.client = SimpleNamespace(error=None)  # type: ignore[assignment]
     views = {number: PartitionView(0, last, str(last * 10)) for number, last in enumerate(lasts)}
     source._look = SimpleNamespace(  # type: ignore[assignment]
-        advance=lambda: None, close=lambda: None, error=None, is_done=True, views=views
+        advance=lambda: None, close=lambda: None, error=None, is_done=True, views=views, created_ms=0
     )
     source._checkpoints.kept = dict(checkpoints)
     source.poll(0.0)

@@ -108,6 +108,7 @@ class Look:
         self.error: Exception | None = None
         self.is_done = False
         self.partitions = list(PARTITIONS)
+        self.created_ms = 1
         self.views = self._seen()
 
     def _seen(self) -> dict[int, PartitionView]:

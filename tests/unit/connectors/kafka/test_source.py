@@ -13,12 +13,13 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, SourceLost
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka import dead_letter
-from isthmus.connectors.kafka.cluster import consumer_settings
+from isthmus.connectors.kafka.cluster import TopicView, consumer_settings
+from isthmus.connectors.kafka.consumer import consumer
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
 from isthmus.connectors.kafka.mapping.mapping import to_record
 from isthmus.connectors.kafka.option import read_source
 from isthmus.connectors.kafka.source import KafkaSource
-from isthmus.errors import ConnectionLostError, UnauthorizedError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, UnauthorizedError
 
 OPTIONS = {"bootstrap_servers": "a", "topic": "t", "group": "g"}
 
@@ -185,7 +186,9 @@ def test_a_topic_that_was_made_again_is_read_from_where_it_begins(rig: Rig) -> N
     rig.source.settle(0, 698)
     rig.source.settle(1 << 48, 1 << 48)
     rig.read(0, 1, 2)  # the cluster had no record 700: librdkafka begins with the first
-    assert rig.consumer.commits == [{0: 0, 1: 1}]
+    assert rig.consumer.commits == [{0: 0}], (
+        "the other partition is made again, too, or is committed by the next opening"
+    )
     rig.read(3)
     text, is_fatal = rig.thread._fault.take()
     assert is_fatal, "what was under way names other records now"
@@ -587,6 +590,130 @@ def test_i5_where_a_topic_begins_again_is_committed_before_it_is_read_again(star
     assert rig.consumer.commits == [{0: 0}, {0: 0}, {0: 0}], "once it is committed it is not any more"
     rig.source.close()
     rig.pool.close()
+
+
+def test_i5_a_topic_that_was_made_again_is_known_by_its_id(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it had more records by then than were read of the one before, as many were passed over."""
+    views = [TopicView("c", 2, topic_id="first"), TopicView("c", 2, topic_id="second")]
+    monkeypatch.setattr(consumer, "look_at", lambda *_: views[0])
+    rig.source.grant(10)
+    rig.thread._connect()
+    rig.read(0, 1)
+    rig.read(0, 1, partition=1)
+    assert len(rig.positions()) == 4
+    rig.source.settle(0, 1)
+    rig.thread._connect()
+    assert rig.commits() == {0: 2, 1: 0}, "it is the same"
+    rig.source.settle(1 << 48, (1 << 48) + 1)
+    del views[0]
+    rig.thread._connect()
+    assert rig.consumer.commits == [{0: 0, 1: 0}]
+    text, _ = rig.thread._fault.take() or ("", False)
+    assert "the topic was made again" in text
+    assert rig.thread._fault.is_spent, "another consumer reads it"
+    rig.read(2)
+    assert rig.positions() == []
+
+
+def test_i5_what_the_offsets_of_one_partition_tell_holds_for_all_of_the_topic(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was settled of the others was committed: offsets of records that are not there any more."""
+    views = [TopicView("c", 2, topic_id="first"), TopicView("c", 2, topic_id="second")]
+    monkeypatch.setattr(consumer, "look_at", lambda *_: views[0])
+    monkeypatch.setattr(consumer, "Consumer", lambda _: Subscriber())
+    rig.source.grant(10)
+    rig.thread._connect()
+    rig.read(3)
+    rig.read(7, partition=1)
+    assert len(rig.positions()) == 2
+    rig.source.settle(1 << 48, (1 << 48) + 7)
+    rig.read(0)
+    assert rig.thread._fault.take() is not None
+    del views[0]
+    rig.thread._connect()
+    assert rig.consumer.commits == [{0: 0}, {1: 0}]
+    assert rig.thread._fault.take() is None, "it is told once"
+
+
+def test_i5_a_topic_that_was_made_again_is_noticed_while_it_is_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka reads on behind the offset of the one before, and tells nothing."""
+    views = [TopicView("c", 2, topic_id="first"), TopicView("c", 2, topic_id="second")]
+    monkeypatch.setattr(consumer, "look_at", lambda *_: views[0])
+    rig.source.grant(10)
+    rig.thread._connect()
+    del views[0]
+    rig.thread._look_at_topic(1e12)
+    assert rig.thread._fault.take() is None, "nothing has come, which costs nothing"
+    rig.read(0)
+    rig.thread._look_at_topic(0.0)
+    assert rig.thread._fault.take() is None, "it is not time"
+    rig.thread._look_at_topic(1e12)
+    assert rig.consumer.commits == [{0: 0, 1: 0}]
+    assert rig.thread._fault.take() is not None
+
+
+def test_i5_a_look_without_an_answer_says_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "look_at", lambda *_: TopicView("c", 2, topic_id="first"))
+    rig.source.grant(10)
+    rig.thread._connect()
+    rig.read(0)
+
+    def away(*_: Any) -> None:
+        raise ConnectionLostError("no answer")
+
+    monkeypatch.setattr(consumer, "look_at", away)
+    rig.thread._look_at_topic(1e12)
+    assert rig.thread._fault.take() is None
+
+
+def test_i5_an_offset_of_a_topic_that_was_made_again_is_known_by_its_note(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that was killed before it noticed has committed offsets of the one before."""
+    monkeypatch.setattr(consumer, "look_at", lambda *_: TopicView("c", 2, topic_id="second"))
+    rig.source.grant(10)
+    rig.thread._connect()
+    rig.thread._removed.assigned([0, 1])
+    rig.consumer.committed = lambda places, timeout: [  # type: ignore[attr-defined]
+        TopicPartition("t", 0, 700, "isthmus topic c:first"),
+        TopicPartition("t", 1, 3, "isthmus topic c:second"),
+    ]
+    rig.consumer.get_watermark_offsets = lambda place, timeout: (0, 900)  # type: ignore[attr-defined]
+    rig.read(700)
+    assert rig.positions() == [700]
+    rig.source.settle(700, 700)
+    assert rig.thread._removed.look(rig.consumer, 0.0) == ""
+    rig.thread._look_at_topic(0.0)
+    assert rig.consumer.commits == [{0: 0}]
+    assert rig.thread._fault.take() is not None
+    rig.thread._close_consumer()
+    assert len(rig.consumer.commits) == 1
+
+
+class Subscriber(Consumer):
+    def subscribe(self, topics: list[str], **callbacks: Any) -> None:
+        pass
+
+
+def test_i5_of_a_topic_that_is_not_there_nothing_is_committed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one of its name may be there by then, and a reader after this one would begin in its midst."""
+    rig.source.grant(10)
+    for number in (0, 1):
+        rig.read(0, 1, partition=number)
+        rig.source.settle(number << 48, (number << 48) + 1)
+    assert len(rig.positions()) == 4
+
+    def gone(*_: Any) -> None:
+        raise EntityNotFoundError("t at a")
+
+    monkeypatch.setattr(consumer, "look_at", gone)
+    rig.thread._wants_open = True
+    rig.thread._tell = lambda _: setattr(rig.thread, "_stops", True)  # type: ignore[method-assign]
+    rig.thread._turn()
+    rig.thread._assignment.revoked(rig.consumer, [TopicPartition("t", 1)])
+    rig.thread._close_consumer()
+    assert rig.consumer.commits == []
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])

@@ -55,6 +55,7 @@ class HubLook:
     Attributes:
         partitions: their numbers, once they are known.
         views: of those that were looked at.
+        created_ms: when the event hub was made: another one of its name has another; 0: it is not told.
         error: why the look failed.
     """
 
@@ -65,6 +66,7 @@ class HubLook:
         self._links = RequestLink(client, MANAGEMENT, hub)
         self.partitions: list[int] = []
         self.views: dict[int, PartitionView] = {}
+        self.created_ms = 0
         self.error: IsthmusError | None = None
         self._waiting: dict[int, Reply] = {}
         self._reply: Reply | None = self._ask({"type": _HUB})
@@ -105,6 +107,8 @@ class HubLook:
         if not ids or not all(each.isdecimal() for each in ids):
             raise ProtocolError(f"event hub '{self._hub}': the namespace names no partitions")
         self.partitions = sorted(map(int, ids))
+        created = body.get("created_at")
+        self.created_ms = int(created) if isinstance(created, int) else 0
         wanted = self.partitions if self._wanted is None else sorted(self._wanted)
         missing = [each for each in wanted if each not in self.partitions]
         if missing:

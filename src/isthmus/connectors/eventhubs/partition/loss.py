@@ -69,10 +69,7 @@ class Losses:
                 texts += self._news(number, *each.lost)
             elif each.begins_again and number not in self._remade:
                 self.knows_of_remake(number)
-                texts.append(
-                    f"partition {number}: the checkpoint is behind the last event; the event hub was made again, and is read from its "
-                    "beginning"
-                )
+                texts.append(f"partition {number}: the event hub was made again, and is read from its beginning")
         if texts:
             raise ConnectionLostError(f"event hub '{self._path()}': {'; '.join(texts)}")
 

@@ -6,21 +6,22 @@ link. docs/how-to/use-eventhubs.md, "What is lost".
 Invariants:
     I1. A reader that has delivered something goes on behind it, whatever the checkpoint says.
     I2. Events that the retention removed before they were done with are told, with their range.
-    I3. A partition that was made again is read from its beginning: its sequence numbers name other events.
+    I3. A partition that was made again is read from its beginning: its sequence numbers name other events. That it was is told by a
+        checkpoint behind its last event, and by the time at which the event hub was made.
     I4. Where reading begins is kept before the first event is read: a later reader begins there, whatever `start` says.
     I5. A partition that was added since a reader of all of them began is read from its first event, also where it was added while nobody read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import START_OFFSET, Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
 
-__all__ = ["Opening", "added", "opening"]
+__all__ = ["Opening", "added", "opening", "remade", "told_apart"]
 
 
 class Opening(NamedTuple):
@@ -48,6 +49,28 @@ def added(partitions: Iterable[int], kept: Collection[int]) -> list[int]:
         kept: those of which the group has a checkpoint.
     """
     return [number for number in partitions if kept and number > max(kept)]
+
+
+def told_apart(created_ms: int, views: Iterable[PartitionView]) -> int:
+    """When an event hub was made, where that tells it from another one of its name; else 0: offsets that are no numbers are those of a
+    namespace with geo-replication, which may tell another time in each region.
+    """
+    return created_ms if all(view.last_offset.removeprefix("-").isdecimal() for view in views) else 0
+
+
+def remade(partitions: Iterable[int], created_ms: int, known_ms: int, kept: Mapping[int, Checkpoint]) -> set[int]:
+    """The partitions of which what is known is of another event hub, which is gone (I3).
+
+    Args:
+        partitions: all that there are.
+        created_ms: when their event hub was made; 0: it is not told.
+        known_ms: when the one was made that this reader has read; 0: it has read none, and what it knows is kept.
+        kept: the checkpoints.
+    """
+    if not created_ms:
+        return set()
+    known = {number: known_ms or (kept[number].created_ms if number in kept else 0) for number in partitions}
+    return {number for number, made_ms in known.items() if made_ms not in (0, created_ms)}
 
 
 def opening(

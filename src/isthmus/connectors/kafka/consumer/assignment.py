@@ -95,7 +95,8 @@ class Assignment:
         """The group takes partitions; what is settled of them is committed before."""
         numbers = [each.partition for each in partitions]
         self._fault.lose_removed(self._removed.look_at(consumer, numbers))
-        self._committer.commit_settled(consumer, numbers, self._removed.asks)
+        if not self._fault.is_absent:
+            self._committer.commit_settled(consumer, numbers, self._removed.asks)
         self._pause.leave(consumer, numbers)
         self._forget(numbers)
 

@@ -73,11 +73,14 @@ class Committer:
         if refused is not None:
             raise KafkaException(refused)
 
-    def begins_again(self, consumer: Any, starts: Mapping[int, int], others: Mapping[int, int]) -> None:
-        """Partitions begin again at these offsets; what the cluster does not take is committed once more before they are read (I2)."""
+    def begins_again(self, consumer: Any, starts: Mapping[int, int]) -> None:
+        """Partitions begin again at these offsets; what the cluster does not take is committed once more before they are read (I2).
+
+        Nothing else is committed with it: where the topic was made again, its other partitions were, too.
+        """
         self._begins |= starts
         with contextlib.suppress(KafkaException):
-            self.commit_now(consumer, {**others, **starts})
+            self.commit_now(consumer, starts)
             self._take_off(starts)
 
     def assigned(self, consumer: Any, partitions: Collection[int]) -> None:

@@ -14,6 +14,9 @@ Invariants:
     I3. With `only_present` nothing is given that came after the first opening.
     I4. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
     I5. A topic that was made again, or truncated, is read from its begin by the next consumer, after what was under way was given back.
+        That it was made again is told by its id, too, where it has as many records by then as were read: at each opening, once a minute
+        where records come, and by what is noted beside the group's offset. Of one that is not there any more nothing is committed: it would be
+        an offset of the next one of its name.
     I6. What the retention removed unread, and what was removed after it had been given back, is told once, with its range (`removed`).
     I7. Records of a call that failed are read again, by the next consumer.
 """
@@ -21,6 +24,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -31,7 +35,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.kafka.cluster import consumer_settings, error_of, look_at
+from isthmus.connectors.kafka.cluster import TopicView, consumer_settings, error_of, look_at
 from isthmus.connectors.kafka.consumer.assignment import Assignment
 from isthmus.connectors.kafka.consumer.commit import Commits
 from isthmus.connectors.kafka.consumer.committer import Committer
@@ -39,6 +43,7 @@ from isthmus.connectors.kafka.consumer.delivered import Delivered
 from isthmus.connectors.kafka.consumer.failure import began_again, cannot_be_read
 from isthmus.connectors.kafka.consumer.fault import ConsumerFault
 from isthmus.connectors.kafka.consumer.latest import ends_of_all
+from isthmus.connectors.kafka.consumer.offset_note import is_another
 from isthmus.connectors.kafka.consumer.partition_pause import PartitionPause
 from isthmus.connectors.kafka.consumer.read_queue import Batch
 from isthmus.connectors.kafka.consumer.removed import RemovedRecords
@@ -51,6 +56,8 @@ __all__ = ["ConsumerThread"]
 POLL_SECONDS = 0.25
 BATCH = 500
 BATCH_BYTES = 4 << 20
+# How long a topic that was made again may be taken for the one before: librdkafka reads on, and says nothing.
+TOPIC_SECONDS = 60.0
 # A pool waits a little longer for its threads.
 CLOSE_SECONDS = 4.0
 
@@ -78,6 +85,8 @@ class ConsumerThread(threading.Thread):
         self._told: deque[Told] = deque()
         self._wants_open = self._stops = False
         self._consumer: Any = None
+        self._known = ""  # the topic that is read, as `offset_note` has it; empty: it is not known yet
+        self._look_due = math.inf  # when to look whether it is the same; infinite while nothing has come since
         self._pause = PartitionPause(options.topic)
         self._fault = ConsumerFault(options.topic, options.bootstrap_servers, lambda: self._stops)
         self._assignment = Assignment(
@@ -174,9 +183,11 @@ class ConsumerThread(threading.Thread):
                 self._connect()
             self._read()
             if self._consumer is not None:
-                if text := self._removed.look(self._consumer, time.monotonic()):
+                text = self._removed.look(self._consumer, time.monotonic())
+                self._look_at_topic(time.monotonic())
+                if text:
                     self._fault.lose_removed(text)  # committed once it is taken
-                elif not self._removed.is_asking:
+                elif not self._removed.is_asking and not self._fault.is_absent:
                     self._committer.commit(self._consumer, self._removed.unlooked)
             self._serve_dead()
         except KafkaException as error:
@@ -204,6 +215,9 @@ class ConsumerThread(threading.Thread):
         if options.dead_letter_topic:
             look_at(options, options.dead_letter_topic)
         self._assignment.partitions = self._assignment.partitions or view.partitions
+        if self._is_another(view):
+            return
+        self._fault.is_absent = False
         if self._fault.is_spent:
             self._discard()
         if self._consumer is None:
@@ -223,6 +237,29 @@ class ConsumerThread(threading.Thread):
             )
         self._fault.connected(time.monotonic())
         self._tell(SourceOpened(view.cluster_id))
+
+    def _is_another(self, view: TopicView) -> bool:
+        """Whether the topic was made again since it was looked at, and that has to be told."""
+        topic = f"{view.cluster_id}:{view.topic_id}"
+        before, self._known = self._known, topic
+        is_told = self._fault.is_spent  # by the offsets of another partition
+        starts: dict[int, int] = {}
+        if is_another(before, topic):
+            with self._is_due:
+                starts = dict.fromkeys(self._delivered.account.partitions, 0)
+        if starts:
+            self._begin_again(starts)
+        self._delivered.topic = topic if view.topic_id else ""
+        return bool(starts) and not is_told
+
+    def _look_at_topic(self, now: float) -> None:
+        """Looks whether the topic is the one that was read, by this reader or by the one before. A look without an answer says nothing."""
+        if others := self._removed.take_others(self._known):
+            self._begin_again(dict.fromkeys(others, 0))
+        if now >= self._look_due and not self._fault.is_useless:
+            self._look_due = math.inf
+            with contextlib.suppress(ConnectionLostError):
+                self._is_another(look_at(self._options, self._options.topic))
 
     def _heard(self, error: KafkaError) -> None:
         self._fault.heard(error, time.monotonic())
@@ -285,6 +322,8 @@ class ConsumerThread(threading.Thread):
             self._heard(error)
         if again:
             self._begin_again(again)
+        if is_more:
+            self._look_due = min(self._look_due, time.monotonic() + TOPIC_SECONDS)
         if unreadable:
             self._fault.lose(cannot_be_read(self._options.topic, unreadable))
         if is_more:
@@ -297,9 +336,9 @@ class ConsumerThread(threading.Thread):
         with self._is_due:
             self._delivered.forget(starts)
             self._commits.forget(starts)
-            others = self._commits.unconfirmed()
+            self._delivered.topic = ""  # which it is is not known before the next opening
         self._removed.begins_again(starts)
-        self._committer.begins_again(self._consumer, starts, others)
+        self._committer.begins_again(self._consumer, starts)
         self._fault.spend(began_again(self._options.topic, starts))
 
     def _go_back(self, consumer: Any) -> None:
@@ -330,7 +369,8 @@ class ConsumerThread(threading.Thread):
             return
         with contextlib.suppress(KafkaException, RuntimeError):
             unplaced = self._removed.last_ask(consumer, self._fault.lose_removed)
-            self._committer.commit_last(consumer, deadline, lambda: self._fault.is_spent, unplaced)
+            unplaced |= self._removed.take_others(self._known)
+            self._committer.commit_last(consumer, deadline, lambda: self._fault.is_useless, unplaced)
         with self._is_due:
             self._delivered.note_awaited()
         with contextlib.suppress(RuntimeError):

@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.connectors.kafka.consumer import return_note
+from isthmus.connectors.kafka.consumer import offset_note
 from isthmus.connectors.kafka.consumer.offset import OffsetAccount, PartitionOffsets
 from isthmus.connectors.kafka.consumer.present import Present
 from isthmus.connectors.kafka.consumer.read_queue import Batch, ReadQueue
@@ -52,6 +52,7 @@ class Delivered:
         begun_again: by partition, the first offset of those whose offsets begin again; the consumer is of no use then.
         record_bytes: the mean size of the records that were read last.
         unreadable: what is told of a record that cannot be read, for which there is no place; empty: there is none.
+        topic: which one is read, as `offset_note` has it; empty: it is not known.
         came_free: whether something that was given back is gone, and holds up no commit any more; its reader resets it.
     """
 
@@ -71,6 +72,7 @@ class Delivered:
         self.begun_again: dict[int, int] = {}
         self.record_bytes = 1024
         self.unreadable = ""
+        self.topic = ""
         self.came_free = False
         self._reader = RecordReader.of(options)
 
@@ -203,7 +205,8 @@ class Delivered:
     def note(self, partition: int) -> str:
         """What is noted beside the offset of a partition: what was given back, to this reader or one before, and has not come again."""
         found = self.account.partitions.get(partition)
-        return return_note.write([*(found.returned if found is not None else ()), *self._removed.awaited(partition)])
+        returned = [*(found.returned if found is not None else ()), *self._removed.awaited(partition)]
+        return offset_note.write(returned, self.topic)
 
     def note_awaited(self) -> None:
         """What was given back is read no more by this reader: it may be gone."""

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError
 
 from isthmus.connectors.kafka.cluster import error_of
 from isthmus.connectors.kafka.consumer.failure import is_final
-from isthmus.errors import ConnectionLostError, IsthmusError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError
 
 __all__ = ["STALE_SECONDS", "ConsumerFault"]
 
@@ -38,14 +38,20 @@ class ConsumerFault:
 
     Attributes:
         is_spent: whether the consumer is not to be used again.
+        is_absent: whether the topic was not there: it may have been deleted, and what was read of it is no offset of the next one.
     """
 
     def __init__(self, topic: str, servers: str, stops: Callable[[], bool]) -> None:
-        self.is_spent = False
+        self.is_spent = self.is_absent = False
         self._topic, self._servers = topic, servers
         self._stops = stops
         self._told: tuple[str, bool] | None = None
         self._connected_at = 0.0
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether nothing is committed any more."""
+        return self.is_spent or self.is_absent
 
     def connected(self, now: float) -> None:
         """The cluster has answered: what was wrong before says nothing."""
@@ -54,6 +60,8 @@ class ConsumerFault:
 
     def lose(self, error: IsthmusError) -> None:
         """The source is lost."""
+        is_absent = isinstance(error, EntityNotFoundError) and _name_in(error) == self._topic
+        self.is_absent = self.is_absent or is_absent
         if self._told is None or not error.retryable:
             self._told = str(error), not error.retryable
 
@@ -85,3 +93,8 @@ class ConsumerFault:
         """What the source is lost for, and whether that is permanent; None: it is not lost. It is told once."""
         told, self._told = self._told, None
         return told
+
+
+def _name_in(error: IsthmusError) -> str:
+    """The topic that an error is about; servers may follow it."""
+    return str(error.attributes.get("path") or "").partition(" ")[0]

@@ -16,7 +16,7 @@ Invariants:
         partition of which a range waits for its look (`unlooked`): a reader that is killed meanwhile has told nobody, and the next one
         finds the range only where the group is before it.
     I5. A record that was given back to a reader before this one, and has not come again, is told likewise, where that one has noted it
-        beside the offset (`return_note`).
+        beside the offset (`offset_note`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException, TopicPartition
 
 from isthmus.bridge.index_set import IndexSet
-from isthmus.connectors.kafka.consumer import return_note
+from isthmus.connectors.kafka.consumer import offset_note
 
 __all__ = ["AGAIN_SECONDS", "MOST_RANGES", "SPACING_SECONDS", "RemovedRecords"]
 
@@ -77,6 +77,7 @@ class RemovedRecords:
         self._awaited: dict[
             int, IndexSet
         ] = {}  # by partition, what was given back to a reader before, and may come still
+        self._topics: dict[int, str] = {}  # by partition, the topic that the group's offset is of
         self._wanted: dict[int, list[_Range]] = {}
         self._told: dict[int, IndexSet] = {}
         self._due = 0.0
@@ -85,7 +86,7 @@ class RemovedRecords:
         """Partitions are read from where the group is."""
         for number in partitions:
             self._unknown[number] = None
-            for each in (self._begins, self._came, self._awaited):
+            for each in (self._begins, self._came, self._awaited, self._topics):
                 each.pop(number, None)
         self._due = 0.0
 
@@ -93,6 +94,11 @@ class RemovedRecords:
     def is_asking(self) -> bool:
         """Whether it is not known yet where the group was (I4)."""
         return bool(self._unknown)
+
+    def take_others(self, topic: str) -> frozenset[int]:
+        """The partitions of which the group's offset is of another topic of this name, which is gone; each is told once."""
+        told, self._topics = self._topics, {}
+        return frozenset(number for number, before in told.items() if offset_note.is_another(before, topic))
 
     @property
     def unlooked(self) -> Collection[int]:
@@ -117,7 +123,7 @@ class RemovedRecords:
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are somebody else's; what did not come is looked at all the same (I3)."""
         for number in partitions:
-            for each in (self._unknown, self._begins, self._came, self._awaited):
+            for each in (self._unknown, self._begins, self._came, self._awaited, self._topics):
                 each.pop(number, None)
 
     def begins_again(self, partitions: Collection[int]) -> None:
@@ -238,7 +244,9 @@ class RemovedRecords:
             if each.error is not None:
                 continue
             came = self._unknown.pop(each.partition)
-            self._await(each.partition, return_note.read(getattr(each, "metadata", None)))
+            note = offset_note.read(getattr(each, "metadata", None))
+            self._topics[each.partition] = note.topic
+            self._await(each.partition, note.returned)
             if each.offset >= 0:
                 self._wanted.setdefault(each.partition, []).append(_Range(each.offset, came))
                 if came is None:

@@ -7,7 +7,7 @@ import pytest
 from isthmus.connectors.checkpoint.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.partition.address import Begin
 from isthmus.connectors.eventhubs.partition.look import PartitionView
-from isthmus.connectors.eventhubs.partition.opening import Opening, opening
+from isthmus.connectors.eventhubs.partition.opening import Opening, opening, remade, told_apart
 
 VIEW = PartitionView(100, 199, "9900")
 
@@ -84,6 +84,28 @@ def test_opening(
     view: PartitionView, checkpoint: Checkpoint | None, delivered: int, start: str, expected: Opening
 ) -> None:
     assert opening(view, checkpoint, delivered, start) == expected
+
+
+@pytest.mark.parametrize(
+    ("created_ms", "known_ms", "expected"),
+    [
+        pytest.param(7, 0, {1}, id="by its checkpoint"),
+        pytest.param(7, 5, {0, 1, 2}, id="by what was read"),
+        pytest.param(7, 7, set(), id="what was read counts, whatever is kept"),
+        pytest.param(0, 5, set(), id="not told"),
+    ],
+)
+def test_i3_an_event_hub_that_was_made_at_another_time_is_another_one(
+    created_ms: int, known_ms: int, expected: set[int]
+) -> None:
+    kept = {0: Checkpoint(149, "1"), 1: Checkpoint(149, "1", created_ms=5), 2: Checkpoint(149, "1", created_ms=7)}
+    assert remade(range(3), created_ms, known_ms, kept) == expected
+
+
+def test_regions_of_a_namespace_may_tell_other_times() -> None:
+    empty = PartitionView(0, -1, "-1", True)
+    assert told_apart(7, [VIEW, empty]) == 7
+    assert told_apart(7, [VIEW._replace(last_offset="1:2:9900"), empty]) == 0
 
 
 @pytest.mark.parametrize(

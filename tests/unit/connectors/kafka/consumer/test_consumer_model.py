@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.port import PARTITION_SHIFT, SourceLost
 from isthmus.connectors.kafka.cluster import TopicView
-from isthmus.connectors.kafka.consumer import committer, consumer, return_note
+from isthmus.connectors.kafka.consumer import committer, consumer, offset_note
 from isthmus.connectors.kafka.consumer.consumer import ConsumerThread
 from isthmus.connectors.kafka.option import read_source
 
@@ -332,7 +332,7 @@ class World:
         noted = {
             number << PARTITION_SHIFT | offset
             for number, note in self.cluster.notes.items()
-            for first, stop in return_note.read(note)
+            for first, stop in offset_note.read(note).returned
             for offset in range(first, stop)
         }
         self.left |= own - noted | own & self.out

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from isthmus.connectors.kafka.consumer.fault import STALE_SECONDS, ConsumerFault
-from isthmus.errors import ConnectionLostError, UnauthorizedError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, UnauthorizedError
 
 PASSING = ConnectionLostError("gone")
 PERMANENT = UnauthorizedError("no right to read")
@@ -72,3 +72,10 @@ def test_what_passes_by_itself_is_not_told(fault: ConsumerFault) -> None:
     fault.heard(KafkaError(KafkaError._TRANSPORT), 100.0)
     assert fault.take() is None
     assert not fault.is_spent
+
+
+@pytest.mark.parametrize(("path", "is_absent"), [("t at a:9092", True), ("t", True), ("t-dead at a:9092", False)])
+def test_a_topic_that_is_not_there_is_the_one_that_is_read(fault: ConsumerFault, path: str, is_absent: bool) -> None:
+    fault.lose(EntityNotFoundError(path))
+    assert fault.is_absent is is_absent
+    assert fault.is_useless is is_absent
