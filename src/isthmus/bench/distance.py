@@ -1,8 +1,8 @@
-"""How fast messages go from a queue in one namespace to a queue in another that is far away.
+"""The rate from a queue in one namespace to a queue in another that is distant.
 
-What it is: one route through Spark, in order; its target is behind a proxy that delays what passes, and grants so little credit as
+What it is: one route through Spark, in order; its target is behind a proxy that delays all bytes, and grants as little credit as
 the service does. For each round trip a queue is filled before the route starts. Then the same route carries a steady, slow
-load, whose messages are timed. Optionally all of it again with each message in a delivery of its own.
+load, whose messages are timed. Optionally all of it is repeated with each message in a delivery of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from isthmus.testing.proxy import Proxy, proxy
 __all__ = ["CREDIT", "ROUND_TRIPS_MS", "measure_round_trips"]
 
 ROUND_TRIPS_MS = (0.0, 10.0, 50.0, 100.0, 200.0)
-# What Azure Service Bus grants a sender.
+# The credit that Azure Service Bus grants a sender.
 CREDIT = 1000
 _SPARE_SECONDS = 60.0
 _WARM_UP_SECONDS = 2.0
@@ -51,7 +51,7 @@ def measure_round_trips(
     Args:
         folder: where both namespaces and Spark keep their files.
         messages: how many for each round trip.
-        round_trips_ms: milliseconds; the first is what the others are compared with.
+        round_trips_ms: milliseconds; the others are compared with the first.
         credit: deliveries that the target grants.
         alone: measure each also with every message in a delivery of its own.
         rate: messages per second of the load that is timed.
@@ -91,7 +91,7 @@ def with_ratios(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 class _Routes:
-    """The process of Spark's driver, and what it is told."""
+    """The process of Spark's driver, and the routes sent to it."""
 
     def __init__(
         self, source: NamespaceProcess, target: NamespaceProcess, driver: subprocess.Popen[bytes], folder: Path
@@ -158,7 +158,7 @@ class _Routes:
 
         def over() -> bool:
             nonlocal load
-            if seen >= standing and load is None:  # what is there already is received first
+            if seen >= standing and load is None:  # messages that are there already are received first
                 load = subprocess.Popen(
                     [sys.executable, "-m", "isthmus.bench.load", str(rate), str(_WARM_UP_SECONDS + seconds), queue],
                     env={**os.environ, "BENCH_LOAD": self._source.connection_string},

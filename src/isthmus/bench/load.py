@@ -1,7 +1,7 @@
 """The load of a measurement: fills, drains and paces queues by the product's own client.
 
-What it is: plain loops over `isthmus.transport`, as lean as the measured program deserves, since they share its
-processors. As a process (`python -m isthmus.bench.load RATE SECONDS QUEUE …`, connection string in BENCH_LOAD) it sends at a
+What it is: plain loops over `isthmus.transport`, as cheap as possible, because they share the processors of the measured
+program. As a process (`python -m isthmus.bench.load RATE SECONDS QUEUE …`, connection string in BENCH_LOAD) it sends at a
 steady rate to each queue. It measures nothing but time.
 
 Invariants:
@@ -30,7 +30,7 @@ __all__ = ["BODY_BYTES", "connect", "drain", "drain_sessions", "fill", "listen",
 
 BODY_BYTES = 1024
 BATCH_MESSAGES = 100
-# Envelopes under way: enough that the namespace's next commit always finds the next batches waiting.
+# Envelopes in flight: enough that the next batches always wait for the namespace's next commit.
 BATCHES_IN_FLIGHT = 20
 SINGLES_IN_FLIGHT = 1000
 CREDIT = 4000
@@ -39,7 +39,7 @@ _STALL_SECONDS = 120.0
 
 
 def endpoint(connection_string: str) -> Endpoint:
-    """Where a connection string leads; it must have a key."""
+    """The endpoint of a connection string, which must have a key."""
     parsed = ConnectionString.parse(connection_string)
     assert parsed.key is not None
     return Endpoint(
@@ -115,7 +115,7 @@ def fill(
                 mint = mints[sender.sent % len(mints)]
                 sender.send([envelope(mint.make(sent, count))], message_format=BATCH_FORMAT)
             else:
-                # A few hundred at once: the window then empties and fills smoothly instead of in steps of its own size.
+                # A few hundred at once: the number in flight then changes smoothly instead of in steps of the whole window.
                 count = min(room, 250)
                 sender.send(mints[0].make(sent, count))
             sent += count
@@ -241,7 +241,7 @@ def listen(
 
 
 def _take(receivers: Sequence[Receiver]) -> list[bytes]:
-    """Complete and return what has come; give new credit."""
+    """Completes and returns what has arrived; grants new credit."""
     taken: list[bytes] = []
     for receiver in receivers:
         error = receiver.client.error or receiver.error
@@ -277,8 +277,8 @@ def pace(connection_string: str, queues: Sequence[str], rate: float, seconds: fl
                 sent += 1
             client.flush()
             client.service()
-            # Outcomes are read when the next message is due: a load that woke for each would take the processors from
-            # what is measured.
+            # Outcomes are read when the next message is due: a load that woke for each would use the processors of the
+            # measured program.
             left = started + sent / rate - time.monotonic()
             if left > 0:
                 time.sleep(left)

@@ -1,8 +1,8 @@
-"""How fast messages go from a queue into a table of Parquet files, through the data source as it is without options.
+"""The rate from a queue into a table of Parquet files, through the data source without options.
 
 What it is: one namespace, a streaming query into Parquet that a data engineer would write, and a plain receiver of the same
 messages in the same run to compare with. Run as `python -m isthmus.bench.table FOLDER [OPTION=VALUE …]` it is the query's
-process: it prints `started`, and when its standard input closes what Spark said of its batches.
+process: it prints `started`, and when its standard input closes Spark's progress of its batches.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The demo, from start to verification.
 
 What it is: the order of steps. Set-up (three namespaces, lint, plan, apply), then `isthmus run` as an operator would start
-it, with publishers and consumers (boards) as applications: a few flights as a warm-up, a burst of most of them as fast as the publishers
-can, then the rest at a steady pace, since latency under a burst is only the length of the burst. Then all processes stop, and all
+it, with publishers and consumers (boards) as applications: a few flights as a warm-up, a burst of most of them at full
+speed, then the rest at a steady pace, because latency under a burst is only the length of the burst. Then all processes stop, and all
 namespaces are read independently. What it is not: the display (`isthmus.demo.display`).
 
 Invariants:
-    I1. The verdict comes from the proof alone, and from nothing that routes, boards or publishers counted, but for how
-        many messages the namespaces acknowledged to the publishers.
+    I1. The verdict comes from the proof alone, not from counters of routes, boards or publishers, except for the number
+        of messages that the namespaces acknowledged to the publishers.
     I2. However the demo ends, every process that it started has ended.
 """
 
@@ -47,7 +47,7 @@ class Scene:
     """The state of the demo at a moment.
 
     Attributes:
-        act: what happens, in a few words.
+        act: the present step, in a few words.
         seconds: since the start.
         total: messages to be sent by all publishers.
         sent: acknowledged to each publisher.
@@ -69,7 +69,7 @@ class Play:
     Args:
         folder: where namespaces, checkpoints and logs go.
         messages: how many flights to publish.
-        show: is shown scenes.
+        show: called with each scene.
     """
 
     def __init__(self, folder: Path, messages: int, show: Callable[[Scene], None]) -> None:

@@ -1,4 +1,4 @@
-"""What an example does, as its federation file says under `x-example`.
+"""The script of an example: the section `x-example` of its federation file.
 
 What it is: reading that section, which isthmus itself ignores like every key that begins with `x-`, and the messages that
 applications publish, made of the rows of a table. What it is not: the run (`isthmus.demo.example.example`).
@@ -15,7 +15,7 @@ applications publish, made of the rows of a table. What it is not: the run (`ist
 
 Invariants:
     I1. Every message has its publisher's name and a number that rises by one, from 1.
-    I2. A section that cannot be understood is refused with the key that is at fault.
+    I2. An invalid section is refused with the name of the faulty key.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ SECTION = "x-example"
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one application publishes.
+    """The messages of one application.
 
     Attributes:
-        publisher: its name, which its messages have as a property.
+        publisher: its name, a property of its messages.
         to: queue, topic or event hub.
         table: whose rows.
         where: fields and the value that a row must have there.
@@ -52,7 +52,7 @@ class Publication:
         partition_key: the field that gives the partition key; empty: none.
         count: how many rows of the table to take at most; 0: as many as the run asks for.
         ttl_ms: TimeToLive; 0: none.
-        properties: application properties beside those that hold the row's fields.
+        properties: application properties besides the row's fields.
     """
 
     publisher: str
@@ -83,12 +83,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A namespace that is killed and comes back.
+    """A namespace that is killed and restarted.
 
     Attributes:
         namespace: its alias.
-        seconds: how long it is away.
-        may_double: whether what was under way may be twice at targets, since one of them detects no duplicates.
+        seconds: how long it is down.
+        may_double: whether messages in flight may be duplicated at targets, because one of them detects no duplicates.
     """
 
     namespace: str
@@ -98,10 +98,10 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """All that an example does.
+    """The whole script.
 
     Attributes:
-        entities: by alias, what is before `apply`, as in a namespace's file.
+        entities: by alias, the entities before `apply`, as in a namespace's file.
         publish: who publishes what.
         work: who receives.
         outage: what fails, or None.

@@ -1,11 +1,11 @@
 """One route's target in the memory system.
 
-What it is: `isthmus.bridge.port.Target` over an `Entity`, with its faults. A delivery is looked at when its latency has passed: it
-is refused, or stored, and then its outcome is told, many as one range. What it is not: safe from several threads.
+What it is: `isthmus.bridge.port.Target` over an `Entity`, with its faults. A delivery is processed when its latency has passed: it
+is refused, or stored, and then its outcome is reported, many as one range. What it is not: safe from several threads.
 
 Invariants:
-    I1. A delivery is stored before its outcome is told, and at most once in a connection.
-    I2. No more deliveries than the credit it told are under way; one more is an error of the caller.
+    I1. A delivery is stored before its outcome is reported, and at most once in a connection.
+    I2. No more deliveries than the reported credit are in flight; one more is an error of the caller.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class MemoryTarget:
                 self._events.append(Granted(credit))
 
     def _take(self, entity: Entity, now: float) -> None:
-        """Looks at the deliveries whose time has come."""
+        """Processes the deliveries that are due."""
         outcomes: dict[int, Refusal | None] = {}
         while self._under_way and self._under_way[0][0] <= now:
             if not entity.faults.passes(Step.BEFORE_STORE):
