@@ -200,7 +200,7 @@ class Connection:
         self._last_in = now
         return self._guarded(data)
 
-    def excuse(self, now: float) -> None:
+    def reset_idle(self, now: float) -> None:
         """Restarts the idle time-out: the peer was not read until now, so it was not silent."""
         self._last_in = now
 

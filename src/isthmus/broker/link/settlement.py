@@ -193,7 +193,7 @@ class Settlement:
             return
         self._enlisted.update(dict.fromkeys(ids, self._default_verdict() if settled else None))
         if not settled:
-            self._tell(ids, TransactionalState(txn_id, verdict.echo))
+            self._send_state(ids, TransactionalState(txn_id, verdict.echo))
 
     def _meet_enlisted(self, first: int, count: int, verdict: Verdict, state: Any, settled: bool) -> None:
         """The client disposed of deliveries, of which some are in a transaction that has not ended."""
@@ -204,7 +204,7 @@ class Settlement:
             self._enlisted.update(dict.fromkeys(ids, verdict))
         elif ids:
             error = NotAllowedError("The delivery is part of a transaction that has not been discharged.")
-            self._tell(ids, Rejected(amqp_error(error)))
+            self._send_state(ids, Rejected(amqp_error(error)))
 
     def _end_enlisted(
         self, ids: Sequence[int], tokens: Sequence[bytes], ending: Ending, state: TransactionalState
@@ -222,7 +222,7 @@ class Settlement:
         if ending is not Ending.ROLLED_BACK and not self._is_closed:
             self.answer(unsettled, state if ending is Ending.COMMITTED else Rejected(amqp_error(_LOST)))
 
-    def _tell(self, ids: Sequence[int], state: Any) -> None:
+    def _send_state(self, ids: Sequence[int], state: Any) -> None:
         """Sends the client a state of deliveries that it may still change."""
         self._touch()
         for first, last in runs_of(ids):
