@@ -161,5 +161,7 @@ def raise_if_ended(process: subprocess.Popen[bytes], folder: Path) -> None:
         return
     lines = [line for log in folder.glob("*.log") for line in log.read_text(errors="replace").splitlines()]
     # Java's stack traces are long and of no use here.
-    told = [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))]
-    raise IsthmusError("\n".join([f"the copy ended by itself (exit code {process.returncode})", *told[-_LOG_LINES:]]))
+    relevant = [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))]
+    raise IsthmusError(
+        "\n".join([f"the copy ended by itself (exit code {process.returncode})", *relevant[-_LOG_LINES:]])
+    )

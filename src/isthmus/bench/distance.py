@@ -73,8 +73,8 @@ def measure_round_trips(
             figures = found[f"{trip:g}"] = {}
             for kind in kinds:
                 prefix = f"{kind}_" if kind else ""
-                told = routes.measure(queues[trip, kind], messages, is_alone=bool(kind), rate=rate, seconds=seconds)
-                figures |= {prefix + name: value for name, value in told.items()}
+                measured = routes.measure(queues[trip, kind], messages, is_alone=bool(kind), rate=rate, seconds=seconds)
+                figures |= {prefix + name: value for name, value in measured.items()}
     result: dict[str, Any] = {"messages": messages, "credit": credit, "rate": rate, "by_round_trip_ms": found}
     return result | {"by_round_trip_ms": with_ratios(found)}
 
@@ -109,7 +109,7 @@ class _Routes:
         log = folder / "driver.log"
         with child_process(command, source, target, log, BENCH_TARGET=behind) as driver:
             made = cls(source, target, driver, folder)
-            made._tell("")
+            made._write("")
             yield made
 
     def measure(self, queue: str, messages: int, *, is_alone: bool, rate: float, seconds: float) -> dict[str, Any]:
@@ -117,22 +117,22 @@ class _Routes:
         fill(self._source.connection_string, queue, messages)
         counter = Counter(self._target.admin_connection_string, self._target.ports["http"], queue)
         account = Account({"source": self._source.pid, "target": self._target.pid}, spark=self._driver.pid)
-        self._tell(json.dumps([_route(queue, is_alone)]))
+        self._write(json.dumps([_route(queue, is_alone)]))
         steady = measure_steady(
             counter.read, messages, account, check=lambda: raise_if_ended(self._driver, self._folder)
         )
         counter.close()
-        told: dict[str, Any] = {
+        measured: dict[str, Any] = {
             "messages_per_second": steady.messages_per_second,
             "cpu_us_per_message": steady.cpu_us_per_message,
         }
         if seconds:
             waits = self._time(queue, messages, rate, seconds)
-            told |= {"p50_ms": round(percentile(waits, 0.5), 2), "p99_ms": round(percentile(waits, 0.99), 2)}
-        self._tell("")
-        return told
+            measured |= {"p50_ms": round(percentile(waits, 0.5), 2), "p99_ms": round(percentile(waits, 0.99), 2)}
+        self._write("")
+        return measured
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         assert self._driver.stdin is not None
         assert self._driver.stdout is not None
         self._driver.stdin.write(line.encode() + b"\n")

@@ -71,15 +71,15 @@ def measure_large(
             carried += done[0]
             with _large_client(other, size_bytes):
                 apart = _spell(served, rate, seconds)
-            figures = {f"without_{k}": v for k, v in _told(quiet).items()} | _told(busy)
+            figures = {f"without_{k}": v for k, v in _summary(quiet).items()} | _summary(busy)
             figures["p99_ratio"] = round(figures["p99_ms"] / figures["without_p99_ms"], 2)
-            by_round.append(figures | {f"elsewhere_{k}": v for k, v in _told(apart).items()})
+            by_round.append(figures | {f"elsewhere_{k}": v for k, v in _summary(apart).items()})
             without += quiet
             beside += busy
             elsewhere += apart
     if not carried:
         raise OperationTimeoutError("no large message went through")
-    base, shown = _told(without), _told(beside)
+    base, shown = _summary(without), _summary(beside)
     return {
         "rate": rate,
         "seconds": seconds,
@@ -92,14 +92,14 @@ def measure_large(
         "without_max_ms": base["max_ms"],
         **shown,
         "p99_ratio": round(shown["p99_ms"] / base["p99_ms"], 2),
-        **{f"elsewhere_{k}": v for k, v in _told(elsewhere).items()},
+        **{f"elsewhere_{k}": v for k, v in _summary(elsewhere).items()},
         "by_round": {str(number): values for number, values in enumerate(by_round, 1)},
         "resident_bytes_before": resident_before,
         "resident_bytes": peak,
     }
 
 
-def _told(waits: Sequence[float]) -> dict[str, float]:
+def _summary(waits: Sequence[float]) -> dict[str, float]:
     ordered = sorted(waits)
     return {
         "p50_ms": round(percentile(ordered, 0.5), 2),
@@ -152,8 +152,8 @@ def _large_client(served: NamespaceProcess, size_bytes: int) -> Iterator[list[in
     try:
         yield done
     finally:
-        told, _ = client.communicate()
-        done[0] = int(told or b"0")
+        output, _ = client.communicate()
+        done[0] = int(output or b"0")
 
 
 def _go_round(connection_string: str, queue: str, size_bytes: int) -> int:

@@ -148,13 +148,13 @@ def drain(connection_string: str, queue: str, messages: int) -> float:
     """
     with connect(connection_string, queue) as client:
         receiver = Receiver(client, queue).wait_attached()
-        started = heard = time.monotonic()
+        started = last_arrival = time.monotonic()
         receiver.grant(CREDIT)
         while receiver.received < messages:
             client.wait(1.0)
             if _take([receiver]):
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _STALL_SECONDS:
+                last_arrival = time.monotonic()
+            elif time.monotonic() - last_arrival > _STALL_SECONDS:
                 raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
             client.flush()
         client.close()
@@ -171,7 +171,7 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
     """
     share = messages // sessions
     with connect(connection_string, queue) as client:
-        started = heard = time.monotonic()
+        started = last_arrival = time.monotonic()
         taken = done = 0
         working: list[Receiver] = []
         while done < sessions:
@@ -182,8 +182,8 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
                 taken += 1
             client.wait(1.0)
             if _take(working):
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _STALL_SECONDS:
+                last_arrival = time.monotonic()
+            elif time.monotonic() - last_arrival > _STALL_SECONDS:
                 raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
             for receiver in [each for each in working if each.received >= share]:
                 receiver.close()
@@ -202,7 +202,7 @@ def read(connection_string: str, paths: Sequence[str], events: int) -> float:
     """
     with connect(connection_string, *paths) as client:
         receivers = [Receiver(client, path, settled=True).wait_attached() for path in paths]
-        started = heard = time.monotonic()
+        started = last_arrival = time.monotonic()
         count = 0
         while count < events:
             for receiver in receivers:
@@ -213,8 +213,8 @@ def read(connection_string: str, paths: Sequence[str], events: int) -> float:
                     receiver.grant(CREDIT)
                 arrived = sum(len(run.payloads) for run in receiver.take())
                 count += arrived
-                heard = time.monotonic() if arrived else heard
-            if time.monotonic() - heard > _STALL_SECONDS:
+                last_arrival = time.monotonic() if arrived else last_arrival
+            if time.monotonic() - last_arrival > _STALL_SECONDS:
                 raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
             if count < events:
                 client.wait(1.0)

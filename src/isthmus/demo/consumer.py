@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _receive(client: Client, receiver: Receiver, board: Board) -> None:
-    told = 0.0
+    reported_at = 0.0
     poll = select.poll()
     poll.register(sys.stdin, select.POLLIN)
     poll.register(client.fileno(), select.POLLIN)
@@ -132,8 +132,8 @@ def _receive(client: Client, receiver: Receiver, board: Board) -> None:
             for payload in run.payloads:
                 board.take(bytes(payload), now)
             receiver.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
-        if time.monotonic() - told >= REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported_at >= REPORT_SECONDS:
+            reported_at = time.monotonic()
             _say(received=board.received, remote=board.remote)
     raise client.error
 

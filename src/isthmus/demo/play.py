@@ -166,7 +166,7 @@ class Play:
             publisher.say()
         burst = self.total - opening - sum(self.paced.values())
         self._watch_boards(opening + burst)
-        published_seconds = max(player.told.get("burst_seconds", 0.0) for player in self._publishers.values())
+        published_seconds = max(player.output.get("burst_seconds", 0.0) for player in self._publishers.values())
         self._scene(f"the rest is published at {PACED_PER_SECOND:.0f} a second from each airport")
         for publisher in self._publishers.values():
             publisher.say()
@@ -211,18 +211,18 @@ class Play:
             player.join(30.0)
         if self._run is not None:
             self._run.interrupt()
-        told = []
+        output = []
         for board in self._boards.values():
             board.say()
             board.wait_for("paced_ms", 60.0)
             board.join(10.0)
-            told.append(board.told)
+            output.append(board.output)
         if self._run is not None:
             self._run.join(90.0)
-        return told
+        return output
 
     def _report(self, federation: Federation, figures: dict[str, Any], boards: list[dict[str, Any]]) -> dict[str, Any]:
-        sent = {origin: player.told.get("sent", 0) for origin, player in self._publishers.items()}
+        sent = {origin: player.output.get("sent", 0) for origin, player in self._publishers.items()}
         proof = prove(federation, TASK, TOPIC, AUDIT, sent)
         burst_ms = sorted(each for board in boards for each in board["burst_ms"])
         paced_ms = sorted(each for board in boards for each in board["paced_ms"])
@@ -263,14 +263,14 @@ class Play:
     # ---- what can be seen
 
     def _received(self) -> dict[str, int]:
-        return {origin: board.told.get("received", 0) for origin, board in self._boards.items()}
+        return {origin: board.output.get("received", 0) for origin, board in self._boards.items()}
 
     def _routes(self) -> list[dict[str, Any]]:
         return list((read_status(self._state) or {}).get("routes", ()))
 
     def _scene(self, act: str) -> None:
         self._act = act
-        sent = {origin: player.told.get("sent", 0) for origin, player in self._publishers.items()}
+        sent = {origin: player.output.get("sent", 0) for origin, player in self._publishers.items()}
         seconds = time.monotonic() - self._began
         self._show(Scene(act, seconds, self.total, sent, self._received(), self._routes()))
 

@@ -35,12 +35,12 @@ class Player:
         log: the file that takes its standard error.
 
     Attributes:
-        told: all values that it has written; later ones replace earlier ones.
+        output: all values that it has written; later ones replace earlier ones.
     """
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
-        self.told: dict[str, Any] = {}
+        self.output: dict[str, Any] = {}
         self._log = log
         with log.open("ab") as errors:
             # A session of its own: Ctrl-C goes to the demo, which ends its processes in order.
@@ -84,10 +84,10 @@ class Player:
             PlayerError: it ended without one, or the time is over.
         """
         with self._changed:
-            self._changed.wait_for(lambda: key in self.told or self._is_over, timeout_seconds)
-        if key not in self.told:
+            self._changed.wait_for(lambda: key in self.output or self._is_over, timeout_seconds)
+        if key not in self.output:
             raise PlayerError(f"{self.name} did not write '{key}': {self._tail()}")
-        return self.told[key]
+        return self.output[key]
 
     def check(self) -> None:
         """Check that it has not failed.
@@ -130,7 +130,7 @@ class Player:
             except ValueError:
                 continue
             with self._changed:
-                self.told |= values
+                self.output |= values
                 self._changed.notify_all()
         with self._changed:
             self._is_over = True

@@ -57,12 +57,12 @@ class CopyPolicy:
     def to_text(self) -> str:
         """The attributes that differ from the default, as JSON; empty where none does."""
         default = CopyPolicy()
-        told = {
+        values = {
             each.name: value
             for each in fields(self)
             if (value := getattr(self, each.name)) != getattr(default, each.name)
         }
-        return json.dumps(told, sort_keys=True, default=dict) if told else ""
+        return json.dumps(values, sort_keys=True, default=dict) if values else ""
 
     @classmethod
     def from_text(cls, text: str) -> CopyPolicy:
@@ -74,8 +74,8 @@ class CopyPolicy:
         if not text:
             return cls()
         try:
-            told: dict[str, Any] = json.loads(text)
-            told["removed"] = tuple(told.get("removed", ()))
-            return cls(**told)
+            values: dict[str, Any] = json.loads(text)
+            values["removed"] = tuple(values.get("removed", ()))
+            return cls(**values)
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(f"the copy policy cannot be read ({error})") from None

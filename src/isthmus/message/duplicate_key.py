@@ -73,10 +73,10 @@ def first_place(message: bytes, start: int, end: int) -> bytes:
     stop = message.find(_DIGEST, slash, end)
     if slash < 0 or stop < 0:
         return b""
-    told = message[slash:stop]
-    if _JOINED in told:
-        told = _first_hop(message, at, stop)
-    return b"" if _NO_NUMBER in told else told
+    entry = message[slash:stop]
+    if _JOINED in entry:
+        entry = _first_hop(message, at, stop)
+    return b"" if _NO_NUMBER in entry else entry
 
 
 def is_moved(message: bytes, start: int, end: int) -> bool:

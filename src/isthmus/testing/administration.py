@@ -100,7 +100,7 @@ class FakeAdministration:
             alias=alias,
             endpoint=self.endpoint,
             identity=self.identity,
-            topics=tuple(_told(self._observed(name), asked[name]) for name in self._topics if name in asked),
+            topics=tuple(_as_read(self._observed(name), asked[name]) for name in self._topics if name in asked),
             queues=tuple(queue for name, queue in self._queues.items() if name in asked),
         )
 
@@ -211,7 +211,7 @@ def fake_opener(namespaces: dict[str, FakeAdministration]) -> Callable[[Namespac
     return lambda namespace: namespaces[namespace.alias]
 
 
-def _told(topic: TopicState, asked: WantedState) -> TopicState:
+def _as_read(topic: TopicState, asked: WantedState) -> TopicState:
     """The topic with the rules that a namespace's administration reads."""
     if not isinstance(asked, TopicState) or has_canary(asked):
         return topic

@@ -406,9 +406,9 @@ class Client:
                 self.peer_properties = event.properties or {}
                 self.namespace_id = str((event.properties or {}).get(NAMESPACE_ID) or self.namespace_id)
             elif isinstance(event, SentSettled):
-                told = getattr(self._owners.get(event.amqp_session), "on_settled", None)
-                if told is not None and isinstance(event.state, OUTCOMES):
-                    told(event.first, event.last, event.state)
+                on_settled = getattr(self._owners.get(event.amqp_session), "on_settled", None)
+                if on_settled is not None and isinstance(event.state, OUTCOMES):
+                    on_settled(event.first, event.last, event.state)
             elif isinstance(event, SaslRefused):
                 self._lost(UnauthorizedError(f"{self.endpoint.host}:{self.endpoint.port}: {event.reason}"))
             elif isinstance(event, Closed):

@@ -123,12 +123,12 @@ def error_from(
     text = str(description or "")
     where = f"'{path}': " if path else ""
     if name == "amqp:link:redirect":
-        told = {str(key): value for key, value in (info or {}).items()}
-        hostname, port = (told.get(each) for each in ("network-host", "port"))
+        fields = {str(key): value for key, value in (info or {}).items()}
+        hostname, port = (fields.get(each) for each in ("network-host", "port"))
         return LinkRedirectError(
-            str(hostname or told.get("hostname") or ""),
+            str(hostname or fields.get("hostname") or ""),
             int(port) if isinstance(port, int) else 0,
-            str(told.get("address") or ""),
+            str(fields.get("address") or ""),
         )
     if name == "amqp:not-found":
         return EntityNotFoundError(path)

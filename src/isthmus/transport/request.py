@@ -164,11 +164,11 @@ class RequestLink:
     def _take(self, payload: bytes) -> None:
         sections = section.locate(payload)
         correlation = section.decode_properties(payload, sections.properties).get("correlation_id")
-        told = section.decode_map(payload, sections.application_properties)
+        properties = section.decode_map(payload, sections.application_properties)
         body = _body(payload, sections)
         reply = self._waiting.pop(correlation, None) if isinstance(correlation, uuid.UUID) else None
         if reply is not None:
-            reply.resolve(told, body)
+            reply.resolve(properties, body)
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
         """The peer accepted requests, or refused them unread."""

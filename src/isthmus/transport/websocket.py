@@ -70,7 +70,7 @@ def _run(endpoint: Endpoint, inner: socket.socket, opened: Future[None], timeout
         asyncio.run(_carry(endpoint, inner, opened, timeout_seconds))
     except Exception as error:  # noqa: BLE001 - whatever it is, the client must learn of it
         if not opened.done():
-            opened.set_exception(_told(error, endpoint, timeout_seconds))
+            opened.set_exception(_error_of(error, endpoint, timeout_seconds))
     finally:
         inner.close()
 
@@ -146,7 +146,7 @@ def _proxy(endpoint: Endpoint) -> str | None:
     return getproxies().get("https" if endpoint.tls else "http") or None
 
 
-def _told(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> IsthmusError:
+def _error_of(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> IsthmusError:
     where = f"{endpoint.host}:{endpoint.port}"
     if isinstance(error, IsthmusError):
         return error

@@ -119,16 +119,16 @@ def read_script(text: str, file: str) -> Script:
     Raises:
         ConfigError: the file has no such section, or it cannot be understood.
     """
-    told = (yaml.safe_load(text) or {}).get(SECTION)
-    if not isinstance(told, dict) or not told.get("publish"):
+    script = (yaml.safe_load(text) or {}).get(SECTION)
+    if not isinstance(script, dict) or not script.get("publish"):
         hint = f"write {SECTION}: {{publish: [{{to: ewr/flights}}]}}"
         raise ConfigError([Fault(f"{SECTION} says nowhere what to publish", hint, file)])
     try:
         return Script(
-            entities=told.get("entities") or {},
-            publish=tuple(_publication(each, index) for index, each in enumerate(told["publish"])),
-            work=tuple(_work(each) for each in told.get("work") or ()),
-            outage=Outage(**told["outage"]) if told.get("outage") else None,
+            entities=script.get("entities") or {},
+            publish=tuple(_publication(each, index) for index, each in enumerate(script["publish"])),
+            work=tuple(_work(each) for each in script.get("work") or ()),
+            outage=Outage(**script["outage"]) if script.get("outage") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
@@ -136,16 +136,16 @@ def read_script(text: str, file: str) -> Script:
         ) from None
 
 
-def _publication(told: dict[str, Any], index: int) -> Publication:
-    given = dict(told)
+def _publication(entry: dict[str, Any], index: int) -> Publication:
+    given = dict(entry)
     to = _endpoint(given.pop("to"))
     if given.get("table", "flights") not in TABLES:
         raise ValueError(f"there is no table {given['table']}: {', '.join(TABLES)}")
     return Publication(f"{to.alias}-{index + 1}", to, **given)
 
 
-def _work(told: dict[str, Any]) -> Work:
-    given = dict(told)
+def _work(entry: dict[str, Any]) -> Work:
+    given = dict(entry)
     return Work(_endpoint(given.pop("from")), **given)
 
 

@@ -216,7 +216,7 @@ class _Lease:
         self.sender = SenderHost(channel=path, connectors=self._writing.connector)
         self._rows: dict[int, int] = {}
         self._flushes = 0
-        self._told: str | None = None
+        self._reader_result: str | None = None
         self.killed = ""
 
     def start(self) -> None:
@@ -235,7 +235,7 @@ class _Lease:
     def _has_met(self) -> bool:
         """Whether reader and sink have connected, or never will."""
         loop = self.reader._loop
-        has_ended = self.reader._over.is_set() or bool(self.killed) or self._told is not None
+        has_ended = self.reader._over.is_set() or bool(self.killed) or self._reader_result is not None
         return has_ended or (loop is not None and loop._sink.has_come)
 
     def kill_reader(self) -> None:
@@ -263,22 +263,22 @@ class _Lease:
         error: IsthmusError | None = None
         try:
             self._pass_rows()
-            if self._told:  # Spark fails the task: the sink's input is broken off
-                self.sender.abort(RuntimeError(self._told))
+            if self._reader_result:  # Spark fails the task: the sink's input is broken off
+                self.sender.abort(RuntimeError(self._reader_result))
             else:
                 self.sender.finish()
         except IsthmusError as failure:
             error = failure
             if self.killed != "sink":
                 self.sender.abort(failure)
-        while self._told is None:
+        while self._reader_result is None:
             self._take(time.monotonic() + _TAKE_SECONDS)
         self.reader.join(_END_SECONDS)
-        return ("killed" if self.killed == "reader" else self._told), error
+        return ("killed" if self.killed == "reader" else self._reader_result), error
 
     def _pass_rows(self) -> None:
         flush_at = math.inf
-        while self._told is None:
+        while self._reader_result is None:
             now = time.monotonic()
             if now >= flush_at:
                 flush_at = math.inf
@@ -293,7 +293,7 @@ class _Lease:
         """The next rows; the reader's result is kept when it ends."""
         item = self.reader.take(until)
         if isinstance(item, LeaseEnd):
-            self._told = str(item.error or "")
+            self._reader_result = str(item.error or "")
             return None
         return item
 

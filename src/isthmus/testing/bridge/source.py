@@ -113,8 +113,8 @@ class MemorySource:
             self._step(now)
         if self._is_dead():
             return ()
-        told, self._events = self._events, []
-        return told
+        events, self._events = self._events, []
+        return events
 
     def deadline(self, now: float) -> float:
         if self._state != "open":
@@ -189,7 +189,7 @@ class MemorySource:
             count = min(self._credit, _BATCH)
             taken = entity.take(self, count, ordered=self._ordered, now=self._system.now, below=self._below)
             self._credit -= len(taken)
-            self._tell(entity, taken)
+            self._report(entity, taken)
             if self._state != "open":
                 return
             if len(taken) == count and self._credit:
@@ -202,7 +202,7 @@ class MemorySource:
             self._exhausted = True
             self._events.append(Exhausted())
 
-    def _tell(self, entity: Entity, taken: Sequence[Stored]) -> None:
+    def _report(self, entity: Entity, taken: Sequence[Stored]) -> None:
         positions: list[int] = []
         payloads: list[bytes] = []
         lost_at = -1
