@@ -16,11 +16,11 @@ from isthmus.bridge.delivery_event import (
     Flushed,
     Granted,
     HandedOver,
-    Hold,
     Lost,
     Open,
     Opened,
     Outcome,
+    Pause,
     Resume,
     Send,
     Settle,
@@ -98,7 +98,7 @@ class Bench:
                 self.disposed[at] = effect.disposition
             elif isinstance(effect, Flushed):
                 self.flushed.append(effect.number)
-            elif isinstance(effect, Hold):
+            elif isinstance(effect, Pause):
                 self.held = effect.text
             elif isinstance(effect, Resume):
                 self.held = ""

@@ -642,7 +642,7 @@ class World:
         """Time passes to what is due next."""
         due = [self.lease.deadline(self.now), self.source.deadline(), self.fence.deadline(self.now)]
         due += [min(each.due, self.targets[number].deadline(self.now)) for number, each in self.handles.items()]
-        if self.account.has_untold:
+        if self.account.has_unsent:
             due.append(self.account.deadline())
         if self.rows or self.to_sink or self.to_reader:
             due.append(self.now)

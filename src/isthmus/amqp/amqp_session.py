@@ -42,7 +42,7 @@ __all__ = ["AmqpSession", "AmqpSessionError"]
 
 
 class AmqpSessionError(ProtocolError):
-    """The peer broke the protocol within a session: the session ends, the connection lives on."""
+    """The peer violated the protocol within a session: the session ends, the connection stays open."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description, condition=condition)
@@ -80,7 +80,7 @@ class AmqpSession:
         self._next_incoming_id = 0
         self._next_outgoing_id = 1
         self._unannounced = 0
-        self._waiting: deque[tuple[Link, bytes | Flow]] = deque()  # a flow stands behind what it counts
+        self._waiting: deque[tuple[Link, bytes | Flow]] = deque()  # a flow is queued after the transfers that it counts
         self._sent = DeliveryRuns()
 
     # ---- for owners
@@ -149,7 +149,7 @@ class AmqpSession:
         self.finish_end()
 
     def begin_end(self, error: Error | None = None) -> None:
-        """Ends the session but for its End frame: deliveries can be disposed of until `finish_end`."""
+        """Ends the session, except for its End frame: deliveries can be disposed of until `finish_end`."""
         if not self.ended:
             self.ended = True
             self._end = End(error)
@@ -224,7 +224,7 @@ class AmqpSession:
         self._sent.settle(first, last)
 
     def forget_link(self, link: Link) -> None:
-        """A link is about to be detached: nothing of it is sent any more, and nothing that was is settled here."""
+        """Forgets a link that is about to be detached: its queued frames are dropped, and its sent deliveries are not settled here."""
         if self._waiting:
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
             if not self.end_sent:
@@ -232,7 +232,7 @@ class AmqpSession:
         self._sent.forget(link)
 
     def release(self) -> None:
-        """Lets go of the links; see `Connection.release`."""
+        """Drops the references to the links; see `Connection.release`."""
         self.ended = self.end_sent = True
         self.links.clear()
         self._by_name.clear()
@@ -315,14 +315,14 @@ class AmqpSession:
 
     def on_scanned(self, link: Link, count: int, first: int, tags: list[bytes], payloads: list[bytes], settled: bool,
                    message_format: int, events: list[Event]) -> None:  # fmt: skip
-        """Deliveries that the fast path took apart."""
+        """Takes deliveries that the fast path has parsed."""
         self._received_frames(count)
         if not self._take(link, count, events):
             return
         events.append(Transfers(link, first, tags, payloads, message_format, settled, None))
 
     def on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> Link | None:
-        """One transfer frame; the link if the delivery is whole and came in one frame, so that its shape can be learnt."""
+        """One transfer frame; returns the link if a whole delivery came in one frame, so that its shape can be learnt."""
         self._received_frames(1)
         link = self._attached(transfer.handle)
         if link.detached:
@@ -433,7 +433,7 @@ class AmqpSession:
             self.write_flow(Flow())
 
     def _take(self, link: Link, count: int, events: list[Event]) -> bool:
-        """Counts deliveries against the link's credit; detaches a link that oversteps it."""
+        """Counts deliveries against the link's credit; detaches a link that exceeds it."""
         link.delivery_count = (link.delivery_count + count) & MASK32
         if link.use_credit(count):
             return True
@@ -472,7 +472,7 @@ class AmqpSession:
         if link.detached and not link.is_detach_due:
             self.release_link(link)
         if not link.detached:
-            if not link.attached:  # the peer gave up before we answered its attach
+            if not link.attached:  # the peer detached before we answered its attach
                 link.answer_null()
             link.begin_detach(closed=detach.closed)
         if self.connection.answers_at_once:

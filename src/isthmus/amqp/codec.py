@@ -40,11 +40,11 @@ from isthmus.errors import ProtocolError
 __all__ = ["WIDTH", "CodecError", "decode", "encode", "encode_array", "encode_list", "encode_map", "value_end"]
 
 MAX_DEPTH = 64  # the SDKs' own limit; a deeper value is an attack, not a message
-# Elements of an array that take no bytes (null, true, 0 …): nobody has a use for more, and ten bytes could ask for memory
-# without end.
+# Elements of an array that take no bytes (null, true, 0 …): no application needs more, and without a limit ten bytes could
+# demand any amount of memory.
 _EMPTY_ELEMENTS = 64
-# Keys of a map that hash alike, beyond what chance brings: of UUIDs and described values anyone can make as many as he
-# likes, and a dict of them takes time by their square.
+# Keys of a map with equal hashes, more than chance produces: anyone can construct any number of such UUIDs and described
+# values, and a dict of them takes quadratic time.
 _SAME_HASHES = 32
 
 
@@ -117,7 +117,7 @@ def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
     code = buffer[offset]
     at = offset + 1
     reader = _FIXED.get(code)
-    if reader is not None:  # most values, and all of which very many fit into a message
+    if reader is not None:  # the common case: all small scalar types
         return reader(buffer, at)
     if code == 0:
         if depth >= MAX_DEPTH:
@@ -310,7 +310,9 @@ def encode_array(array: Array) -> bytes:
     else:
         descriptor, values = b"", list(array)
     code = array.code
-    if code >> 4 in _NARROW_COMPOUNDS:  # what is in it may have been shorter where it came from
+    if (
+        code >> 4 in _NARROW_COMPOUNDS
+    ):  # the sender may have used the narrow encoding, into which these elements may not fit
         code |= 0x10
     raw = descriptor + bytes((code,)) + b"".join(_element(code, value) for value in values)
     return b"\xf0" + _U32.pack(len(raw) + 4) + _U32.pack(len(array)) + raw

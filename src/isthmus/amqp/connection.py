@@ -1,14 +1,14 @@
 """One AMQP 1.0 connection without a socket, for both peers (spec parts 2 and 5).
 
 What it is: bytes in, events out; calls queue bytes that `take` returns. Time is an argument. What it is not: sockets,
-TLS, credentials, retries. Over 400 lines, since the handshake and the reading loop share one state, which would cross any
-border drawn between them.
+TLS, credentials, retries. Over 400 lines, because the handshake and the reading loop share
+one state.
 
 Invariants:
     I1. The same bytes give the same deliveries and link events however they are cut into pieces.
     I2. No input raises: a fault ends the session or the connection with the right error, and is reported.
     I3. After `Closed` nothing more is read, and nothing but the close already queued is written.
-    I4. The peer hears from us at least every half of its idle time-out.
+    I4. We send something at least every half of the peer's idle time-out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Connection:
         idle_timeout_ms: we close if nothing arrives for twice as long; None: never.
         sasl: server: mechanisms to offer. A client may also skip SASL where `require_sasl` is False.
         require_sasl: server: refuse a client that starts without SASL.
-        incoming_window: transfer frames that the peer may have under way per session.
+        incoming_window: transfer frames that the peer may have in flight per session.
         handle_max: highest link handle per session.
         properties: connection properties for our open.
         answers_at_once: whether the peer's Detach, End and Close are answered as they are read. Where False, the owner
@@ -173,8 +173,8 @@ class Connection:
             self._sent_close = True
 
     def release(self) -> None:
-        """Lets go of sessions and links once nothing is received any more: what they hold goes with the last of them,
-        and nobody has to look for circles.
+        """Drops the references to sessions and links once nothing is received any more, so that reference counting frees
+        them without the cycle collector.
         """
         for session in {*self._by_local.values(), *self._by_remote.values()}:
             session.release()
@@ -200,12 +200,12 @@ class Connection:
         self._last_in = now
         return self._guarded(data)
 
-    def excuse(self, now: float) -> None:
-        """The peer was not read until now: it was not silent."""
+    def reset_idle(self, now: float) -> None:
+        """Restarts the idle time-out: the peer was not read until now, so it was not silent."""
         self._last_in = now
 
     def tick(self, now: float) -> list[Event]:
-        """Sends a heartbeat if one is due, and gives up on a peer that has been silent too long."""
+        """Sends a heartbeat if one is due, and closes the connection to a peer that has been silent too long."""
         if self.closed or not self.opened:
             return []
         if self._wrote or self._last_out is None:
@@ -225,7 +225,7 @@ class Connection:
 
     @property
     def peer_idle_seconds(self) -> float:
-        """How long the peer waits for a frame; 0 where it has not told."""
+        """How long the peer waits for a frame; 0 where it named no idle time-out."""
         return self._peer_idle_seconds or 0.0
 
     def deadline(self) -> float | None:
@@ -326,7 +326,7 @@ class Connection:
             return
         if end == len(buffer):
             value, payload = performative.decode(buffer, body)
-        else:  # a frame must not be read beyond its end; only itself is copied, however much came with it
+        else:  # a frame must not be read beyond its end; only the frame is copied, not everything that came with it
             value, payload = performative.decode(buffer[body:end])
             payload += body
         if self._state == _OPEN or isinstance(value, Open):

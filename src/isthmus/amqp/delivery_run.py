@@ -1,8 +1,8 @@
 """Which link the unsettled deliveries of a session were sent on, by delivery id.
 
 What it is: ids as runs of one link each, so that memory grows with the number of runs, not of deliveries, and finding an
-id takes few steps however many runs there are. Ids are serial numbers of 32 bits (spec 2.8.10), counted on here without
-an end. What it is not: states of deliveries; links' owners keep those.
+id takes few steps, even with many runs. Ids are serial numbers of 32 bits (spec 2.8.10), counted here without
+wrapping. What it is not: states of deliveries; links' owners keep those.
 
 Invariants:
     I1. An id is known from `add` until it is settled, once or more often, or its link is forgotten.
@@ -35,14 +35,14 @@ class DeliveryRuns:
         self._end = 0  # behind the last id added
 
     def _span(self, first: int, last: int) -> tuple[int, int]:
-        """A range of ids on the wire as one of those counted on; the last is before the first in an empty one."""
+        """A range of ids on the wire as a range of unwrapped ids; in an empty one the last is before the first."""
         low = self._end + ((first - self._end + _HALF) & MASK32) - _HALF
         count = (last - first) & MASK32
         return low, low + count if count < _HALF else low - 1
 
     def add(self, first: int, count: int, link: Link) -> None:
         """Notes that `link` sent `count` deliveries with ids from `first` on."""
-        low = self._end + ((first - self._end) & MASK32)  # ids only go on; those in between were sent settled
+        low = self._end + ((first - self._end) & MASK32)  # ids only increase; those in between were sent settled
         self._end = low + count
         if self._links and self._links[-1] is link and self._lasts[-1] == low - 1:
             self._lasts[-1] = self._end - 1

@@ -101,7 +101,7 @@ class Transfers:
 
 @dataclass(slots=True)
 class TransferParts:
-    """What has come of a message that is too large to be waited for, in order; see `Link.parts_above_bytes`.
+    """Parts of a message that is too large to be reported whole, in order; see `Link.parts_above_bytes`.
 
     Attributes:
         link: the link; its credit and delivery count are updated with the last part.
@@ -110,7 +110,7 @@ class TransferParts:
         settled: whether the sender settled it; holds with the last part.
         state: delivery state sent along; likewise.
         is_last: whether the message is whole now.
-        aborted: whether its sender gave it up; all that came of it is void.
+        aborted: whether its sender aborted it; the parts received so far are to be discarded.
     """
 
     link: Link
@@ -124,7 +124,7 @@ class TransferParts:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """A flow arrived for the link, its session's window opened again, or a delivery was aborted that took credit."""
+    """A flow arrived for the link, its session's window opened again, or a delivery that had used credit was aborted."""
 
     link: Link
     echo: bool
@@ -143,7 +143,7 @@ class Disposed:
 
 @dataclass(slots=True)
 class SentSettled:
-    """The peer, as sender, told the state of deliveries first to last that we received on this session."""
+    """The peer, as sender, sent the state of deliveries first to last that we received on this session."""
 
     amqp_session: AmqpSession
     first: int
@@ -163,7 +163,7 @@ class LinkDetached:
 
 @dataclass(slots=True)
 class SessionEnded:
-    """The peer ended the session, answered our end, or broke the protocol in it; its links are gone."""
+    """The peer ended the session, answered our end, or violated the protocol in it; its links are gone."""
 
     amqp_session: AmqpSession
     error: Error | None

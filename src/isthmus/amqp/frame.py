@@ -1,8 +1,8 @@
 """Frames, and the fast path for runs of equal-shaped transfer frames (spec 2.3, 2.7.5).
 
-What it is: protocol headers, frame building, and `Shape`: peers write all transfers of a link alike but for size,
-delivery id, tag and payload, so after one has been parsed in full, those that follow are taken apart with one
-struct call each. What it is not: state; `Link` and `AmqpSession` keep that.
+What it is: protocol headers, frame building, and `Shape`: all transfers of a link differ only in size, delivery id, tag
+and payload, so after one has been parsed in full, those that follow are parsed with one struct call each. What it is not:
+state; `Link` and `AmqpSession` keep that.
 
 Invariants:
     I1. `Shape.scan` accepts a frame only if the general parser would give the same delivery.
@@ -168,7 +168,7 @@ class TransferWriter:
         return b"".join(out)
 
     def overhead(self, tag_length: int) -> int:
-        """Bytes of a frame beside its payload, at most."""
+        """The greatest number of bytes of a frame besides its payload."""
         return 41 + tag_length
 
     def split(

@@ -1,16 +1,17 @@
 """One link: names, termini, credit, and the deliveries that go over it (spec 2.6).
 
 What it is: the state of one link on one side, and the calls by which its owner acts on it. What it is not: queues,
-retries or locks; the owner keeps those. A little over 400 lines: sending and receiving share credit, state and the end.
+retries or locks; the owner keeps those. A little over 400 lines: sending and receiving share credit, state and detaching.
 
 Invariants:
-    I1. A sender never sends beyond the link's credit (but after `overdraw`) or the session's window; `sendable` says how much may go.
-    I2. A receiver hands over no delivery beyond the credit it granted; a peer that oversteps it is detached. What crosses a
-        flow that lowers the credit is handed over (spec 2.6.7).
+    I1. A sender never sends beyond the link's credit (except after `overdraw`) or the session's window; `sendable` says how much
+        may be sent.
+    I2. A receiver hands over no delivery beyond the credit it granted; a peer that exceeds it is detached. A delivery
+        that was sent before the peer received a flow that lowers the credit is handed over (spec 2.6.7).
     I3. delivery_count follows the sender; credit is kept relative to it (spec 2.6.7).
-    I4. A delivery that is sent in parts is whole before the link begins another.
-    I5. A flow of a sender's leaves behind the last frame of every delivery that it counts: they may wait for the session's
-        window, or for their own next part.
+    I4. A delivery that is sent in parts is completed before the link begins another.
+    I5. A sender's flow is written after the last frame of every delivery that it counts: these frames may wait for the
+        session's window, or for the next part of their delivery.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ class Link:
         target: the target terminus.
         properties: link properties that the peer sent.
         max_message_size_bytes: what a delivery may hold at most; 0 is no limit. Ours when we receive, else the peer's.
-        credit: deliveries that may still come or go.
+        credit: deliveries that may still be received or sent.
         drain: whether the receiver asked to use up the credit at once.
-        peer_credit: a receiver's: the credit that the sender last told that it has; None before it told any.
+        peer_credit: a receiver's: the credit that the sender reported last; None before its first report.
         delivery_count: the sender's count, modulo 2^32.
         detached: whether one of both sides has detached, or this side is about to (`begin_detach`).
         peer_detached: whether the peer has.
         context: free for the owner.
-        parts_above_bytes: a receiver's: single messages larger than that are reported as `TransferParts`; 0 is none.
+        parts_above_bytes: a receiver's: single messages larger than this are reported as `TransferParts`; 0 is none.
         is_sending: whether a delivery that is sent in parts is not whole yet.
     """
 
@@ -100,7 +101,7 @@ class Link:
         self.parts_above_bytes = 0
         self._writer = TransferWriter(amqp_session.channel, handle)
         self._sending: tuple[bytes, int, int, bool] | None = None
-        self._is_flow_due = False  # behind the delivery that is sent in parts
+        self._is_flow_due = False  # after the delivery that is sent in parts
 
     # ---- attaching and detaching
 
@@ -192,9 +193,9 @@ class Link:
         self.finish_detach()
 
     def begin_detach(self, error: Error | None = None, closed: bool = True) -> None:
-        """Ends the link but for its Detach frame: deliveries that still arrive are dropped, nothing more is sent.
+        """Ends the link, except for its Detach frame: deliveries that still arrive are dropped, nothing more is sent.
 
-        Deliveries that came or went before can be disposed of until `finish_detach`.
+        Deliveries received or sent before can be disposed of until `finish_detach`.
         """
         if self.detached:
             return
@@ -231,7 +232,7 @@ class Link:
 
         Args:
             credit: deliveries; 0 stops the sender.
-            drain: ask the sender to use up the credit at once or give it back.
+            drain: ask the sender to use up or return the credit at once.
         """
         if self.detached:
             return
@@ -241,11 +242,11 @@ class Link:
         self._send_flow(False)
 
     def overdraw(self) -> None:
-        """Lets one delivery go beyond the credit (not I1): for a receiver that is known to take it, and to grant nothing more."""
+        """Lets one delivery exceed the credit (not I1): for a receiver that is known to accept it, and to grant nothing more."""
         self.credit = max(self.credit, 1)
 
     def use_credit(self, count: int) -> bool:
-        """Counts deliveries that came against the credit; whether they are within it."""
+        """Counts received deliveries against the credit; returns whether they are within it."""
         self.credit -= count
         if self.credit < 0:
             self._crossing += self.credit
@@ -253,8 +254,8 @@ class Link:
         return self._crossing >= 0
 
     def take_back(self) -> None:
-        """Asks a sender that cannot drain to stop; what crosses it still comes, up to the credit of now. Once `peer_credit` is 0,
-        nothing more does (`stopped`).
+        """Asks a sender that cannot drain to stop; deliveries already on their way still arrive, up to the present credit. Once
+        `peer_credit` is 0, nothing more does (`stopped`).
         """
         if self.detached:
             return
@@ -264,7 +265,7 @@ class Link:
         )
 
     def stopped(self) -> None:
-        """The sender has told that it has no credit any more; it may have counted the delivery whose end is still to come."""
+        """Whether the sender has reported a credit of 0; it may have counted a delivery whose last frame is still to come."""
         self.credit = 0 if self.partial is None else 1
         self._crossing = 0
 
@@ -310,7 +311,7 @@ class Link:
     ) -> int:
         """Sends deliveries in order with consecutive ids; the id of the first.
 
-        Payloads too large for a frame are split; frames beyond the session's window wait and leave as it opens.
+        Payloads too large for a frame are split; frames beyond the session's window wait until it opens.
 
         Args:
             payloads: encoded messages.
@@ -362,7 +363,7 @@ class Link:
         return delivery_id
 
     def send_part(self, payload: bytes, *, more: bool) -> None:
-        """Sends what comes next of the delivery begun; at most `part_room_bytes`.
+        """Sends the next part of the delivery begun; at most `part_room_bytes`.
 
         Args:
             payload: not empty.
@@ -393,8 +394,8 @@ class Link:
         else:
             session.write(Disposition(False, first, last, True, state, False))
 
-    def tell_sent(self, first: int, last: int, state: Any) -> None:
-        """Tells a state of deliveries that we sent and settles nothing: the peer may still change its mind."""
+    def update_sent(self, first: int, last: int, state: Any) -> None:
+        """Sends a state of deliveries that we sent, without settling them: the peer may still change it."""
         if not self.amqp_session.end_sent:
             self.amqp_session.write(Disposition(False, first, last, False, state, False))
 
@@ -440,7 +441,7 @@ class Link:
         if flow.delivery_count is not None:
             advanced = (flow.delivery_count - self.delivery_count) & MASK32
             if advanced < 0x80000000:
-                # Some senders count a delivery when they begin it; here one counts when it is whole.
+                # Some senders count a delivery when they begin it; here it counts when it is whole.
                 advanced -= 1 if advanced and self.partial is not None else 0
                 self.delivery_count = (self.delivery_count + advanced) & MASK32
                 self._crossing = max(0, min(self._crossing, self._crossing + self.credit - advanced))

@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["PartialDelivery"]
 
-# Pieces of a delivery smaller than that are put together, so many at a time.
+# Pieces of a delivery smaller than this are joined, so many at a time.
 _SMALL_BYTES = 4096
 _SMALL_PIECES = 256
 
@@ -52,7 +52,7 @@ class PartialDelivery:
         self._small = 0
 
     def add(self, payload: bytes) -> None:
-        """What has come next; small pieces are put together, as each takes more memory than is counted."""
+        """Adds the next piece; small pieces are joined, because each takes more memory than is counted."""
         if not payload:
             return
         self.parts.append(payload)

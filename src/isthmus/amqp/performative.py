@@ -2,7 +2,7 @@
 
 What it is: one dataclass per composite type, `encode`, and `decode`. Fields that a peer left out get the defaults of
 the specification. What is sent always has every field (list0 and short lists break older SDKs).
-Over 400 lines, since it is one list of types as the specification has them.
+Over 400 lines, because it is one list of types in the order of the specification.
 
 Invariants:
     I1. Every composite is written as `00 53 <code>` and a list of all its fields; only outcomes without fields are list0.
@@ -280,7 +280,7 @@ class Transfer(Composite):
 
 @_composite(0x15)
 class Disposition(Composite):
-    """Spec 2.7.6; `role` is True where the receiver of the deliveries speaks."""
+    """Spec 2.7.6; `role` is True where it is sent by the receiver of the deliveries."""
 
     role: bool = _f(_boolean, default=False)
     first: int = _f(_uint, default=UInt(0))

@@ -7,7 +7,7 @@ message class for applications. A little over 400 lines: one walk over the secti
 Invariants:
     I1. Sections in any order are found (one SDK writes delivery annotations late).
     I2. The body is never decoded, and never copied by `locate`.
-    I3. Bytes that are no message raise CodecError.
+    I3. Bytes that are not a message raise CodecError.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def decode_property(message: bytes, section: tuple[int, int], name: str) -> Any:
 
 
 def _property_places(message: bytes, section: tuple[int, int], count: int) -> list[int]:
-    """Where the first fields of a properties section begin, and the last of them ends."""
+    """Offsets at which the first fields of a properties section begin, and at which the last of them ends."""
     if not section[1]:
         return []
     at = section[0] + 3
@@ -219,11 +219,11 @@ def message_id_at(message: bytes, section: tuple[int, int]) -> int:
 
 
 def message_id_text(message: bytes, at: int) -> bytes | None:
-    """A MessageId as clients show it, in UTF-8: text as it stands, numbers and UUIDs in their usual form, binary in hex.
+    """A MessageId as clients show it, in UTF-8: text unchanged, numbers and UUIDs in their usual form, binary in hex.
 
     Args:
         message: the message.
-        at: where the MessageId begins, as `message_id_at` tells; 0: there is none, and the result is None.
+        at: where the MessageId begins, from `message_id_at`; 0: there is none, and the result is None.
     """
     if not at:
         return None
@@ -236,8 +236,8 @@ def message_id_text(message: bytes, at: int) -> bytes | None:
 
 
 def contents(message: bytes, start: int, end: int) -> bytes:
-    """What a message says: the bytes of a single data section, whatever their size is written in; any other body, and a
-    footer, as encoded.
+    """A message's contents: the bytes of a single data section, without its head; any other body, and a footer, as
+    encoded.
 
     Args:
         message: the message.
@@ -296,7 +296,7 @@ def map_items(message: bytes, section: tuple[int, int]) -> list[tuple[int, int, 
 
 
 def map_value(message: bytes, section: tuple[int, int], name: str) -> Any:
-    """The value of one key of a map section, of which it alone is decoded: others may be unreadable. None where it is absent.
+    """The value of one key of a map section, without decoding any other: others may be unreadable. None where it is absent.
 
     Raises:
         CodecError: the section is no map, or this value cannot be read.

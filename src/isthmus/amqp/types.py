@@ -92,15 +92,15 @@ class Float(float):
 
 
 class Decimal32(bytes):
-    """IEEE 754 decimal32, its 4 bytes carried as they came."""
+    """IEEE 754 decimal32, its 4 bytes passed through unchanged."""
 
 
 class Decimal64(bytes):
-    """IEEE 754 decimal64, its 8 bytes carried as they came."""
+    """IEEE 754 decimal64, its 8 bytes passed through unchanged."""
 
 
 class Decimal128(bytes):
-    """IEEE 754 decimal128, its 16 bytes carried as they came."""
+    """IEEE 754 decimal128, its 16 bytes passed through unchanged."""
 
 
 class Described:

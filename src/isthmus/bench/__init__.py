@@ -1,1 +1,1 @@
-"""Measurements: of one namespace, of the bridge through Spark, of its latency, and of the peers beside them."""
+"""Measurements: of one namespace, of the bridge through Spark, of its latency, and of other products for comparison."""

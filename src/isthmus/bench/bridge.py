@@ -1,7 +1,7 @@
-"""How fast messages go from a queue in one namespace to a queue in another, through Spark and through the peers.
+"""The rate from a queue in one namespace to a queue in another, through Spark and through other products.
 
 What it is: each program gets fresh namespaces (or nodes) and the same durable messages of 1 KiB, one after the other,
-and is watched by the same `measure_steady`. It fills before it starts a program, so that filling costs it nothing.
+and is watched by the same `measure_steady`. The queue is filled before the program starts, so that filling does not slow it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BODY_BYTES = 1024
 _PUBLISH_MESSAGES = 200
 _STOP_TIMEOUT_SECONDS = 60
 _LOG_LINES = 25
-# The SDK's loop moves a thousand or so a second: it reaches its steady state with far fewer messages.
+# The SDK's loop moves about a thousand a second: it reaches its steady state with far fewer messages.
 SDK_LOOP_SHARE = 20
 
 
@@ -132,7 +132,7 @@ def _filled(folder: Path, messages: int) -> Iterator[tuple[NamespaceProcess, Nam
 def child_process(
     command: Sequence[str], source: NamespaceProcess, target: NamespaceProcess, log: Path, **variables: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has both namespaces, and further variables, in its environment, and ends when its standard input closes."""
+    """A process with both connection strings, and further variables, in its environment; it ends when its standard input closes."""
     environment = {**os.environ, "BENCH_SOURCE": source.connection_string, "BENCH_TARGET": target.connection_string}
     environment |= variables
     with log.open("wb") as errors:
@@ -154,12 +154,14 @@ def child_process(
 
 
 def raise_if_ended(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Raise what the logs in the folder end with, if the process has ended."""
+    """Raises an error with the ends of the logs in the folder, if the process has ended."""
     try:
         process.wait(0)
     except subprocess.TimeoutExpired:
         return
     lines = [line for log in folder.glob("*.log") for line in log.read_text(errors="replace").splitlines()]
-    # Java's stacks are long and say nothing here.
-    told = [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))]
-    raise IsthmusError("\n".join([f"the copy ended by itself (exit code {process.returncode})", *told[-_LOG_LINES:]]))
+    # Java's stack traces are long and of no use here.
+    relevant = [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))]
+    raise IsthmusError(
+        "\n".join([f"the copy ended by itself (exit code {process.returncode})", *relevant[-_LOG_LINES:]])
+    )

@@ -1,6 +1,6 @@
 """How many messages wait in a queue of a namespace, asked through its administration API.
 
-What it is: one kept HTTP connection and one number; light enough to ask several times a second beside what is measured.
+What it is: one kept HTTP connection and one number; cheap enough to ask several times a second during a measurement.
 """
 
 from __future__ import annotations

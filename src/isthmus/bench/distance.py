@@ -1,8 +1,8 @@
-"""How fast messages go from a queue in one namespace to a queue in another that is far away.
+"""The rate from a queue in one namespace to a queue in another that is distant.
 
-What it is: one route through Spark, in order; its target is behind a proxy that delays what passes, and grants so little credit as
+What it is: one route through Spark, in order; its target is behind a proxy that delays all bytes, and grants as little credit as
 the service does. For each round trip a queue is filled before the route starts. Then the same route carries a steady, slow
-load, whose messages are timed. Optionally all of it again with each message in a delivery of its own.
+load, whose messages are timed. Optionally all of it is repeated with each message in a delivery of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from isthmus.testing.proxy import Proxy, proxy
 __all__ = ["CREDIT", "ROUND_TRIPS_MS", "measure_round_trips"]
 
 ROUND_TRIPS_MS = (0.0, 10.0, 50.0, 100.0, 200.0)
-# What Azure Service Bus grants a sender.
+# The credit that Azure Service Bus grants a sender.
 CREDIT = 1000
 _SPARE_SECONDS = 60.0
 _WARM_UP_SECONDS = 2.0
@@ -51,7 +51,7 @@ def measure_round_trips(
     Args:
         folder: where both namespaces and Spark keep their files.
         messages: how many for each round trip.
-        round_trips_ms: milliseconds; the first is what the others are compared with.
+        round_trips_ms: milliseconds; the others are compared with the first.
         credit: deliveries that the target grants.
         alone: measure each also with every message in a delivery of its own.
         rate: messages per second of the load that is timed.
@@ -73,8 +73,8 @@ def measure_round_trips(
             figures = found[f"{trip:g}"] = {}
             for kind in kinds:
                 prefix = f"{kind}_" if kind else ""
-                told = routes.measure(queues[trip, kind], messages, is_alone=bool(kind), rate=rate, seconds=seconds)
-                figures |= {prefix + name: value for name, value in told.items()}
+                measured = routes.measure(queues[trip, kind], messages, is_alone=bool(kind), rate=rate, seconds=seconds)
+                figures |= {prefix + name: value for name, value in measured.items()}
     result: dict[str, Any] = {"messages": messages, "credit": credit, "rate": rate, "by_round_trip_ms": found}
     return result | {"by_round_trip_ms": with_ratios(found)}
 
@@ -91,7 +91,7 @@ def with_ratios(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 class _Routes:
-    """The process of Spark's driver, and what it is told."""
+    """The process of Spark's driver, and the routes sent to it."""
 
     def __init__(
         self, source: NamespaceProcess, target: NamespaceProcess, driver: subprocess.Popen[bytes], folder: Path
@@ -109,7 +109,7 @@ class _Routes:
         log = folder / "driver.log"
         with child_process(command, source, target, log, BENCH_TARGET=behind) as driver:
             made = cls(source, target, driver, folder)
-            made._tell("")
+            made._write("")
             yield made
 
     def measure(self, queue: str, messages: int, *, is_alone: bool, rate: float, seconds: float) -> dict[str, Any]:
@@ -117,22 +117,22 @@ class _Routes:
         fill(self._source.connection_string, queue, messages)
         counter = Counter(self._target.admin_connection_string, self._target.ports["http"], queue)
         account = Account({"source": self._source.pid, "target": self._target.pid}, spark=self._driver.pid)
-        self._tell(json.dumps([_route(queue, is_alone)]))
+        self._write(json.dumps([_route(queue, is_alone)]))
         steady = measure_steady(
             counter.read, messages, account, check=lambda: raise_if_ended(self._driver, self._folder)
         )
         counter.close()
-        told: dict[str, Any] = {
+        measured: dict[str, Any] = {
             "messages_per_second": steady.messages_per_second,
             "cpu_us_per_message": steady.cpu_us_per_message,
         }
         if seconds:
             waits = self._time(queue, messages, rate, seconds)
-            told |= {"p50_ms": round(percentile(waits, 0.5), 2), "p99_ms": round(percentile(waits, 0.99), 2)}
-        self._tell("")
-        return told
+            measured |= {"p50_ms": round(percentile(waits, 0.5), 2), "p99_ms": round(percentile(waits, 0.99), 2)}
+        self._write("")
+        return measured
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         assert self._driver.stdin is not None
         assert self._driver.stdout is not None
         self._driver.stdin.write(line.encode() + b"\n")
@@ -158,7 +158,7 @@ class _Routes:
 
         def over() -> bool:
             nonlocal load
-            if seen >= standing and load is None:  # what is there already is received first
+            if seen >= standing and load is None:  # messages that are there already are received first
                 load = subprocess.Popen(
                     [sys.executable, "-m", "isthmus.bench.load", str(rate), str(_WARM_UP_SECONDS + seconds), queue],
                     env={**os.environ, "BENCH_LOAD": self._source.connection_string},

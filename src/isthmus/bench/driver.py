@@ -21,7 +21,7 @@ from isthmus.replication.step.chain.chain import Chain
 __all__ = ["queue_name", "route_of", "run", "split"]
 
 CHECKPOINT = "checkpoint"
-# How often it looks whether the query goes on: each look is a call into Java.
+# How often it checks that the query runs: each check is a call into Java.
 _LOOK_SECONDS = 1.0
 
 
@@ -38,7 +38,7 @@ def split(options: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def route_of(queue: str) -> RouteSpec:
-    """The route of a queue, with the settings that a route of a federation has where its file says nothing."""
+    """The route of a queue, with the default settings of a route of a federation."""
     target: Mapping[str, str] = {
         "connection": "env:BENCH_TARGET",
         "entity": queue,
@@ -53,7 +53,7 @@ def route_of(queue: str) -> RouteSpec:
 
 
 def run(folder: Path, routes: int, options: Sequence[str]) -> int:
-    """Move messages until standard input closes; the exit code tells whether the query failed."""
+    """Move messages until standard input closes; the exit code says whether the query failed."""
     spark_settings, source_settings = split(options)
     spark = create_spark_session("isthmus bench", routes=1, work_directory=folder, options=spark_settings)
     carried = [route_of(queue_name(number)).to_json() for number in range(routes)]

@@ -1,8 +1,8 @@
-"""How long large messages delay everybody else in the namespace.
+"""How long large messages delay other clients of the namespace.
 
 What it is: a client that sends small messages at a steady rate and receives them, in periods without and periods with
-another client that sends, receives and completes the largest messages, one after the other. In a third kind of period that
-other client does the same in a namespace of its own: what processors and disk of the machine have to do with it. As a process
+another client that sends, receives and completes the largest messages, one after the other. In a third kind of period the
+other client does the same in a namespace of its own, which shows the share of the machine's processors and disk. As a process
 (`python -m isthmus.bench.large BYTES QUEUE`, connection string in BENCH_LOAD) it is that other client. What it is not: a
 measurement of the network.
 
@@ -35,7 +35,7 @@ __all__ = ["LARGEST_BYTES", "measure_large"]
 LARGEST_BYTES = (100 << 20) - 4096
 _QUEUE, _LARGE_QUEUE = "bench", "bench-large"
 _CONFIG = f"queues: {{{_QUEUE}: {{}}, {_LARGE_QUEUE}: {{max_message_size_in_kilobytes: 102400}}}}"
-# Connections, first files and caches are not what is measured.
+# Connections, first files and cold caches are not to be measured.
 _WARM_UP_SECONDS = 1.0
 _SPARE_SECONDS = 20.0
 
@@ -43,7 +43,7 @@ _SPARE_SECONDS = 20.0
 def measure_large(
     folder: Path, rate: float, seconds: float, *, rounds: int = 3, size_bytes: int = LARGEST_BYTES
 ) -> dict[str, object]:
-    """Times from send to receipt of small messages, without large ones, with large ones under way, and with such elsewhere.
+    """Times from send to receipt of small messages, without large ones, with large ones in flight, and with large ones in another namespace.
 
     Args:
         folder: where the namespaces keep their data.
@@ -71,15 +71,15 @@ def measure_large(
             carried += done[0]
             with _large_client(other, size_bytes):
                 apart = _spell(served, rate, seconds)
-            figures = {f"without_{k}": v for k, v in _told(quiet).items()} | _told(busy)
+            figures = {f"without_{k}": v for k, v in _summary(quiet).items()} | _summary(busy)
             figures["p99_ratio"] = round(figures["p99_ms"] / figures["without_p99_ms"], 2)
-            by_round.append(figures | {f"elsewhere_{k}": v for k, v in _told(apart).items()})
+            by_round.append(figures | {f"elsewhere_{k}": v for k, v in _summary(apart).items()})
             without += quiet
             beside += busy
             elsewhere += apart
     if not carried:
         raise OperationTimeoutError("no large message went through")
-    base, shown = _told(without), _told(beside)
+    base, shown = _summary(without), _summary(beside)
     return {
         "rate": rate,
         "seconds": seconds,
@@ -92,14 +92,14 @@ def measure_large(
         "without_max_ms": base["max_ms"],
         **shown,
         "p99_ratio": round(shown["p99_ms"] / base["p99_ms"], 2),
-        **{f"elsewhere_{k}": v for k, v in _told(elsewhere).items()},
+        **{f"elsewhere_{k}": v for k, v in _summary(elsewhere).items()},
         "by_round": {str(number): values for number, values in enumerate(by_round, 1)},
         "resident_bytes_before": resident_before,
         "resident_bytes": peak,
     }
 
 
-def _told(waits: Sequence[float]) -> dict[str, float]:
+def _summary(waits: Sequence[float]) -> dict[str, float]:
     ordered = sorted(waits)
     return {
         "p50_ms": round(percentile(ordered, 0.5), 2),
@@ -113,7 +113,7 @@ def _resident_bytes(served: NamespaceProcess) -> int:
 
 
 def _spell(served: NamespaceProcess, rate: float, seconds: float) -> list[float]:
-    """Send small messages for so many seconds; milliseconds from send to receipt of each."""
+    """Sends small messages for so many seconds; returns the milliseconds from send to receipt of each."""
     total = int(rate * (_WARM_UP_SECONDS + seconds))
     load = subprocess.Popen(
         [sys.executable, "-m", "isthmus.bench.load", str(rate), str(_WARM_UP_SECONDS + seconds), _QUEUE],
@@ -141,7 +141,7 @@ def _spell(served: NamespaceProcess, rate: float, seconds: float) -> list[float]
 
 @contextmanager
 def _large_client(served: NamespaceProcess, size_bytes: int) -> Iterator[list[int]]:
-    """Large messages are sent and received as long as the block lasts; in the list, afterwards, how many did."""
+    """Sends and receives large messages during the block; afterwards the list contains how many."""
     done = [0]
     client = subprocess.Popen(
         [sys.executable, "-m", "isthmus.bench.large", str(size_bytes), _LARGE_QUEUE],
@@ -152,12 +152,12 @@ def _large_client(served: NamespaceProcess, size_bytes: int) -> Iterator[list[in
     try:
         yield done
     finally:
-        told, _ = client.communicate()
-        done[0] = int(told or b"0")
+        output, _ = client.communicate()
+        done[0] = int(output or b"0")
 
 
 def _go_round(connection_string: str, queue: str, size_bytes: int) -> int:
-    """Send, receive and complete messages of one size until the standard input ends; how many were completed."""
+    """Sends, receives and completes messages of one size until the standard input ends; returns how many were completed."""
     message = encode_message(os.urandom(1 << 20) * (size_bytes >> 20) + bytes(size_bytes & 0xFFFFF))
     count = 0
     with connect(connection_string, queue) as client:
@@ -180,6 +180,6 @@ def _is_over() -> bool:
 
 
 if __name__ == "__main__":
-    # On a machine of its own it would take no processor from the namespace and the others.
+    # On a separate machine it would not use the processors of the namespace and the others.
     os.nice(19)
     print(_go_round(os.environ["BENCH_LOAD"], sys.argv[2], int(sys.argv[1])))

@@ -1,8 +1,8 @@
 """How long a message takes from its sender, through Spark, to its receiver.
 
 What it is: a paced load in one process, a receiver in this one, one query with its routes between two namespaces. The time runs
-from just before the send to the receipt, on one clock. Two runs: in the first no lease ends, and afterwards single messages come
-to a route that was idle; in the second, leases are short, and the longest time without an arrival is the pause at their ends.
+from just before the send to the receipt, on one clock. Two runs: in the first no lease ends, and afterwards single messages are
+sent to an idle route; in the second, leases are short, and the longest time without an arrival is the pause at their ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def gaps_ms(arrivals: Sequence[float]) -> list[float]:
 def measure_latency(
     folder: Path, rate: float, seconds: float, *, routes: int = 1, options: Sequence[str] = ()
 ) -> dict[str, object]:
-    """Send at a steady rate and tell the distribution of times from send to receipt.
+    """Sends at a steady rate and returns the distribution of times from send to receipt.
 
     Args:
         folder: where both namespaces and Spark keep their files.
@@ -121,7 +121,7 @@ def spark_usage(usage: Mapping[str, Usage], others: Mapping[str, int], routes: i
 
     Args:
         usage: of all groups of processes.
-        others: the groups that are none of them.
+        others: the groups that are not part of Spark.
         routes: how many routes they carry.
     """
     spark = {name: each for name, each in usage.items() if name not in others}
@@ -171,7 +171,7 @@ class _Flow:
     Attributes:
         waits_ms: from send to receipt.
         arrivals: when, in monotonic seconds.
-        before, after: what processes had used at the first and the last arrival.
+        before, after: the usage of processes at the first and the last arrival.
     """
 
     waits_ms: list[float] = field(default_factory=list)

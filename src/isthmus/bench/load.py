@@ -1,7 +1,7 @@
 """The load of a measurement: fills, drains and paces queues by the product's own client.
 
-What it is: plain loops over `isthmus.transport`, as lean as the measured program deserves, since they share its
-processors. As a process (`python -m isthmus.bench.load RATE SECONDS QUEUE …`, connection string in BENCH_LOAD) it sends at a
+What it is: plain loops over `isthmus.transport`, as cheap as possible, because they share the processors of the measured
+program. As a process (`python -m isthmus.bench.load RATE SECONDS QUEUE …`, connection string in BENCH_LOAD) it sends at a
 steady rate to each queue. It measures nothing but time.
 
 Invariants:
@@ -30,7 +30,7 @@ __all__ = ["BODY_BYTES", "connect", "drain", "drain_sessions", "fill", "listen",
 
 BODY_BYTES = 1024
 BATCH_MESSAGES = 100
-# Envelopes under way: enough that the namespace's next commit always finds the next batches waiting.
+# Envelopes in flight: enough that the next batches always wait for the namespace's next commit.
 BATCHES_IN_FLIGHT = 20
 SINGLES_IN_FLIGHT = 1000
 CREDIT = 4000
@@ -39,7 +39,7 @@ _STALL_SECONDS = 120.0
 
 
 def endpoint(connection_string: str) -> Endpoint:
-    """Where a connection string leads; it must have a key."""
+    """The endpoint of a connection string, which must have a key."""
     parsed = ConnectionString.parse(connection_string)
     assert parsed.key is not None
     return Endpoint(
@@ -115,7 +115,7 @@ def fill(
                 mint = mints[sender.sent % len(mints)]
                 sender.send([envelope(mint.make(sent, count))], message_format=BATCH_FORMAT)
             else:
-                # A few hundred at once: the window then empties and fills smoothly instead of in steps of its own size.
+                # A few hundred at once: the number in flight then changes smoothly instead of in steps of the whole window.
                 count = min(room, 250)
                 sender.send(mints[0].make(sent, count))
             sent += count
@@ -148,13 +148,13 @@ def drain(connection_string: str, queue: str, messages: int) -> float:
     """
     with connect(connection_string, queue) as client:
         receiver = Receiver(client, queue).wait_attached()
-        started = heard = time.monotonic()
+        started = last_arrival = time.monotonic()
         receiver.grant(CREDIT)
         while receiver.received < messages:
             client.wait(1.0)
             if _take([receiver]):
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _STALL_SECONDS:
+                last_arrival = time.monotonic()
+            elif time.monotonic() - last_arrival > _STALL_SECONDS:
                 raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
             client.flush()
         client.close()
@@ -171,7 +171,7 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
     """
     share = messages // sessions
     with connect(connection_string, queue) as client:
-        started = heard = time.monotonic()
+        started = last_arrival = time.monotonic()
         taken = done = 0
         working: list[Receiver] = []
         while done < sessions:
@@ -182,8 +182,8 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
                 taken += 1
             client.wait(1.0)
             if _take(working):
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _STALL_SECONDS:
+                last_arrival = time.monotonic()
+            elif time.monotonic() - last_arrival > _STALL_SECONDS:
                 raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
             for receiver in [each for each in working if each.received >= share]:
                 receiver.close()
@@ -202,7 +202,7 @@ def read(connection_string: str, paths: Sequence[str], events: int) -> float:
     """
     with connect(connection_string, *paths) as client:
         receivers = [Receiver(client, path, settled=True).wait_attached() for path in paths]
-        started = heard = time.monotonic()
+        started = last_arrival = time.monotonic()
         count = 0
         while count < events:
             for receiver in receivers:
@@ -213,8 +213,8 @@ def read(connection_string: str, paths: Sequence[str], events: int) -> float:
                     receiver.grant(CREDIT)
                 arrived = sum(len(run.payloads) for run in receiver.take())
                 count += arrived
-                heard = time.monotonic() if arrived else heard
-            if time.monotonic() - heard > _STALL_SECONDS:
+                last_arrival = time.monotonic() if arrived else last_arrival
+            if time.monotonic() - last_arrival > _STALL_SECONDS:
                 raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
             if count < events:
                 client.wait(1.0)
@@ -241,7 +241,7 @@ def listen(
 
 
 def _take(receivers: Sequence[Receiver]) -> list[bytes]:
-    """Complete and return what has come; give new credit."""
+    """Completes and returns what has arrived; grants new credit."""
     taken: list[bytes] = []
     for receiver in receivers:
         error = receiver.client.error or receiver.error
@@ -277,8 +277,8 @@ def pace(connection_string: str, queues: Sequence[str], rate: float, seconds: fl
                 sent += 1
             client.flush()
             client.service()
-            # Outcomes are read when the next message is due: a load that woke for each would take the processors from
-            # what is measured.
+            # Outcomes are read when the next message is due: a load that woke for each would use the processors of the
+            # measured program.
             left = started + sent / rate - time.monotonic()
             if left > 0:
                 time.sleep(left)

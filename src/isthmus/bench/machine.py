@@ -1,4 +1,4 @@
-"""What a measurement ran on: the machine and the versions, without anything that names the machine."""
+"""The machine and the versions of a measurement, without anything that identifies the machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def describe_machine(data: Path) -> dict[str, str]:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that a folder is on, e.g. `ext4`; measurements on `tmpfs` say nothing of a disk."""
+    """The type of the file system that a folder is on, e.g. `ext4`; measurements on `tmpfs` say nothing about a disk."""
     resolved = folder.resolve()
     best, kind = "", "unknown"
     for partition in psutil.disk_partitions(all=True):

@@ -1,4 +1,4 @@
-"""What one namespace does alone: ingest, receive and settle, memory with a backlog, and how soon it is back.
+"""Measurements of one namespace: ingest, receive and settle, memory with a backlog, and the time of a restart.
 
 What it is: the load of `isthmus.bench.load` against one served namespace; the namespace and the load share the machine.
 """
@@ -43,7 +43,7 @@ def measure_namespace(folder: Path, messages: int) -> dict[str, object]:
         resident_bytes = Account({"namespace": served.pid}).read()["namespace"].resident_bytes
         receive = _part(served, messages, lambda: drain(served.connection_string, QUEUE, messages))
         singles = _part(served, messages, lambda: fill(served.connection_string, QUEUE, messages, batches=False))
-        # Without a restart before it, as the sessions are drained: what the two compare by.
+        # Without a restart before it, so that the result compares with the drain of sessions.
         warm = _part(served, messages, lambda: drain(served.connection_string, QUEUE, messages))
         in_sessions = messages - messages % (SESSIONS * 100)  # whole batches, the same number for each session
         ids = [f"session-{number:03d}" for number in range(SESSIONS)]
@@ -86,7 +86,7 @@ def _part(served: NamespaceProcess, messages: int, work: Callable[[], float]) ->
     before, client_before = account.read(), client.read()
     seconds = work()
     after, client_after = account.read(), client.read()
-    # The namespace is a child of this process: its share is taken off the load's.
+    # The namespace is a child of this process: its share is subtracted from the load's.
     cost = cpu_us_per_message(before, after, messages)["total"]
     both = cpu_us_per_message(client_before, client_after, messages)["total"]
     return {

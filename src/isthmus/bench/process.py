@@ -1,11 +1,11 @@
-"""What processes cost: CPU time and resident memory, by name.
+"""CPU time and resident memory of processes, by name.
 
-What it is: an account over named groups of processes. A group is a process with its descendants (Spark's driver, its
-virtual machine and its Python workers are told apart by their roles). It starts and ends nothing.
+What it is: sums over named groups of processes. A group is a process with its descendants (Spark's driver, its
+virtual machine and its Python workers are distinguished by their roles). It starts and ends nothing.
 
 Invariants:
-    I1. CPU time of a process that ended between two readings counts up to the last reading that saw it: a sum of
-        readings never goes back.
+    I1. CPU time of a process that ended between two readings counts up to the last reading that included it: a sum of
+        readings never decreases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Account", "Usage", "roles_of_tree"]
 
 @dataclass(slots=True)
 class Usage:
-    """What one group has used.
+    """The usage of one group.
 
     Attributes:
         cpu_seconds: user and system time.
@@ -57,7 +57,7 @@ class Account:
     """Reads how much CPU time and memory groups of processes use.
 
     Attributes:
-        trees: process ids by group name; each stands for itself and its descendants.
+        trees: process ids by group name; each includes its descendants.
         spark: process id of a Spark driver whose parts are accounted as `driver`, `jvm` and `workers`.
     """
 

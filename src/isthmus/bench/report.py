@@ -1,4 +1,4 @@
-"""A run of all measurements as a page that can be kept.
+"""A run of all measurements as a page for the record.
 
 What it is: the table and the JSON that `isthmus bench all` writes into a folder; one pair of files per run, named by the
 day, the version and, where there is one, the commit. It compares nothing across runs.
@@ -23,7 +23,7 @@ _LATENCY_HEAD = (
 
 
 def peer_ratios(rate: float, peers: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """`ratio_to_<peer>` for every peer that was measured: our rate divided by its rate."""
+    """`ratio_to_<peer>` for every product that was measured: the rate of isthmus divided by its rate."""
     return {
         f"ratio_to_{name.replace('-', '_')}": round(rate / peer["messages_per_second"], 2)
         for name, peer in peers.items()
@@ -39,7 +39,7 @@ def write_report(folder: Path, results: Mapping[str, Any]) -> Path:
         results: `machine`, and by name the results of `namespace`, `bridge` and `latency`.
 
     Returns:
-        The page's path; the JSON is beside it.
+        The page's path; the JSON is in the same folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)
@@ -115,7 +115,7 @@ def _namespace_lines(namespace: Mapping[str, Any]) -> list[str]:
     for title, key in parts:
         part = namespace.get(key)
         if not part:
-            continue  # too few messages were measured to spread them over sessions
+            continue  # too few messages were measured to distribute them over sessions
         lines.append(
             f"| {title} | {part['messages_per_second']:,.0f} | {part['cpu_us_per_message']:.1f} "
             f"| {part['client_cpu_us_per_message']:.1f} | {part['resident_bytes'] / _MIB:,.0f} |"

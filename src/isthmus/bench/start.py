@@ -1,6 +1,6 @@
 """How long `isthmus run` takes until all routes of a federation carry messages.
 
-What it is: namespaces on this machine, an all-active topic between them, one message that waits at each, and the time from the start of the
+What it is: namespaces on this machine, an all-active topic between them, one waiting message at each, and the time from the start of the
 process to the arrival of every message at every member. What it is not: the rate afterwards.
 """
 

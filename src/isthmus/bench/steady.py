@@ -1,7 +1,7 @@
 """The steady state of a copy from one queue to another.
 
 What it is: the rate and the cost between 10 % and 90 % of the messages at the target, the same for the product
-and for every peer. Start-up, the first compilations and the emptying at the end stay outside.
+and for every peer. Start-up, the first compilations and the end, when the queue runs empty, are excluded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FROM_SHARE, TO_SHARE = 0.1, 0.9
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """What a copy did in its steady state.
+    """The steady state of a copy.
 
     Attributes:
         messages: how many were moved in all.
@@ -30,7 +30,7 @@ class Steady:
         resident_bytes: resident memory of all its processes at the end.
         shared_out_bytes: the same with shared pages counted once.
         resident_bytes_by_process: resident memory by process group.
-        processes: how many processes that were.
+        processes: the number of its processes.
     """
 
     messages: int
@@ -43,7 +43,7 @@ class Steady:
     processes: int = 0
 
     def to_dict(self) -> dict[str, object]:
-        """As plain values for JSON."""
+        """The attributes as values for JSON."""
         return asdict(self)
 
 
@@ -61,7 +61,7 @@ def measure_steady(
     Args:
         count: how many are at the target now.
         messages: how many there will be.
-        account: whose CPU time and memory belong to the copy.
+        account: measures CPU time and memory of the copy's processes.
         check: raises if the copy has failed.
         poll_seconds: time between two polls.
         timeout_seconds: for everything.

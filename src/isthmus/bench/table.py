@@ -1,8 +1,8 @@
-"""How fast messages go from a queue into a table of Parquet files, through the data source as it is without options.
+"""The rate from a queue into a table of Parquet files, through the data source without options.
 
 What it is: one namespace, a streaming query into Parquet that a data engineer would write, and a plain receiver of the same
 messages in the same run to compare with. Run as `python -m isthmus.bench.table FOLDER [OPTION=VALUE …]` it is the query's
-process: it prints `started`, and when its standard input closes what Spark said of its batches.
+process: it prints `started`, and when its standard input closes Spark's progress of its batches.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def measure_table(folder: Path, messages: int, options: Sequence[str] = ()) -> d
                 lambda: messages - counter.read(), messages, account, check=lambda: raise_if_ended(driver, folder)
             )
             driver.stdin.close()
-            told = json.loads(driver.stdout.readline())
+            result = json.loads(driver.stdout.readline())
         counter.close()
-    if (told["rows"], told["distinct"]) != (messages, messages):
+    if (result["rows"], result["distinct"]) != (messages, messages):
         raise IsthmusError(
-            f"the table holds {told['rows']} rows of {told['distinct']} messages, not {messages} of {messages}"
+            f"the table holds {result['rows']} rows of {result['distinct']} messages, not {messages} of {messages}"
         )
     return steady.to_dict() | {
-        "batches": told["batches"],
-        "batch_rows_median": told["batch_rows_median"],
-        "batch_interval_seconds_median": told["batch_interval_seconds_median"],
+        "batches": result["batches"],
+        "batch_rows_median": result["batch_rows_median"],
+        "batch_interval_seconds_median": result["batch_interval_seconds_median"],
         "receive_messages_per_second": round(received, 1),
         "ratio_to_receive": round(steady.messages_per_second / received, 3),
     }

@@ -1,1 +1,1 @@
-"""The engine that moves messages between any source and any target; it knows no system."""
+"""The engine that moves messages between any source and any target, independent of their systems."""

@@ -1,9 +1,9 @@
 """Growing delays between attempts.
 
-What it is: each delay is twice the one before, up to a limit, until something has worked. What it is not: a clock.
+What it is: each delay is twice the one before, up to a limit, until an attempt succeeds. What it is not: a clock.
 
 Invariants:
-    I1. The first delay after `reset` is the first of all.
+    I1. The first delay after `reset` is the initial delay.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Something has worked."""
+        """An attempt succeeded."""
         self._next = self._first

@@ -1,11 +1,11 @@
-"""The earliest deadlines of many things.
+"""The earliest of many deadlines.
 
-What it is: a heap of times by key. Setting a later time than is set changes nothing: whoever is found due early sets its time again,
-so that a time that moves on with every message costs nothing. What it is not: a clock.
+What it is: a heap of times by key. Setting a later time than the present one changes nothing: a key that is due early is set again by its
+owner, so that a deadline that moves with every message costs nothing. What it is not: a clock.
 
 Invariants:
-    I1. A key comes out of `due` no later than at the earliest time that was set for it since it last did.
-    I2. No key has more than one valid entry; memory grows with the keys and with the times that were set earlier than before.
+    I1. `due` returns a key no later than at the earliest time that was set for it since it was returned last.
+    I2. No key has more than one valid entry; memory grows with the number of keys, and of times set earlier than before.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Deadlines(Generic[K]):
         self._number = 0  # keys need not be comparable
 
     def set(self, key: K, at: float) -> None:
-        """Has the key come out at `at`, unless it does so earlier."""
+        """Sets the key's time to `at`, unless it is earlier already."""
         if at < self._at.get(key, math.inf):
             self._at[key] = at
             self._number += 1
             heapq.heappush(self._heap, (at, self._number, key))
 
     def forget(self, key: K) -> None:
-        """The key does not come out."""
+        """Removes the key."""
         self._at.pop(key, None)
 
     def next(self) -> float:

@@ -1,8 +1,8 @@
-"""What the delivery machine is told, and what it asks for.
+"""The events and effects of the delivery machine.
 
 What it is: the events and effects of `delivery`, values only. Payloads are encoded messages, positions are the source's
-numbers of messages; the machine looks into neither. What it is not: a port; the shell around the machine turns what a
-system says into events and carries effects out.
+numbers of messages; the machine interprets neither. What it is not: a port; the shell around the machine turns a
+system's answers into events and carries out the effects.
 
 Invariants:
     I1. Effects are carried out in the order in which they come.
@@ -26,7 +26,7 @@ __all__ = [
     "Flushed",
     "Granted",
     "HandedOver",
-    "Hold",
+    "Pause",
     "Lost",
     "Open",
     "Opened",
@@ -45,7 +45,7 @@ row it is followed by `:` and the name by which the route knows that entity (`Ro
 
 
 class Disposition(NamedTuple):
-    """What becomes of a message at its source: `complete`, `dead-letter`, `defer`, `abandon` or `divert`."""
+    """The disposition of a message at its source: `complete`, `dead-letter`, `defer`, `abandon` or `divert`."""
 
     kind: str
     reason: str = ""
@@ -73,8 +73,8 @@ class Flush(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The target is connected; `message_bytes` is the largest message that it takes, 0 where it told no limit. In one envelope it
-    takes `envelope_messages`; below 2, the machine makes none that it is not told to make.
+    """The target is connected; `message_bytes` is the largest message that it takes, 0 where it named no limit. In one envelope it
+    takes `envelope_messages`; below 2, the machine makes none that is not configured.
     """
 
     message_bytes: int = 0
@@ -90,7 +90,7 @@ class Granted(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of deliveries `first` to `last`, ordinals of this connection; `refusal` is None where they were accepted.
 
-    An envelope that its target divides may be refused in part: `taken` are the messages of it that were accepted all the same, ascending
+    An envelope that its target divides may be refused in part: `taken` are the messages of it that were accepted nevertheless, ascending
     numbers within the envelope, fewer than it has. Only where `first` is `last`.
     """
 
@@ -101,7 +101,7 @@ class Outcome(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The connection is gone, or could not be made."""
+    """The connection is lost, or could not be made."""
 
     refusal: Refusal
 
@@ -123,7 +123,7 @@ class Send(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """The target has these messages: complete them at their source."""
+    """The target accepted these messages: complete them at their source."""
 
     positions: Sequence[int]
 
@@ -141,7 +141,7 @@ class Flushed(NamedTuple):
     number: int
 
 
-class Hold(NamedTuple):
+class Pause(NamedTuple):
     """Take back the credit at the source; `text` says why."""
 
     text: str
@@ -156,10 +156,10 @@ class Open(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """The route cannot go on."""
+    """The route cannot continue."""
 
     refusal: Refusal
     timed_out_seconds: float = 0.0
 
 
-Effect = Send | Settle | Dispose | Flushed | Hold | Resume | Open | Fail
+Effect = Send | Settle | Dispose | Flushed | Pause | Resume | Open | Fail

@@ -1,11 +1,11 @@
-"""A message as it is diverted: as it was received, with the reason.
+"""The diverted form of a message: as received, with the reason.
 
 What it is: why, where and on which route a step did not pass a message on, written into its application properties under the names that
 copies of dead letters have (`isthmus.message.copy_policy`, `keeps_dead_letter`). What it is not: the copy, which is the target's connector's.
 Specification: OASIS AMQP 1.0 part 3, 3.2.5.
 
 Invariants:
-    I1. Every other section, and every other property, comes out byte for byte.
+    I1. Every other section, and every other property, is unchanged byte for byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAP32 = struct.Struct(">4sII").pack
 
 
 def explained(message: bytes, reason: str, description: str, source: str, route: str) -> bytes:
-    """The message with the reason; that of an earlier time goes.
+    """The message with the reason, which replaces an earlier one.
 
     Args:
         message: encoded.
@@ -33,7 +33,7 @@ def explained(message: bytes, reason: str, description: str, source: str, route:
         route: the route's name.
 
     Raises:
-        CodecError: the bytes are no message.
+        CodecError: the bytes are not a message.
     """
     sections = section.locate(message)
     start, end = sections.application_properties
@@ -42,8 +42,8 @@ def explained(message: bytes, reason: str, description: str, source: str, route:
         for key, value, after in section.map_items(message, sections.application_properties)
         if message[key + (2 if message[key] == 0xA1 else 5) : value] not in _OWN
     ]
-    told = {WHY_REASON: reason, WHY_DESCRIPTION: description, WHY_SOURCE: source, WHY_ROUTE: route}
-    pairs = [*kept, *(encoded(name) + encoded(value) for name, value in told.items())]
+    reasons = {WHY_REASON: reason, WHY_DESCRIPTION: description, WHY_SOURCE: source, WHY_ROUTE: route}
+    pairs = [*kept, *(encoded(name) + encoded(value) for name, value in reasons.items())]
     written = b"".join(pairs)
     if not end:  # application properties come before the body
         at = next((each[0] for each in (sections.body, sections.footer) if each[1]), len(message))

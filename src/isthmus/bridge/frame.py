@@ -1,24 +1,24 @@
-"""The frames by which driver, reader and sink of a lease speak to each other.
+"""The frames between driver, reader and sink of a lease.
 
-What it is: kinds of frames and the packing of their payloads. A handle is a number under which reader and sink know one opening
-of a route within a lease: a route that begins again gets another handle, so that nothing of the old opening is taken for the
-new one. What it is not: the connection (`isthmus.bridge.host`).
+What it is: kinds of frames and the packing of their payloads. A handle is a number by which reader and sink identify one
+opening of a route within a lease: a route that begins again gets another handle, so that frames of the old opening are not taken
+for the new one. What it is not: the connection (`isthmus.bridge.host`).
 
 Reader to sink:
     OPEN     JSON {"handle", "spec": RouteSpec, "origin_identity"}: connect to the target
-    CLOSE    int64 handle: it is over; rows of it that still come are dropped, nothing of it is settled any more
+    CLOSE    int64 handle: its opening has ended; rows of it that still come are dropped, nothing of it is settled any more
     WINDOW   int64 handle, int64 messages that may be outstanding; comes before more than that can be
     CLOCK    int64 handle, int64 wall time of the source's system minus monotonic time in ms
     FENCE    JSON {"claim", "until_ns"}: until when (monotonic) routes of that claim may send
-    STOPPED  the lease has ended in good order
+    STOPPED  the lease has ended in order
 Sink to reader:
     HELLO    JSON {"process"}
     READY    int64 handle: its target is open, rows may come
     SETTLE   (int64 handle, int64 first, int64 last) repeated: the target has acknowledged these positions
     DISPOSE  JSON [{"handle", "first", "last", "disposition", "reason", "description"}]
-    PAUSE    JSON {"handle", "text"}: the target takes nothing, grant nothing
+    PAUSE    JSON {"handle", "text"}: the target accepts nothing; stop granting credit
     RESUME   int64 handle
-    FAILED   JSON {"handle", "error", "is_fatal"}: give back what is not settled; CLOSE answers
+    FAILED   JSON {"handle", "error", "is_fatal"}: release unsettled messages; CLOSE answers
     FLUSHED  int64 number, then (int64 handle, int64 rows) repeated: flush row `number` came; rows of each open handle that came
              before it since it was opened
     STATS    JSON {"process", "routes": {handle: {counts of the delivery machine, "blocked_by", "last_set_aside"}}}
@@ -28,17 +28,17 @@ Reader to driver (after the handshake of `isthmus.bridge.host.control.client`):
     LEASE    JSON {"query", "lease", "slot", "process"}: a lease begins; ASSIGN answers
     REPORT   JSON {"routes": {name: RouteReport}, "asked", "processes": [pid]}: what changed, once a second at most or at once where
              it matters; `asked` numbers a question for how long claims are held, 0: none
-    DIED     JSON {"routes": [name]}: the sink went away without ERROR or END
-    ENDED    JSON {"error"}: the lease is over; empty: in good order
+    DIED     JSON {"routes": [name]}: the sink's connection ended without ERROR or END
+    ENDED    JSON {"error"}: the lease has ended; empty: in order
     LOOK     JSON {"query"}: whether a lease may start; asked by the part of the data source that runs beside the driver
 Driver to reader:
     ASSIGN   JSON {"routes": [RouteSpec], "plans": {name: Plan}, "lease_seconds"}: what to carry; without "lease_seconds" the lease
              lasts as long as the data source was told
     ADD      JSON RouteSpec, with "plan" beside its fields: carry this one too
-    REMOVE   JSON {"name", "why"}: end it in good order, then report ENDED for it
+    REMOVE   JSON {"name", "why"}: end it in order, then report ENDED for it
     PLAN     JSON {"name", "window", "span", "set_aside", "deaths"} (`isthmus.bridge.lease.crash_search`)
     GRANT    JSON {"asked", "claims": {claim: seconds}}: how much longer each claim is held
-    STOP     text: end the lease in good order
+    STOP     text: end the lease in order
     LOOKED   JSON {"stopping": bool}: the answer to LOOK; while true no lease may start
 
 Invariants:
@@ -71,7 +71,7 @@ _RUN = struct.Struct("<qqq")
 
 
 class Kind(enum.IntEnum):
-    """What a frame says."""
+    """The kinds of frames."""
 
     OPEN = 1
     CLOSE = 2
@@ -104,16 +104,16 @@ class Kind(enum.IntEnum):
     LOOKED = 54
 
 
-def pack_json(told: Mapping[str, Any] | Sequence[Any]) -> bytes:
+def pack_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
     """A JSON payload."""
-    return json.dumps(told, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def unpack_json(payload: bytes) -> Any:
     """The value of a JSON payload.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not JSON.
     """
     return json.loads(payload)
 

@@ -1,7 +1,7 @@
 """A set of integers kept as ranges.
 
-What it is: sorted, disjoint half-open ranges, for accounts of messages that are mostly consecutive. What it is not: an account
-of one kind; it knows only integers.
+What it is: sorted, disjoint half-open ranges, for accounts of messages that are mostly consecutive. What it is not: specific
+to messages; it contains integers.
 
 Invariants:
     I1. Ranges are ascending, not empty, and no two of them touch.
@@ -40,7 +40,7 @@ class IndexSet:
 
     @property
     def ranges(self) -> int:
-        """How many ranges they make."""
+        """The number of ranges."""
         return len(self._starts)
 
     def first(self) -> tuple[int, int]:
@@ -53,7 +53,7 @@ class IndexSet:
         return max(self._starts[at], index + 1) if at < len(self._starts) else None
 
     def add(self, start: int, stop: int) -> None:
-        """Takes in start up to stop, at least one integer."""
+        """Adds start up to stop, at least one integer."""
         low = bisect_left(self._stops, start)
         high = bisect_right(self._starts, stop)
         if low < high:
@@ -61,7 +61,7 @@ class IndexSet:
         self._replace(low, high, [(start, stop)])
 
     def remove(self, start: int, stop: int) -> None:
-        """Takes out start up to stop."""
+        """Removes start up to stop."""
         low = bisect_right(self._stops, start)
         high = bisect_left(self._starts, stop)
         if low >= high:
@@ -75,7 +75,7 @@ class IndexSet:
         self._stops[low:high] = [b for _, b in ranges]
 
     def clear(self) -> None:
-        """Takes out everything."""
+        """Removes everything."""
         self._starts.clear()
         self._stops.clear()
         self.count = 0

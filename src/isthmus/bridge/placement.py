@@ -1,16 +1,16 @@
-"""Which slot of a query carries each route that one reader carries.
+"""The placement of routes on the slots of a query.
 
-What it is: pure; counts and the time in, moves out. A new route goes to the slot with the least to do. Every few seconds the rates of all
-routes are observed, and where one slot has much more to do than another, one route moves. What it is not: how a route moves
-(`isthmus.bridge.host.control.account`), or the routes that every slot carries.
+What it is: pure; counts and the time in, moves out. A new route goes to the slot with the least load. Every few seconds the rates of all
+routes are observed, and where one slot has much more load than another, one route moves. What it is not: the execution of a move
+(`isthmus.bridge.host.control.account`), or routes that every slot carries.
 
 Invariants:
     I1. A route has one slot at a time.
-    I2. A move brings the busiest and the least busy slot closer together: a route alone on its slot, or as busy as all of the difference,
-        stays.
-    I3. A route that has moved stays for REST_SECONDS, and at most one route of a query moves at each look.
+    I2. A move reduces the difference between the busiest and the least busy slot: a route alone on its slot, or with a load of the whole
+        difference, stays.
+        I3. A route that has moved stays for REST_SECONDS, and at most one route of a query moves at a time.
     I4. Routes of a slot that has no reader for ADOPT_SECONDS, while others have one, move to those.
-    I5. What a route did that is carried no more counts for no slot; where it is carried again, it begins on the slot that it had.
+    I5. The load of a route that is no longer carried counts for no slot; when it is carried again, it begins on its previous slot.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LOOK_SECONDS = 5.0
 REST_SECONDS = 60.0
 # Spark starts the tasks of a batch together, each within a second or two where it has a core for it.
 ADOPT_SECONDS = 10.0
-# Messages per second. A reader carries tens of thousands: below this nothing is gained that is worth the pause of a route.
+# Messages per second. A reader carries tens of thousands: below this a move is not worth the pause of a route.
 LEAST_RATE = 200.0
-# Of what the busiest slot has to do: a smaller difference moves nothing.
+# Share of the busiest slot's load: a smaller difference causes no move.
 LEAST_GAP = 0.25
-# Weight of what was observed last.
+# Weight of the last observation.
 _NEWEST = 0.5
 
 
@@ -45,7 +45,7 @@ class Move(NamedTuple):
 class _Route:
     slot: int
     rate: float = 0.0
-    looks: int = 0  # rates observed; -1: what it settles counts from the next look on
+    observations: int = 0  # number of observed rates; -1: its settlements count from the next observation on
     total: int = 0
     moved_at: float = -math.inf
     is_carried: bool = True
@@ -74,22 +74,22 @@ class Placement:
         return route.slot
 
     def left(self, name: str) -> None:
-        """A route is carried no more. It keeps its slot, whose reader may still be ending it."""
+        """A route is no longer carried. It keeps its slot, whose reader may still be ending it."""
         route = self._routes.get(name)
         if route is not None:
-            route.rate, route.looks, route.is_carried = 0.0, -1, False
+            route.rate, route.observations, route.is_carried = 0.0, -1, False
 
     def put(self, name: str, slot: int) -> None:
-        """A route goes to a slot, whatever its rate."""
+        """Puts a route on a slot, with any rate."""
         self.slot_of(name)
         self._routes[name].slot = slot
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look."""
+        """Whether the next observation is due."""
         return self.slots > 1 and now >= self._looked_at + LOOK_SECONDS
 
     def look(self, settled: dict[str, int], live: AbstractSet[int], now: float) -> list[Move]:
-        """What is to move now.
+        """Observes the rates; returns the moves.
 
         Args:
             settled: by route that is carried and does not move just now, how many of its messages have been settled in all.
@@ -100,13 +100,13 @@ class Placement:
         for name, total in settled.items():
             self.slot_of(name)
             route = self._routes[name]
-            if route.looks < 0:
-                route.looks = 0
+            if route.observations < 0:
+                route.observations = 0
             elif math.isfinite(seconds) and seconds > 0:
                 rate = max(0, total - route.total) / seconds
-                # The first difference is to what was counted before anybody looked.
-                route.rate = rate if route.looks <= 1 else route.rate + _NEWEST * (rate - route.rate)
-                route.looks += 1
+                # The first difference is to a count from before the first observation.
+                route.rate = rate if route.observations <= 1 else route.rate + _NEWEST * (rate - route.rate)
+                route.observations += 1
             route.total = total
         moves = self._adopt(settled, live, now) or self._balance(settled, live, now)
         for move in moves:
@@ -151,7 +151,7 @@ class Placement:
             name: abs(gap - 2 * route.rate)
             for name in settled
             if (route := self._routes[name]).slot == busiest
-            and route.looks > 2
+            and route.observations > 2
             and now >= route.moved_at + REST_SECONDS
         }
         name = min(candidates, key=lambda each: candidates[each], default="")

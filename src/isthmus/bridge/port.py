@@ -1,25 +1,25 @@
-"""What a system has to offer so that the bridge can read from it or write to it.
+"""The interface of a connector, with which the bridge reads from a system or writes to it.
 
 What it is: the ports of a connector, in three parts. A `Connector` names a kind and makes pools. A pool owns the connections of
 one process to the systems of its kind, which all routes of the process share, and their sockets. A `Source` or a `Target` is one
-route's end of such a connection. Calls never block: what takes time is started, and its result comes out of `poll`. What it
+route's end of such a connection. Calls never block: an operation that takes time is started, and `poll` returns its result. What it
 is not: any system; nothing here knows AMQP links, partitions or clients.
 
 The host of a process (`isthmus.bridge.host`) has one loop:
     1. it polls the descriptors of its pools, until the earliest deadline;
-    2. `service` reads and writes the sockets, and says which ends have something to tell;
+    2. `service` reads and writes the sockets, and returns the ends with new events;
     3. `poll` of those ends gives events, in their order, which the route's machine turns into effects;
-    4. effects are carried out on the ends; `flush` writes what they queued.
+    4. effects are carried out on the ends; `flush` writes the bytes that they queued.
 
-Messages. A payload is one encoded AMQP 1.0 message (OASIS AMQP 1.0 part 3), whatever the system. A position is the source's number of
-a message: unique within a route while the message is not settled, ascending in the order in which the source gives messages
-where it has an order. A source of several partitions puts the partition into the bits from `PARTITION_SHIFT` on.
+Messages. A payload is one encoded AMQP 1.0 message (OASIS AMQP 1.0 part 3), for every system. A position is the source's number of a
+message: unique within a route while the message is not settled, ascending in the source's order of delivery where it has an
+order. A source of several partitions puts the partition into the bits from `PARTITION_SHIFT` on.
 
 Invariants:
-    I1. A source tells each delivered position once; a position comes again only when its message is delivered again.
-    I2. A source that has lost its connection can still settle what it delivered, once it is open again, for as long as the system
-        lets it; what the system delivers again instead is told by `Arrived` again.
-    I3. After `close` an end tells nothing more.
+    I1. A source reports each delivered position once; a position comes again only when its message is delivered again.
+    I2. A source that has lost its connection can still settle its deliveries, once it is open again, for as long as the system
+    allows it; messages that the system delivers again instead are reported by `Arrived` again.
+    I3. After `close` an end reports nothing more.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ PARTITION_SHIFT = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a kind can do, for lint, plan and the engine.
+    """The capabilities of a kind, for lint, plan and the engine.
 
     Attributes:
         reads: whether it can be a source.
         writes: whether it can be a target.
         is_log: whether messages stay after they are settled, and settling moves an offset.
-        dispositions: what a message may become at the source beside `complete`.
-        reports_backlog: whether it can be asked how many messages wait.
+        dispositions: the dispositions at the source besides `complete`.
+        reports_backlog: whether it can report how many messages wait.
         keeps_positions: whether a message has the same position in each process that reads it.
     """
 
@@ -76,12 +76,12 @@ class Capabilities:
     keeps_positions: bool = True
 
 
-# ---- what a source tells
+# ---- events of a source
 
 
 class SourceOpened(NamedTuple):
-    """The source is connected. `identity` is that of its namespace or cluster, empty where it tells none. `keeps_times`: its messages tell
-    when another entity took them in, as dead letters do, so that a later position may have an earlier time.
+    """The source is connected. `identity` is that of its namespace or cluster, empty where it has none. `keeps_times`: its messages have the
+    enqueued time of another entity, as dead letters do, so that a later position may have an earlier time.
     """
 
     identity: str = ""
@@ -100,24 +100,24 @@ class Drained(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """An ordered source waits for an earlier message that somebody else holds; position 0: it no longer waits."""
+    """An ordered source waits for an earlier message that another receiver has locked; position 0: it no longer waits."""
 
     position: int
 
 
 class Exhausted(NamedTuple):
-    """Everything has been delivered that was at the source when it was opened with `only_present`."""
+    """All messages that were at the source when it was opened with `only_present` have been delivered."""
 
 
 class SourceLost(NamedTuple):
-    """The connection is gone or could not be made. `is_fatal`: waiting does not help, e.g. there is no such entity."""
+    """The connection is lost or could not be made. `is_fatal`: waiting does not help, e.g. there is no such entity."""
 
     text: str
     is_fatal: bool = False
 
 
 class Noted(NamedTuple):
-    """Something that an operator should know, and that holds up no message; empty: it is over."""
+    """A note for the operator about something that delays no message; empty: it no longer applies."""
 
     text: str
 
@@ -138,50 +138,50 @@ class Source(Protocol):
         ...
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What happened since the last call; also does what is due by now (monotonic seconds), e.g. renews locks."""
+        """The events since the last call; also does work that is due by now (monotonic seconds), e.g. renews locks."""
         ...
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent; infinite where nothing is due."""
+        """When `poll` has work even without socket events; infinite where nothing is due."""
         ...
 
     def grant(self, credit: int) -> None:
-        """Sets the credit: so many messages more, counted from now."""
+        """Sets the credit: the source may deliver so many messages more, counted from now."""
         ...
 
     def drain(self) -> None:
-        """Takes the credit back; what is on its way still comes, then `Drained`."""
+        """Takes the credit back; messages in transit still come, then `Drained`."""
         ...
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Settles the delivered positions from first to last; None completes them. Positions that were not delivered, or are
-        settled, are passed over.
+        settled already, are ignored.
         """
         ...
 
     def release(self, first: int, last: int) -> None:
-        """Gives delivered positions back: they are delivered again, here or elsewhere, as soon as the system can."""
+        """Releases delivered positions: they are delivered again, here or elsewhere, as soon as the system can."""
         ...
 
     def close(self) -> None:
-        """Ends it. What was delivered and not settled comes again by the system's own rules."""
+        """Ends it. Delivered and unsettled messages are delivered again by the system's own rules."""
         ...
 
     @property
     def has_left(self) -> bool:
-        """Whether, after `close`, another source of the same entity may open, here or elsewhere, without reading what was settled."""
+        """Whether, after `close`, another source of the same entity may open, here or elsewhere, without reading settled messages."""
         ...
 
 
-# ---- what a target tells: the events of the delivery machine
+# ---- events of a target: those of the delivery machine
 
 
 TargetEvent = Opened | Granted | Outcome | Lost
 
 
 class Copies(NamedTuple):
-    """Messages made ready for a target: `rows` are the indexes of `payloads` in what was given, None where none is missing;
-    `disposed` are the others, by index, with what becomes of them at their source. `is_alone`: the target would treat some of them
+    """Messages made ready for a target: `rows` are the indexes of `payloads` in the input, None where none is missing;
+    `disposed` are the others, by index, with their disposition at the source. `is_alone`: the target would treat some of them
     differently in one envelope, e.g. as their keys place them.
     """
 
@@ -199,18 +199,18 @@ class Target(Protocol):
         ...
 
     def poll(self, now: float) -> Sequence[TargetEvent]:
-        """What happened since the last call, as the delivery machine takes it."""
+        """The events since the last call, for the delivery machine."""
         ...
 
     def deadline(self, now: float) -> float:
-        """When `poll` has something to do though the sockets are silent; infinite where nothing is due."""
+        """When `poll` has work even without socket events; infinite where nothing is due."""
         ...
 
     def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
-        """The copies of messages as this target takes them, in order; called only after the first `Opened`.
+        """The copies of messages for this target, in order; called only after the first `Opened`.
 
         Args:
-            data: encoded messages, one behind the other.
+            data: encoded messages, concatenated.
             offsets: where each starts, and where the last ends.
             now_ms: wall time of the source's system.
         """
@@ -221,7 +221,7 @@ class Target(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends it; what has no outcome is not waited for."""
+        """Ends it, without waiting for outcomes."""
         ...
 
 
@@ -236,15 +236,15 @@ class Pool(Protocol):
         ...
 
     def deadline(self, now: float) -> float:
-        """When `service` has something to do though no descriptor is ready; infinite where nothing is due."""
+        """When `service` has work even if no descriptor is ready; infinite where nothing is due."""
         ...
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        """Reads and writes; the keys of the ends that have something to tell."""
+        """Reads and writes; returns the keys of the ends with new events."""
         ...
 
     def flush(self) -> None:
-        """Writes what is queued, as far as the sockets take it."""
+        """Writes queued bytes, as far as the sockets take them."""
         ...
 
     def close(self) -> None:
@@ -261,13 +261,13 @@ class SourcePool(Pool, Protocol):
         """A source that is not open yet.
 
         Args:
-            key: what `service` names it by.
+            key: returned by `service` for it.
             options: the connector's options for a source.
-            ordered: whether it has to wait for earlier messages that somebody else holds.
-            only_present: give only what is at the source now, then tell `Exhausted`.
+            ordered: whether it has to wait for earlier messages that another receiver has locked.
+            only_present: deliver only the messages that are at the source now, then report `Exhausted`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         ...
 
@@ -279,12 +279,12 @@ class TargetPool(Pool, Protocol):
         """A target that is not open yet.
 
         Args:
-            key: what `service` names it by.
+            key: returned by `service` for it.
             options: the connector's options for a target.
-            origin_identity: of the namespace that the messages come from, as its source told it; empty where it is not known.
+            origin_identity: of the namespace that the messages come from, from its source; empty where it is unknown.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
         """
         ...
 
@@ -304,5 +304,5 @@ class Connector(Protocol):
         ...
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What an error of this kind means for a message."""
+        """The refusal of a message for an error of this kind."""
         ...

@@ -1,19 +1,19 @@
-"""What a target says when it does not take a message, and the account of it.
+"""Refusals of a target, and their account.
 
-What it is: refusals as data, whatever the system, and for each message how long it has been refused and whether its target
-took others meanwhile, in this opening of its route and in those before it. What it is not: the sending again (`delivery`), or what is
-kept from one opening to the next (`refusal_memory`).
+What it is: refusals as data, for every system, and for each message how long it has been refused and whether its target accepted
+others meanwhile, in this opening of its route and in earlier ones. What it is not: resending (`delivery`), or the state that is kept
+from one opening to the next (`refusal_memory`).
 
-A message is refused for itself when it has been refused for `set_aside_seconds` and its target has accepted another message
-between its last two refusals. Both conditions are needed: a target that refuses everything says nothing about a message. Where
-there is no other message that could be tried and has not been refused as well, it is enough that one that was sent behind it has
-been accepted. Where few messages come (`needs_others` False) none is needed.
+A message counts as refused individually when it has been refused for `set_aside_seconds` and its target has accepted another
+message between its last two refusals. Both conditions are needed: the refusals of a target that refuses everything are not about
+one message. Where all other messages that could be tried have been refused as well, it is enough that one that was sent after it
+has been accepted. Where few messages come (`needs_others` False) no other is needed.
 
 Invariants:
-    I1. A message is found to be refused for itself only by refusals of the kinds MESSAGE and UNCLEAR: a target that is busy,
-        full, disabled or away never makes it so.
-    I2. A message that comes again in a later opening goes on where it was: how long it has been refused, and what its target accepted
-        since. Only in what a target refuses or accepts in this opening is it compared with others (`is_refused`, `has_been_passed`).
+    I1. A message counts as refused individually only by refusals of the kinds MESSAGE and UNCLEAR: a target that is busy,
+        full, disabled or unreachable is never the reason.
+        I2. The state of a message that comes again in a later opening is kept: how long it has been refused, and how many its target has
+        accepted since. The comparison with others is limited to this opening (`is_refused`, `has_been_passed`).
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = ["OF_THE_MESSAGE", "Refusal", "RefusalAccount", "RefusalKind"]
 
 
 class RefusalKind(enum.Enum):
-    """What a refusal means for the message and for those behind it."""
+    """The meaning of a refusal for the message and for those after it."""
 
     MESSAGE = "message"
-    """The message is at fault, whenever it is sent: too large, malformed."""
+    """The message is the cause, whenever it is sent: too large, malformed."""
     UNCLEAR = "unclear"
-    """The target says neither that the message is at fault nor for how long: an unknown condition, or none."""
+    """The cause is unknown: an unknown condition, or none."""
     BLOCKED = "blocked"
-    """The target takes nothing for now: busy, full, disabled."""
+    """The target accepts nothing for now: busy, full, disabled."""
     UNKNOWN = "unknown"
-    """Nobody knows whether the target took the message: the connection was lost, or no outcome was told."""
+    """The outcome is unknown: the connection was lost, or no outcome was sent."""
     FATAL = "fatal"
     """Waiting does not help: the entity does not exist, access is refused."""
 
 
 OF_THE_MESSAGE = (RefusalKind.MESSAGE, RefusalKind.UNCLEAR)
-"""The kinds for which it may be the message."""
+"""The kinds of which the message may be the cause."""
 
 
 class Refusal(NamedTuple):
-    """A refusal; `reason` is what a message that is set aside for it is dead-lettered with."""
+    """A refusal; `reason` is the dead-letter reason of a message that is set aside for it."""
 
     kind: RefusalKind
     condition: str
@@ -62,9 +62,9 @@ class RefusalAccount:
     """How long messages have been refused.
 
     Args:
-        set_aside_seconds: how long a message is refused before it may be found to be refused for itself.
-        memory: what openings before this one know; None: nothing.
-        key_of: by what message `index` is known in other openings; None where by nothing.
+        set_aside_seconds: how long a message is refused before it may count as refused individually.
+        memory: the memory of earlier openings; None: none.
+        key_of: the key of message `index` in other openings; None where it has none.
         needs_others: whether another message has to be accepted meanwhile.
     """
 
@@ -91,7 +91,7 @@ class RefusalAccount:
             self.forget(start, stop)
 
     def refuse(self, index: int, now: float) -> tuple[bool, bool]:
-        """Message `index` was refused: (whether for itself, whether only an accepted other is missing for that)."""
+        """Message `index` was refused. Returns (whether individually, whether only another accepted message is missing for that)."""
         memory, accepted = self._memory, self._memory.accepted
         record, key = self._records.get(index) or self._recall(index, now)
         again = RefusalRecord(now, accepted, 1)
@@ -120,11 +120,11 @@ class RefusalAccount:
         return len(self._records)
 
     def has_been_passed(self, index: int) -> bool:
-        """Whether a message that was sent behind `index` has been accepted."""
+        """Whether a message that was sent after `index` has been accepted."""
         return self._highest > index
 
-    def excuse(self, start: int, stop: int) -> None:
-        """The target refused messages start up to stop for a reason of its own: what was noted of them does not count."""
+    def disregard(self, start: int, stop: int) -> None:
+        """Forgets the refusals of messages start up to stop: the target refused them for a reason of its own."""
         self._highest = -1
         if self._memory:
             for key in filter(None, map(self._key_of, range(start, stop))):
@@ -138,7 +138,7 @@ class RefusalAccount:
         return f"refused {record.attempts} times in {now - record.since:.0f} s{others}"
 
     def forget(self, start: int, stop: int) -> None:
-        """Messages start up to stop are done with."""
+        """Messages start up to stop are finished."""
         records = self._records
         few = stop - start <= len(records)
         for index in range(start, stop) if few else [at for at in records if start <= at < stop]:

@@ -1,17 +1,17 @@
-"""What the openings of a route know of messages that its target has refused, each from those before it.
+"""Refused messages of a route's target, kept from one opening to the next.
 
 What it is: for each message that was refused and not accepted since, how long it has been refused and how many deliveries the target had
-accepted by then. An opening ends when its target has taken nothing for a while, and gives everything back to the source; the next one may
-begin with other messages, by which the target shows whether it takes any. Without this memory no message would be refused for long enough
-in one opening. What it is not: the decision that a message is refused for itself (`refusal`), or anything that outlives the sink's process.
+accepted by then. An opening ends when its target has accepted nothing for a while, and everything is released at the source; the next one may
+begin with other messages, which show whether the target accepts any. Without this memory no message would be refused for long enough
+in one opening. What it is not: the decision that a message is refused individually (`refusal`), or state beyond the sink's process.
 
-A message is known by its position together with what its sender wrote (`isthmus.bridge.lease.content_name`): a source that is made again
-gives positions to other messages.
+A message is identified by its position together with its content (`isthmus.bridge.lease.content_name`): a source that is created
+again gives positions to other messages.
 
 Invariants:
     I1. At most `MOST_RECORDS` messages are remembered of each target; those that were refused longest ago are forgotten first.
-    I2. What is known of a message is forgotten when it was not refused for `KEPT_SECONDS`.
-    I3. What is remembered of one target says nothing of another one.
+    I2. The record of a message is removed when it was not refused for `KEPT_SECONDS`.
+    I3. The records of one target do not affect another one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from isthmus.bridge.route_spec import End, RouteSpec
 
 __all__ = ["KEPT_SECONDS", "MOST_RECORDS", "MessageKey", "RefusalMemories", "RefusalMemory", "RefusalRecord"]
 
-# A route that holds 128 sessions, all of them with refused messages, sees some 10,000 sessions in that time.
+# A route with 128 locked sessions, all of them with refused messages, visits about 10,000 sessions in that time.
 KEPT_SECONDS = 3_600.0
 MOST_RECORDS = 10_000
 
 MessageKey = tuple[int, int]
-"""The position of a message, and the name of its content."""
+"""The position of a message, and its content name."""
 
 
 class RefusalRecord(NamedTuple):
@@ -59,7 +59,7 @@ class RefusalMemory:
         return bool(self._records)
 
     def recall(self, key: MessageKey, now: float) -> RefusalRecord | None:
-        """What is known of a message; None where nothing is."""
+        """The record of a message; None where there is none."""
         found = self._records.get(key)
         return None if found is None or now - found[0] >= KEPT_SECONDS else found[1]
 
@@ -72,7 +72,7 @@ class RefusalMemory:
             del records[next(iter(records))]
 
     def forget(self, key: MessageKey) -> None:
-        """A message is done with, or what was noted of it does not count."""
+        """Removes the record of a message that is finished, or whose refusals do not count."""
         self._records.pop(key, None)
 
 
@@ -91,7 +91,7 @@ class RefusalMemories:
         return known[2]
 
     def closed(self, spec: RouteSpec, divert: str = "") -> None:
-        """An opening is over: where nothing is refused, there is nothing to remember."""
+        """An opening has ended: a memory without refusals is removed."""
         known = self._known.get((spec.name, divert))
         if known is not None and not known[2]:
             del self._known[spec.name, divert]

@@ -1,7 +1,7 @@
 """The connectors by kind.
 
-What it is: where a kind's connector is found; it is loaded when it is first asked for, in the process that uses it. What it is
-not: a plug-in system; kinds are those of this package.
+What it is: the lookup of a kind's connector, which is loaded at its first use, in the process that uses it. What it is not: a
+plug-in system; the kinds are those of this package.
 
 Invariants:
     I1. An unknown kind is refused with the kinds that are known.

@@ -1,4 +1,4 @@
-"""What a reader reports of the routes that it carries.
+"""A reader's reports of its routes.
 
 What it is: the report of one route, typed, and its JSON form. What it is not: the connection that carries it
 (`isthmus.bridge.host`).
@@ -24,12 +24,12 @@ class RouteState(StrEnum):
     OPENING = "opening"
     RUNNING = "running"
     PAUSED = "paused"
-    """Its target takes nothing for now, or its claim is not confirmed."""
+    """Its target accepts nothing for now, or its claim is not confirmed."""
     RETRYING = "retrying"
     """Its source or target failed; it begins again at `retry_in_seconds`."""
     ENDING = "ending"
     ENDED = "ended"
-    """Everything that was delivered is settled or given back."""
+    """All delivered messages are settled or released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,27 +37,27 @@ class RouteReport:
     """One route of a lease.
 
     Attributes:
-        state: how it is doing.
-        settled: messages settled at the source, for whatever reason.
+        state: its state.
+        settled: messages settled at the source, for any reason.
         moved: settled because the target acknowledged them.
         dead_lettered: dead-lettered at the source.
         discarded: completed at the source without being sent.
         diverted: completed at the source because the entity that they were diverted to acknowledged them.
         resent: sent again after a refusal or a lost connection.
         outstanding: delivered and not settled now.
-        head: the first position of those, or the content's number of that message where a system keeps no positions; 0 where there is none.
+        head: the first position of those, or the content name of that message where a system keeps no positions; 0 where there is none.
         window: messages that may be outstanding now.
-        lag_ms: age of the message that came last; 0 where none came lately.
+        lag_ms: age of the last message; 0 where none came recently.
         received_bytes: of messages delivered.
         paused: why nothing is taken from the source; empty where it is.
-        blocked_by: the position of an earlier message that somebody else holds; 0 for none.
-        note: what its source wants an operator to know, and holds up no message; empty for nothing.
+        blocked_by: the position of an earlier message that another receiver has locked; 0 for none.
+        note: its source's note for the operator about something that delays no message; empty for none.
         error: why it is retrying; empty where it is not.
         retry_in_seconds: until it begins again.
-        set_aside: positions that were dead-lettered because they killed processes.
-        is_exhausted: whether everything that was at the beginning (`only_present`) is settled.
-        limit: the rate that the operator has set and that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
-        limit_per_second: as messages a second; negative for none.
+        set_aside: positions that were dead-lettered because they crashed workers.
+        is_exhausted: whether all messages that were present at the beginning (`only_present`) are settled.
+        limit: the present rate limit, e.g. `100/s until 18:00 UTC`; empty for none.
+        limit_per_second: the same in messages per second; negative for none.
     """
 
     state: RouteState = RouteState.OPENING
@@ -83,18 +83,18 @@ class RouteReport:
     limit_per_second: float = -1.0
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, without what has its default."""
+        """As a JSON object, without fields that have their defaults."""
         return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> RouteReport:
+    def from_json(cls, document: Mapping[str, Any]) -> RouteReport:
         """From a JSON object.
 
         Raises:
             TypeError: a field is unknown.
             ValueError: the state is unknown.
         """
-        values = dict(told)
+        values = dict(document)
         values["state"] = RouteState(values.get("state", RouteState.OPENING))
         values["set_aside"] = tuple(values.get("set_aside", ()))
         return cls(**values)

@@ -1,6 +1,6 @@
-"""A route as the processes that carry it are told of it.
+"""The description of a route for the processes that carry it.
 
-What it is: the description of a route that passes from the driver to the reader and from there to the sink, as JSON. It holds
+What it is: the description of a route that the driver sends to the reader, and the reader to the sink, as JSON. It contains
 references to secrets, never secrets. What it is not: the route of a federation file (`isthmus.topology`), from which it is made.
 
 Invariants:
@@ -22,7 +22,7 @@ class End:
     """A source or a target: the kind of its connector and the options for that.
 
     Attributes:
-        alias: what the operator calls the namespace.
+        alias: the operator's name of the namespace.
     """
 
     kind: str
@@ -36,23 +36,23 @@ class RouteSpec:
 
     Attributes:
         name: unique in a run, e.g. `flights/ewr-jfk`.
-        source: where messages come from.
-        target: where they go.
-        claim: which claim has to be held while it is carried; empty: none.
+        source: of the messages.
+        target: of the messages.
+        claim: the claim that must be held while it is carried; empty: none.
         ordered: whether the order of the source is kept.
         is_strict: whether it is kept also across refusals, with one delivery in flight.
         competing: whether several readers may read its source at once, where its order is not kept.
-        only_present: end when what was at the source at the beginning is moved.
+        only_present: end when all messages that were at the source at the beginning are moved.
         window: messages that may be delivered and not settled.
         window_bytes: their bytes; one message alone may be larger.
         in_flight: messages that may be sent and not acknowledged.
-        envelope_messages: messages in one delivery at most: 1, each goes alone; 0, as many as the credit makes necessary.
-        block_refused: whether a message that the target refuses for itself blocks the route; otherwise it is dead-lettered.
-        target_seconds: how long the target may take nothing before the route gives everything back and begins again.
-        rate: how many messages it may move in a time, as `isthmus.topology.rate` writes it; empty: no limit.
-        steps: what its rows go through, each as JSON with one key, the step's kind.
+        envelope_messages: messages in one delivery at most: 1, each is sent alone; 0, as many as the credit makes necessary.
+        block_refused: whether a message that the target refuses individually blocks the route; otherwise it is dead-lettered.
+        target_seconds: how long the target may accept nothing before the route releases everything and begins again.
+        rate: its rate limit, as `isthmus.topology.rate` writes it; empty: no limit.
+        steps: the steps of its rows, each as JSON with one key, the step's kind.
         diverts: entities for messages that steps do not pass on, by the name that a row's disposition has for them.
-        diverted_from: what copies there name as the place that they come from.
+        diverted_from: the origin that the diverted copies name.
     """
 
     name: str
@@ -76,12 +76,12 @@ class RouteSpec:
 
     @property
     def is_spread(self) -> bool:
-        """Whether the readers of all slots carry it at once; not where it keeps a rate, which each of them would reach."""
+        """Whether the readers of all slots carry it at once; not with a rate limit, which each of them would reach."""
         return self.competing and not self.ordered and not self.rate
 
     @property
     def step_names(self) -> tuple[str, ...]:
-        """What an operator calls the steps: the kind, and the function of a step `python`."""
+        """The operator's names of the steps: the kind, and the function of a step `python`."""
         return tuple(map(_name_of, self.steps))
 
     def to_json(self) -> dict[str, Any]:
@@ -89,13 +89,13 @@ class RouteSpec:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> RouteSpec:
+    def from_json(cls, document: Mapping[str, Any]) -> RouteSpec:
         """From a JSON object.
 
         Raises:
             TypeError: a field is unknown or missing.
         """
-        values = dict(told)
+        values = dict(document)
         values["source"], values["target"] = End(**values["source"]), End(**values["target"])
         values["steps"] = tuple(values.get("steps", ()))
         values["diverts"] = {name: End(**end) for name, end in values.get("diverts", {}).items()}

@@ -1,12 +1,12 @@
-"""A back-up: a second data folder, made while the first one is in use.
+"""Back-up: a copy of the data folder, made while the namespace runs.
 
 What it is: the store's checkpoint, the bodies of large messages, the keys and the certificate in a folder that `isthmus
-namespace serve --data` takes as it is. What it is not: a copy on another disk; whoever makes back-ups carries them there.
+namespace serve --data` can use directly. What it is not: a copy on another disk; the operator moves it there.
 
 Invariants:
-    I1. A folder with the back-up's name is whole and on disk; what a kill interrupts has another name.
-    I2. Keys keep their mode: what only the owner could read, only the owner can read in the copy.
-    I3. What a killed back-up left goes with the next one beside it; what another process fills stays.
+    I1. A folder with the back-up's name is complete and on disk; an interrupted back-up has another name.
+    I2. Keys keep their file mode: a file that only the owner could read stays so in the copy.
+    I3. The next back-up in the same folder removes the remains of a killed one, but not the folder that another process fills.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LARGE_FOLDER = "large"
 # Of the data folder: a store for each number below it.
 FRAGMENTS_FOLDER = "fragments"
 PARTIAL = ".partial"
-"""With this, behind a dot and eight hexadecimal digits, ends the name of a folder that is on its way to its place: nobody misses it."""
+"""The suffix, after a dot and eight hexadecimal digits, of the name of a folder that is not complete yet; it can be removed."""
 _LEFT = re.compile(r".+\.[0-9a-f]{8}\.partial")
 _PARTS = frozenset({"store", FRAGMENTS_FOLDER, LARGE_FOLDER, "keys.json", "certificate"})
-# Between the making of a folder and its lock another process may see it.
+# Another process may see a folder between its creation and its lock.
 _LEFT_SECONDS = 60.0
 
 
@@ -45,7 +45,7 @@ def back_up(
     folder: Path,
     fragments: Mapping[str, Journal] | None = None,
 ) -> None:
-    """Copy a namespace that is open in this process; blocks, and may run beside its loop.
+    """Copies a namespace that is open in this process; blocks, and may run in another thread than its loop.
 
     Args:
         store: the open store.
@@ -55,12 +55,12 @@ def back_up(
         fragments: the open stores of partitioned entities, by the names of their folders.
 
     Raises:
-        InvalidArgumentError: the folder is there already, or cannot be made.
-        StoreError: the disk refused; nothing of that name is left.
+        InvalidArgumentError: the folder exists already, or cannot be created.
+        StoreError: the disk refused; no folder of that name remains.
     """
     with _made_whole(folder, parent_mode=0o700) as partial:
-        # The catalog comes last: what it names that came after a fragment's copy is empty there, and nothing that was
-        # stored lies where a later entity would find it.
+        # The catalog is copied last: an entity that was created after a fragment's copy is empty in the back-up, and no stored
+        # message lies where a later entity would find it.
         if fragments:
             make_private(partial / FRAGMENTS_FOLDER)
             for name, journal in fragments.items():
@@ -93,11 +93,11 @@ def back_up_stopped(data: Path, folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Move a back-up to where it is wanted, perhaps on another disk: by links where that is possible, else by copies.
+    """Moves a back-up to its target folder, perhaps on another disk: by links where that is possible, else by copies.
 
     Raises:
         InvalidArgumentError: the target is there already, or cannot be made.
-        StoreError: the disk refused; nothing of that name is left.
+        StoreError: the disk refused; no folder of that name remains.
     """
     with _made_whole(target) as partial:
         shutil.copytree(source, partial, copy_function=_link_or_copy, dirs_exist_ok=True)
@@ -107,13 +107,13 @@ def copy_folder(source: Path, target: Path) -> None:
 
 @contextmanager
 def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
-    """A folder beside `folder` to fill; it gets that name once it is filled, and goes if it is not.
+    """A folder next to `folder` to fill; it gets that name once it is filled, and is removed if it is not.
 
     Raises:
-        InvalidArgumentError: the folder is there already, or cannot be made.
-        StoreError: the disk refused; nothing of that name is left.
+        InvalidArgumentError: the folder exists already, or cannot be created.
+        StoreError: the disk refused; no folder of that name remains.
     """
-    # Of its own: two that are made under one name at a time must not fill, or remove, one folder.
+    # A name of its own: two back-ups to the same target at a time must not fill, or remove, the same folder.
     partial = folder.with_name(f"{folder.name}.{os.urandom(4).hex()}{PARTIAL}")
     if folder.exists():
         raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
@@ -138,7 +138,7 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """While it lasts, no other process takes a folder for one that a killed back-up left; it ends with this process, however that ends.
+    """Locks a folder, so that no other process takes it for the remains of a killed back-up; the lock ends with this process.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -152,7 +152,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def _remove_left(parent: Path) -> None:
-    """Removes what back-ups that were killed left in a folder; what cannot be removed stays."""
+    """Removes the remains of killed back-ups in a folder; a remnant that cannot be removed stays."""
     found: list[Path] = []
     with suppress(OSError):  # a folder that may be written to and not read
         found = [each for each in parent.iterdir() if _LEFT.fullmatch(each.name)]
@@ -167,7 +167,7 @@ def _remove_left(parent: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    # The source goes when this is done, so that a link is a move.
+    # The source is removed afterwards, so that a link is a move.
     try:
         os.link(source, target)
     except OSError:

@@ -1,17 +1,18 @@
 """Group commit: everything staged since the last sync becomes durable with the next one.
 
 What it is: the loop that writes what the engine has staged, syncs the store, and then lets the engine acknowledge. What it
-is not: it knows no links and no messages; acknowledgements are the callbacks that were given to the engine.
+is not: aware of links or messages; acknowledgements are the callbacks that were given to the engine.
 
 Invariants:
-    I1. No acknowledgement of a durable operation leaves before the sync that covers it has returned: callbacks run in
-        `Engine.end_commit` only, which runs after the sync only.
-    I2. One sync runs at a time, in a thread of its own, but for a small one where syncs have been quick (`QUICK_SECONDS`):
-        the event loop waits for the disk no longer, on average, than the change of threads would take.
-    I3. A failed write or sync fails what it covered, is logged once, and the loop goes on with the next group.
-    I4. Nothing that is raised in a callback, in the engine or in the store ends the loop: what is staged is committed all
-        the same, and `wait_idle` returns.
-    I5. What nobody waits for is written at most `PATIENCE_SECONDS` after it was staged, with whatever else is.
+    I1. No acknowledgement of a durable operation is sent before the sync that covers it has returned: callbacks run only in
+        `Engine.end_commit`, which runs only after the sync.
+        I2. One sync runs at a time, in a thread of its own, except for a small one where syncs have been quick
+        (`QUICK_SECONDS`): on average the event loop waits for the disk no longer than a thread switch would take.
+        I3. A failed write or sync fails the operations that it covered, is logged once, and the loop continues with the next
+        group.
+        I4. No exception in a callback, in the engine or in the store ends the loop: staged operations are still committed, and
+        `wait_idle` returns.
+        I5. Operations that no one waits for are written at most `PATIENCE_SECONDS` after they were staged, with all others.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ _log = logging.getLogger(__name__)
 # Upper bounds of the classes into which the time from write to acknowledgement is counted.
 COMMIT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
-# A settlement that its client wants no answer to waits so long for a group to go with. One by one, at some hundred
+# A settlement for which the client wants no answer waits so long for a group to join. Committed alone, at about a hundred
 # messages a second, such groups were half of all.
 PATIENCE_SECONDS = 0.005
 
-# Two changes of threads around a sync cost more than a quick one takes, and with messages that come alone each has its
-# sync. It runs on the loop while the mean of late is below this; one that stalls for long puts an end to that at once.
+# The two thread switches around a sync cost more than a quick sync takes, and messages that arrive one by one have a sync
+# each. Syncs run on the loop while their recent mean is below this; one long stall ends that at once.
 QUICK_SECONDS = 0.001
 SYNCS_IN_MEAN = 16
 FIRST_SYNC_SECONDS = 0.010
 
 
 class CommitLoop:
-    """Commits what an engine stages; must be made on the running loop that owns the engine.
+    """Commits the operations that an engine stages; must be created on the running loop that owns the engine.
 
     Args:
         engine: its `on_staged` is taken over.
@@ -91,7 +92,7 @@ class CommitLoop:
             self.wake()
 
     def wake(self) -> None:
-        """Commit soon: at the next turn of the loop, or when the sync under way is done; what nobody waits for, in a while."""
+        """Commits soon: at the next iteration of the loop, or when the running sync is done; operations that no one waits for, later."""
         if self._scheduled or self._syncing is not None:
             return
         self._idle.clear()
@@ -99,15 +100,15 @@ class CommitLoop:
             self._timer = self._timer or self._loop.call_later(PATIENCE_SECONDS, self._begin_if_free)
             return
         self._scheduled = True
-        # Not at once: all that the turn of the loop still stages belongs to the same group.
+        # Not at once: everything that this iteration of the loop still stages belongs to the same group.
         self._loop.call_soon(self._begin_if_free)
 
     def when_durable(self, on_durable: Callable[[], None], on_failed: Callable[[Exception], None]) -> None:
-        """Call one of both once all that is staged now is durable or has failed; at once if nothing is."""
+        """Calls one of the two once everything staged now is durable or has failed; at once if nothing is staged."""
         self._engine.promise(on_durable, on_failed)
 
     async def wait_durable(self) -> None:
-        """Until all that is staged now is durable.
+        """Waits until everything staged now is durable.
 
         Raises:
             StoreError: it could not be stored.
@@ -120,11 +121,11 @@ class CommitLoop:
         await done
 
     async def wait_idle(self) -> None:
-        """Until nothing is staged and no sync is under way."""
+        """Waits until nothing is staged and no sync is running."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Commit what is staged and let go of the worker thread."""
+        """Commits what is staged and ends the worker thread."""
         await self.wait_idle()
         self._engine.on_staged = None
         self._syncer.close()
@@ -149,7 +150,7 @@ class CommitLoop:
 
     def _begin_if_free(self) -> None:
         self._scheduled = False
-        # What acknowledgements have staged is often on its way already, with the group that followed at once.
+        # Operations staged by acknowledgements are often committed already, with the group that followed at once.
         if self._syncing is None:
             self._begin()
 
@@ -165,7 +166,7 @@ class CommitLoop:
             self._settled(failed=True)
             return
         if commit is None:
-            # Something has failed meanwhile, and all that was staged with it.
+            # A group has failed meanwhile, and everything staged with it.
             self._settled()
             return
         self._syncing = commit
@@ -176,7 +177,7 @@ class CommitLoop:
             return
         try:
             self._syncer.submit(commit)
-        except RuntimeError as error:  # no thread can be had
+        except RuntimeError as error:  # no thread can be started
             self._loop.call_soon(self._end, commit, error, 0.0)
 
     def _end(self, commit: Commit, error: BaseException | None, sync_seconds: float) -> None:
@@ -197,7 +198,7 @@ class CommitLoop:
         self._settled(failed=error is not None)
 
     def _timed_sync(self) -> tuple[BaseException | None, float]:
-        """What the store's sync raised, and how many seconds it took."""
+        """The exception of the store's sync, and how many seconds it took."""
         error: BaseException | None = None
         began = self._clock()
         try:
@@ -209,10 +210,10 @@ class CommitLoop:
     def _settled(self, *, failed: bool = False) -> None:
         self._guard(self._on_committed)
         if self._engine.has_staged:
-            # What came in during the sync needs no further wait: commit it at once. After a failure the others get their
-            # turn first: it may well fail again.
+            # Operations staged during the sync need no further wait: commit them at once. After a failure other callbacks
+            # run first, because the next group is likely to fail too.
             self._idle.clear()
-            # From a sync on the loop the sockets get their turn first, too.
+            # After a sync on the loop the sockets are served first, too.
             if failed or self._on_loop or not self._engine.is_awaited:
                 self.wake()
             else:
@@ -222,7 +223,7 @@ class CommitLoop:
 
     @staticmethod
     def _guard(run: Callable[[], None]) -> None:
-        """Run what belongs to others; what it raises is a fault of theirs, and no end of the loop (I4)."""
+        """Runs a callback; its exception is logged and does not end the loop (I4)."""
         try:
             run()
         except StoreError as error:
@@ -242,13 +243,13 @@ class CommitLoop:
 class _Syncer:
     """The thread that waits for the disk; it starts with the first sync.
 
-    A queue and a call into the loop, since each message may need both: an executor's futures took a tenth of what a
-    namespace does for a message that comes alone.
+    A queue and a call into the loop instead of an executor: its futures took a tenth of the processor time of a message that
+    arrives alone.
 
     Args:
-        sync: waits for the disk, with the interpreter released; gives what that raised or None, and how many seconds it took.
+        sync: waits for the disk, with the GIL released; returns the exception or None, and how many seconds it took.
         loop: where `on_end` is called.
-        on_end: takes the commit, and what `sync` gave.
+        on_end: takes the commit, and the result of `sync`.
     """
 
     def __init__(
@@ -267,7 +268,7 @@ class _Syncer:
         """Sync for a commit.
 
         Raises:
-            RuntimeError: no thread can be had.
+            RuntimeError: no thread can be started.
         """
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="isthmus-sync", daemon=True)
@@ -276,7 +277,7 @@ class _Syncer:
         self._commits.put(commit)
 
     def close(self) -> None:
-        """End the thread; no sync may be under way."""
+        """Ends the thread; no sync may be running."""
         if self._thread is not None:
             self._commits.put(None)
             self._thread.join()
@@ -286,7 +287,7 @@ class _Syncer:
             error, seconds = self._sync()
             try:
                 self._loop.call_soon_threadsafe(self._on_end, commit, error, seconds)
-            except RuntimeError:  # the loop is closed: nobody is left to tell
+            except RuntimeError:  # the loop is closed: there is no one to notify
                 return
-            # What the callbacks hold must not wait here for the next commit.
+            # Objects that the callbacks reference must not stay here until the next commit.
             del commit

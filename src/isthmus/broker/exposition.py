@@ -5,8 +5,8 @@ What it is: names, help texts and lines (text exposition format 0.0.4). What it 
 Invariants:
     I1. Every name begins with `isthmus_namespace_` or `isthmus_entity_`, ends with its unit, and a counter with `_total`.
     I2. The lines of one name are together, below one HELP and one TYPE line.
-    I3. An entity that holds nothing and has seen nothing since the start has no line: ten thousand idle ones cost their
-        reader nothing. `isthmus_namespace_entities` counts them too.
+    I3. An entity that is empty and had no traffic since the start has no line: ten thousand idle ones add nothing to a
+        scrape. `isthmus_namespace_entities` counts them too.
 """
 
 from __future__ import annotations

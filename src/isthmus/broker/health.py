@@ -1,6 +1,6 @@
-"""Whether a namespace takes changes now, and what is wrong where it does not.
+"""Whether a namespace accepts changes now, and the reason where it does not.
 
-What it is: the answer of `/health`. What it is not: the judgement, which is the namespace's.
+What it is: the answer of `/health`. What it is not: the check itself, which is the namespace's.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 __all__ = ["HEALTHY", "Health", "without_paths"]
 
-# In quotes, or to where what failed goes on.
+# In quotes, or up to where the text continues after the path.
 _PATH = re.compile(r"'/[^']*'|(?<![\w.])/.*?(?=: |$)")
 
 
 class Health(NamedTuple):
-    """How a namespace does.
+    """The health of a namespace.
 
     Attributes:
         status: ``healthy``, ``unhealthy`` (the store refuses changes) or ``stopping``.
-        reason: what is wrong; empty where nothing is.
-        partition_stores_down: stores of partitioned entities that take nothing now, while everything else is served.
+        reason: the fault; empty where there is none.
+        partition_stores_down: stores of partitioned entities that refuse changes now, while everything else is served.
         zones_down: zones whose copy of the store does not count now; clients are served by the others.
         without_listener: how many hybrid connections have no listener now.
     """
@@ -41,5 +41,5 @@ HEALTHY = Health("healthy")
 
 
 def without_paths(reason: str) -> str:
-    """A reason as anybody may read it: where the namespace keeps its files concerns its operator, who has the log."""
+    """A reason without file paths, for the public answer: the operator finds them in the log."""
     return _PATH.sub("…", reason)

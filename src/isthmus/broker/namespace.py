@@ -1,10 +1,10 @@
-"""One namespace at work, without its sockets.
+"""One running namespace, without its sockets.
 
-What it is: what connections share: the engine, the commit loop, the keys, the rounds of queues, and the timers. What it
+What it is: the shared part of its connections: the engine, the commit loop, the keys, the rounds of queues, and the timers. What it
 is not: listening (`isthmus.broker.server`), a connection (`isthmus.broker.peer`).
 
 Invariants:
-    I1. What a connection has to say is sent at the end of the turn in which it was decided.
+    I1. A connection's frames are sent at the end of the loop's iteration in which they were queued.
     I2. A queue without receivers has no round; an idle namespace wakes a few times a second at most.
 """
 
@@ -40,29 +40,29 @@ __all__ = ["Namespace"]
 
 _log = logging.getLogger(__name__)
 
-# Heartbeats, token deadlines and expiry are counted in seconds.
+# Heartbeats, token deadlines and expiry have a resolution of seconds.
 _PEER_TICK_SECONDS = 0.5
-# A longer pause between two ticks means that the process, or the loop, stood still.
+# A longer pause between two ticks means that the process, or the loop, was stalled.
 _STALL_SECONDS = 4 * _PEER_TICK_SECONDS
-# Locks, TTL and schedules are kept in milliseconds; nobody tells them apart below this.
+# Locks, TTL and schedules are kept in milliseconds; a finer check than this would not be noticed.
 _ENGINE_TICK_SECONDS = 0.05
-# Longest time without a look at the engine's clockwork: a wall clock may be set.
+# Longest time without a check of the engine's timers: the wall clock may be set.
 _ENGINE_REST_SECONDS = 0.5
 # After a failure of the disk: how often to try it when no client does.
 _PROBE_SECONDS = 10.0
 # How often a store of fragments that is down is tried: its messages wait for it.
 _STORE_RETRY_SECONDS = 2.0
-# A client that sends while the namespace stops has so long to answer the close of its connection.
+# How long a client that sends while the namespace stops has to answer the close of its connection.
 _FAREWELL_SECONDS = 1.0
-# So long the bodies of large messages that came whole may take to be written, and so often it is looked whether they are.
+# How long to wait until the bodies of complete large messages are written, and how often to check.
 _BODY_SECONDS = 10.0
 _TURN_SECONDS = 0.01
-# A $management request may carry one message of the largest size and what describes it.
+# A $management request may contain one message of the largest size and its properties.
 _REQUEST_ROOM_BYTES = 64 * 1024
 
 
 class Namespace:
-    """The shared part of one served namespace; made on the loop that runs it.
+    """The shared part of one served namespace; created on the loop that runs it.
 
     Args:
         engine: the entities.
@@ -73,20 +73,20 @@ class Namespace:
         max_message_size_bytes: the namespace's limit.
         limits: of connections and links.
         admission: the account of the sockets.
-        uploads_limit: how many large messages may be coming at once.
+        uploads_limit: how many large messages may arrive at once.
         quick_sync_bytes: as `quick_bytes` of `CommitLoop`.
 
     Attributes:
-        token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
+        token_clock: wall time for the expiry of tokens: the machine's own, without the namespace's clock offset.
         peers: open connections.
         known_peers: those of them whose client has shown a token or a key.
-        identity: what tells this namespace from all others.
+        identity: identifies this namespace.
         started_at: monotonic seconds.
-        is_stopping: whether clients are about to be sent away.
+        is_stopping: whether connections are about to be closed.
         partial_bytes: of messages whose last frame has not come, all connections together.
-        hub_gate: where connections ask about event hubs.
-        large: where large messages come from and go to.
-        relay: what hybrid connections have at work.
+        hub_gate: the interface of connections to event hubs.
+        large: handles large messages.
+        relay: the listeners and connections of hybrid connections.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Namespace:
             self._take_over(self._stores)
 
     def health(self) -> Health:
-        """Whether clients are served in full, and what is wrong if not."""
+        """Whether clients are served in full, and the reason if not."""
         if self.is_stopping:
             return Health("stopping", "The namespace is stopping.")
         if not self.commits.is_healthy:
@@ -156,7 +156,7 @@ class Namespace:
         )
 
     def zones(self) -> list[ZoneRow]:
-        """How the copies of the store do; empty where there is one only."""
+        """The state of the copies of the store; empty where there is only one."""
         return zone_rows(self.store, self._stores, self.engine.blobs.files)
 
     def has_entity(self, path: str) -> bool:
@@ -170,7 +170,7 @@ class Namespace:
         return True
 
     def add_sender_link(self, sender_link: SenderLink) -> None:
-        """Let a receiving link take part in its queue's rounds."""
+        """Adds a receiving link to its queue's rounds."""
         dispatch = self._dispatches.get(sender_link.queue)
         if dispatch is None:
             dispatch = self._dispatches[sender_link.queue] = Dispatch(sender_link.queue)
@@ -182,7 +182,7 @@ class Namespace:
         return 0 if dispatch is None else dispatch.statistics()["links"]
 
     def remove_sender_link(self, sender_link: SenderLink) -> None:
-        """Let a receiving link go."""
+        """Removes a receiving link."""
         dispatch = self._dispatches.get(sender_link.queue)
         if dispatch is None:
             return
@@ -202,21 +202,21 @@ class Namespace:
         return self._loop.call_later(seconds, run)
 
     def touch(self, peer: Peer) -> None:
-        """Flush a connection at the end of this turn."""
+        """Flushes a connection at the end of this iteration of the loop."""
         self._touched.add(peer)
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_touched)
 
     def _take_over(self, stores: FragmentStores) -> None:
-        """Commit what the fragments of partitioned entities stage, each store's by itself."""
+        """Commits the staged operations of partitioned entities, for each store separately."""
         stores.on_opened = self._commit_store
-        stores.on_change = _tell_store
+        stores.on_change = _log_store
         for store in stores:
             if store.engine is not None:
                 self._commit_store(store)
             else:
-                _tell_store(store)
+                _log_store(store)
         self.every(_STORE_RETRY_SECONDS, stores.retry)
 
     def _commit_store(self, store: FragmentStore) -> None:
@@ -228,15 +228,15 @@ class Namespace:
         return CommitLoop(engine, store, self._on_committed, quick_bytes=self._quick_sync_bytes)
 
     async def disconnect(self) -> None:
-        """Acknowledge what was taken, and close the connections, which may go on sending meanwhile."""
+        """Acknowledges accepted messages, and closes the connections, which may continue to send meanwhile."""
         for peer in self.peers:
             peer.take_no_more()
         for commits in (self.commits, *self._store_commits):
-            with suppress(StoreError):  # logged, and told to the clients that it concerns
+            with suppress(StoreError):  # logged, and sent to the clients concerned
                 await commits.wait_durable()
-        await self._wait_told()
+        await self._wait_sent()
         self.engine.stop_fan_out()
-        # The condition at which clients of the service connect again.
+        # The condition on which clients of the service reconnect.
         error = Error(Symbol("amqp:connection:forced"), "The namespace is stopping.")
         for peer in list(self.peers):
             peer.begin_close(error)
@@ -247,8 +247,8 @@ class Namespace:
         for peer in list(self.peers):
             peer.close(error)
 
-    async def _wait_told(self) -> None:
-        """Until the outcomes of large messages are told whose bodies are still being written; for a while at most."""
+    async def _wait_sent(self) -> None:
+        """Waits, for a limited time, until the outcomes of large messages whose bodies are still being written are sent."""
         limit = self._loop.time() + _BODY_SECONDS
         while any(peer.owes for peer in self.peers) and self._loop.time() < limit:  # noqa: ASYNC110 - bodies end in any order
             await asyncio.sleep(_TURN_SECONDS)
@@ -261,7 +261,7 @@ class Namespace:
             self._are_gone.set()
 
     async def close(self) -> None:
-        """Acknowledge what is staged, close the connections, stop the timers."""
+        """Acknowledges staged operations, closes the connections, stops the timers."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -294,18 +294,18 @@ class Namespace:
         was_stopped, self._peers_ticked_at = now - self._peers_ticked_at > _STALL_SECONDS, now
         self._has_waited = was_stopped and not self._has_waited
         if self._has_waited:
-            return  # what clients sent meanwhile is read first; they were not idle, this process was
+            return  # bytes that clients sent meanwhile are read first; this process was stalled, the clients were not idle
         for peer in list(self.peers):
             peer.tick()
 
     def _on_committed(self) -> None:
-        # What was staged may be due before anything that the engine told of at the last look.
+        # Staged operations may be due before everything that the engine reported at the last check.
         self._engine_due_at = 0.0
         self._flush_touched()
         self._fan_out_soon()
 
     def _fan_out_soon(self) -> None:
-        """While a disk is slow, let topics go on copying: in the next turn of the loop, so that others have theirs."""
+        """Lets topics continue copying while a disk is slow: in the next iteration of the loop, after others were served."""
         if not self._is_fanning_out and any(engine.is_fanning_out for engine in self._engines()):
             self._is_fanning_out = True
             self._loop.call_soon(self._fan_out)
@@ -325,7 +325,7 @@ class Namespace:
         return [self.engine, *(store.engine for store in self._stores or () if store.engine is not None)]
 
     def tick_engine(self) -> None:
-        """Let the engine do what time asks for, if anything is due."""
+        """Runs the engine's timers, if any is due."""
         now = self.clock.monotonic()
         was_stopped, self._engine_looked_at = now - self._engine_looked_at > _STALL_SECONDS, now
         if was_stopped:
@@ -345,7 +345,7 @@ class Namespace:
         self._engine_due_at = now + rest_seconds
 
     def _probe(self) -> None:
-        """Whoever asks for health may keep clients away until it is told: without them nobody else tries the disk."""
+        """Tries the disk for a health check: a load balancer may send no clients until it succeeds, and without them no one else tries."""
         if not self.commits.is_healthy:
             try:
                 self.engine.probe()
@@ -353,7 +353,7 @@ class Namespace:
                 _log.warning("the store does not come back: reason=%s", error)
 
     def every(self, seconds: float, run: Callable[[], None]) -> None:
-        """Call a function again and again until the namespace closes; the first time after so many seconds."""
+        """Calls a function at an interval of so many seconds until the namespace closes."""
         slot = len(self._timers)
 
         def again() -> None:
@@ -363,7 +363,7 @@ class Namespace:
         self._timers.append(self._loop.call_later(seconds, again))
 
 
-def _tell_store(store: FragmentStore) -> None:
+def _log_store(store: FragmentStore) -> None:
     if store.is_up:
         _log.warning("partition store %d is up again", store.index)
     else:

@@ -1,4 +1,4 @@
-"""What an operator asks the namespace over HTTP: `/metrics`, statistics as JSON, a back-up.
+"""The operator's HTTP interface of a namespace: `/metrics`, statistics as JSON, a back-up.
 
 What it is: three resources in front of the administration API, and who may use them.
 
@@ -10,9 +10,9 @@ What it is not: the numbers (`statistics`), the command line (`isthmus.operation
 
 Invariants:
     I1. `/metrics` is read from this machine, or with a token or key that has Manage on the namespace. Everything else
-        needs the token or key, from wherever it is asked.
-    I2. An answer for ten thousand entities is made in parts; messages move in between.
-    I3. A back-up holds everything acknowledged before it was asked for, and is in the data folder only.
+        needs the token or key, from any address.
+        I2. An answer for ten thousand entities is made in parts; messages are served in between.
+        I3. A back-up contains everything acknowledged before it was requested, and is in the data folder only.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ METRICS_PATH = "/metrics"
 STATISTICS_PATH = "/$isthmus/statistics"
 BACKUP_PATH = "/$isthmus/backup"
 _BACKUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# Entities looked at before others get their turn: some 2 ms.
+# Entities read before other work is served: about 2 ms.
 _ROWS_AT_ONCE = 500
 
-# How often it is looked whether deliveries between stores have ended before a copy.
+# How often to check whether deliveries between stores have ended before a copy.
 _QUIET_SECONDS = 0.002
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def add_operator_api(app: web.Application, namespace: Namespace, authority: Authority, backups: Path | None) -> None:
-    """Put the resources in front of the application's own.
+    """Adds the resources in front of the application's own.
 
     Args:
         app: the administration API.
-        namespace: what is asked about.
+        namespace: whose numbers they give.
         authority: checks tokens and keys.
         backups: folder of back-ups, in the data folder; None where none can be made.
     """
@@ -82,7 +82,7 @@ def add_operator_api(app: web.Application, namespace: Namespace, authority: Auth
             return await handler(request)
         try:
             return await found(request)
-        except ConnectionError:  # whoever asked has gone, which is no fault to log
+        except ConnectionError:  # the client has disconnected, which is not logged as a fault
             return web.Response()
         except IsthmusError as error:
             _log.warning("operator's request refused: %s %s: %s", request.method, request.rel_url.path, error)
@@ -137,7 +137,7 @@ class _Operator:
         return response
 
     async def backup(self, http: web.Request) -> web.StreamResponse:
-        """Copy the store beside itself."""
+        """Copies the store into the data folder."""
         grant = self._authorise(http)
         name = http.query.get("name") or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         if not _BACKUP_NAME.fullmatch(name):
@@ -150,7 +150,7 @@ class _Operator:
         async with self._backup:
             began = time.monotonic()
             await self._namespace.commits.wait_durable()
-            # Shielded: a caller that hangs up must not leave a thread at work on what the next one removes.
+            # Shielded: after a caller that disconnects, a thread must not work on files that the next request removes.
             store, blobs, data = self._namespace.store, self._namespace.engine.blobs.files, self._backups.parent
             stores = self._namespace.engine.stores
             fragments = stores.journals() if stores is not None else {}
@@ -161,8 +161,8 @@ class _Operator:
         return web.json_response({"folder": str(folder.resolve()), "seconds": seconds})
 
     async def _copied(self, copy: Callable[[], None]) -> None:
-        """Copy in a thread. Nothing crosses from one store to another meanwhile: the stores are copied one after the other,
-        and what had left one copy must not be missing in the other.
+        """Copies in a thread. Meanwhile no message moves from one store to another: the stores are copied one after the other,
+        and a message that moved in between could be missing in both copies.
         """
         handover = self._namespace.engine.handover
         if handover is None:

@@ -1,20 +1,20 @@
 """One client's connection: AMQP events in, effects on entities and answers out.
 
 What it is: the bytes of one client, its connection's deadlines, and its end. What it is not: a socket (`isthmus.broker.net.shell`,
-`isthmus.broker.net.websocket`), its links (`isthmus.broker.connection.link_table`, `attachment`), what it has shown
+`isthmus.broker.net.websocket`), its links (`isthmus.broker.connection.link_table`, `attachment`), its authentication
 (`isthmus.broker.connection.authentication`), nor any link's work.
 Spec: docs/explanation/protocol.md, Connection.
 
 Invariants:
     I1. A connection without a valid token is closed 20 s after it opened.
-    I2. Nothing that a client sends raises: what is its fault is answered at the scope where it went wrong, what is ours
-        closes this connection only.
-    I3. Before its first token a client holds a few sessions, links and answers of bounded size, whatever it sends; all
-        clients together hold a bounded number of bytes of messages that are not whole yet.
-    I4. A client that reads nothing is closed before what waits for it fills the memory.
-    I5. The end of a connection is told behind the outcomes that are owed (`isthmus.broker.link.departure`).
-    I6. Of a client that is about to be sent away no message and no request is taken, and it is given none: it could not be
-        told of the one, and would lose the other. What it settles is taken.
+    I2. No input of a client raises: its faults are answered at the scope of the fault, faults of the namespace close this
+        connection only.
+        I3. Before its first token a client has only a few sessions, links and answers of bounded size, whatever it sends; all
+        clients together have a bounded number of bytes of messages that are not whole yet.
+        I4. A client that reads nothing is disconnected before the bytes that wait for it fill the memory.
+        I5. The end of a connection is sent after its outstanding outcomes (`isthmus.broker.link.departure`).
+        I6. From a client whose connection is about to be closed no message or request is taken, and none is sent to it: the
+        outcome of the one could not reach it, and the other would be lost. Its settlements are taken.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _log = logging.getLogger(__name__)
 
 # As the service opens.
 _MAX_FRAME_SIZE_BYTES = 65536
-# Answers that a client leaves unread; nobody who reads at all comes near it.
+# Unread answers of a client; no client that reads at all comes near this.
 _UNSENT_BYTES = 256 << 20
 # After the disk refused a deletion.
 _RETRY_SECONDS = 1.0
-# A client that has sent nothing for so long has nothing under way.
+# A client that has sent nothing for so long has nothing in transit.
 _BUSY_SECONDS = 1.0
 
 
@@ -84,7 +84,7 @@ class Peer:
     """One client.
 
     Args:
-        namespace: what the client came for.
+        namespace: that the client connected to.
         wire: the stream to the client.
     """
 
@@ -130,7 +130,7 @@ class Peer:
         links = self._links
         links.attach = self._attachments.attach
         self._partial = PartialAccount(namespace, self._limits.max_partial_bytes)
-        self._heard_at = now
+        self._received_at = now
         self._table: dict[type, Callable[[Any], None]] = {
             Transfers: links.on_transfers,
             TransferParts: links.on_parts,
@@ -153,15 +153,15 @@ class Peer:
         """Take bytes from the client."""
         if self._is_closing:
             return
-        self._heard_at = self._clock.monotonic()
-        self._handle(self._connection.receive(data, self._heard_at))
+        self._received_at = self._clock.monotonic()
+        self._handle(self._connection.receive(data, self._received_at))
         if self._connection.partial_bytes != self._partial.nbytes and not self._is_closing:
             error = self._partial.update(self._connection.partial_bytes)
             if error is not None:
                 self._give_up(error)
         self.flush()
         if not self._early.is_over and not self._wire.is_writable:
-            # Nobody whose answers pile up before the first token means to read them.
+            # A client whose answers accumulate before the first token does not read them.
             self._give_up(ServerBusyError("Answers wait that the client does not read."))
 
     def lost(self) -> None:
@@ -176,7 +176,7 @@ class Peer:
     # ---- called by the namespace
 
     def tick(self) -> None:
-        """Heartbeats, idle times, the token deadline, tokens that have expired, entities that have gone or closed."""
+        """Runs the timers: heartbeats, idle time-outs, the token deadline, expired tokens, deleted or disabled entities."""
         if self._is_closing:
             return
         try:
@@ -187,7 +187,7 @@ class Peer:
     def _tick(self) -> None:
         now = self._clock.monotonic()
         if self._pressure.is_paused:
-            self._connection.excuse(now)
+            self._connection.reset_idle(now)
         self._handle(self._connection.tick(now))
         self._authentication.tick(now)
         self._links.tick(now)
@@ -199,10 +199,10 @@ class Peer:
         self.flush()
 
     def begin_close(self, error: Error | None = None) -> None:
-        """Close the connection from this side; one whose client has just sent something lasts until the client has answered.
-        A stream that is ended with bytes unread takes with it what its client has not read yet: outcomes of what is stored.
+        """Close the connection from this side; one whose client has just sent something stays open until the client has answered.
+        Closing a socket with unread bytes would discard bytes that its client has not read yet: outcomes of stored messages.
         """
-        if self._clock.monotonic() - self._heard_at > _BUSY_SECONDS or not self._connection.opened:
+        if self._clock.monotonic() - self._received_at > _BUSY_SECONDS or not self._connection.opened:
             self.close(error)
         elif not self._is_closing:
             self._connection.close(error)
@@ -222,12 +222,12 @@ class Peer:
         self._wire.close()
 
     def take_no_more(self) -> None:
-        """The connection is about to be closed from this side, once what was taken is durable (I6)."""
+        """The connection is about to be closed from this side, once accepted messages are durable (I6)."""
         self._links.takes_no_more = True
 
     @property
     def owes(self) -> bool:
-        """Whether outcomes of messages that were taken are still to be told."""
+        """Whether outcomes of accepted messages are still to be sent."""
         return self._links.owes
 
     @property
@@ -241,12 +241,12 @@ class Peer:
         return self._wire.is_writable and not self._links.takes_no_more
 
     def touch(self) -> None:
-        """Flush once the turn is over."""
+        """Schedules a flush at the end of the loop's iteration."""
         self._namespace.touch(self)
 
     @property
     def large(self) -> LargeDesk:
-        """Where large messages come from and go to."""
+        """The handler of large messages."""
         return self._namespace.large
 
     def offer(self, sender_link: SenderLink) -> None:
@@ -254,11 +254,11 @@ class Peer:
         self._namespace.offer(sender_link)
 
     def offer_later(self, sender_link: SenderLink) -> None:
-        """As `offer`, after a pause: a disk that refuses is not to be asked again at once."""
+        """As `offer`, after a pause: a disk that refuses must not be asked again at once."""
         self._namespace.call_later(_RETRY_SECONDS, sender_link.offer)
 
     def flush(self) -> None:
-        """Send what was queued."""
+        """Sends queued bytes."""
         data = self._connection.take()
         if not data or self._wire_gone:
             return
@@ -281,7 +281,9 @@ class Peer:
     # ---- events
 
     _wire_gone = False
-    _is_closing = False  # the client has closed or is sent away, and is told so behind what it is owed; or it is gone
+    _is_closing = (
+        False  # the connection is being closed, and the Close is sent after outstanding outcomes; or it is lost
+    )
     _is_given_up = False
 
     def _handle(self, events: list[Event]) -> None:
@@ -300,7 +302,7 @@ class Peer:
                 return
 
     def end_by_fault(self) -> None:
-        """A fault of ours must cost this client its connection, and nobody else anything."""
+        """A fault of the namespace closes this connection, and affects no other."""
         _log.exception("connection closed by a fault: peer=%s", self._wire.name)
         self.close(Error(Symbol("amqp:internal-error"), INTERNAL_TEXT))
 
@@ -311,12 +313,12 @@ class Peer:
         self._handle(self._connection.sasl_outcome(ok))
 
     def _admitted(self) -> None:
-        """The client has shown a token or a key that opens something."""
+        """The client has shown a token or a key that grants a right."""
         if self._links.is_over:
             return
         self._namespace.known_peers.add(self)
         self._wire.admit()
-        if self._connection.opened:  # otherwise it is seen to when the client opens
+        if self._connection.opened:  # otherwise this is done when the client opens
             self._check_room(0)
 
     def _check_room(self, newcomers: int) -> None:
@@ -357,7 +359,7 @@ class Peer:
         self._links.departures.when_empty(self._end)
 
     def _end(self) -> None:
-        """Close the stream behind what was said."""
+        """Closes the stream after the queued bytes."""
         self._connection.close()
         self.flush()
         self._finish()
@@ -366,7 +368,7 @@ class Peer:
     # ---- inside
 
     def _give_up(self, error: IsthmusError) -> None:
-        """Close the connection for what its client did; nothing more is read, and what was taken is told before (I5)."""
+        """Closes the connection because of its client's behaviour; nothing more is read, and outstanding outcomes are sent before (I5)."""
         if self._is_closing:
             return
         self._warn("connection closed", error)
@@ -383,7 +385,7 @@ class Peer:
         self._namespace.forget(self)
         if was_over:
             return
-        # The circles in which all of a connection hangs together are cut: the collector comes by seldom.
+        # Breaks the reference cycles of the connection: the cycle collector runs rarely.
         self._links.release()
         self._attachments.release()
         self._authentication.release()

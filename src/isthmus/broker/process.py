@@ -1,10 +1,10 @@
 """The process of `isthmus namespace serve`: namespaces that run in it until a signal ends it.
 
-What it is: what is set for the whole process, the order in which namespaces start and stop, and the signals. What it is not: one namespace
+What it is: the settings of the whole process, the order in which namespaces start and stop, and the signals. What it is not: one namespace
 (`isthmus.broker.server`), or a command line (`isthmus.cli.namespace.serve`).
 
 Invariants:
-    I1. Nobody is told how to connect before clients can connect to all.
+    I1. Connection strings are announced only when clients can connect to all namespaces.
     I2. SIGTERM and SIGINT stop all of them, the last one first.
 """
 
@@ -29,10 +29,10 @@ __all__ = ["serve"]
 
 _log = logging.getLogger(__name__)
 
-# Threads change places this often: the sync thread, which waits for the disk without the interpreter, must not wait for
-# it for the default 5 ms on top (measured: p50 of a durable send falls from 7 to 2 ms under load).
+# The switch interval of threads: the sync thread, which waits for the disk without the GIL, must not wait another 5 ms, the
+# default, to get it back (measured: p50 of a durable send falls from 7 to 2 ms under load).
 _SWITCH_INTERVAL_SECONDS = 0.0005
-# Messages make no reference cycles; the collector looks for those of connections only, and seldom.
+# Messages make no reference cycles; the collector is needed only for those of connections, and runs rarely.
 _GC_THRESHOLD = (50_000, 20, 100)
 
 
@@ -40,8 +40,8 @@ async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, A
     """Run namespaces in this process until SIGTERM or SIGINT; each has a store, keys and ports of its own.
 
     Args:
-        namespaces: what the operator said of each.
-        ready: told how to connect to each, once clients can connect to all.
+        namespaces: the options of each.
+        ready: called with the connection details of each, once clients can connect to all.
     """
     allow_many()
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
@@ -73,7 +73,7 @@ async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, A
 async def _tell_left_out(sampled: LogSampleFilter) -> None:
     while True:
         await asyncio.sleep(SECONDS)
-        sampled.tell()
+        sampled.report()
 
 
 async def _stop(server: Server, options: Options) -> None:

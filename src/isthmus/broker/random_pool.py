@@ -1,7 +1,7 @@
-"""Random bytes without a call of the system for each few.
+"""Random bytes without a system call for each few.
 
-What it is: bytes of `os.urandom`, fetched some thousands at a time: a call took 19 us, and a lock token is 8 bytes. What it is
-not: a generator of its own, or for several threads, or for a process that forks.
+What it is: bytes of `os.urandom`, fetched some thousands at a time: a call took 19 us, and a lock token needs 8 bytes. What it
+is not: a generator of its own, thread-safe, or for a process that forks.
 """
 
 from __future__ import annotations

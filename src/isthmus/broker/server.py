@@ -6,8 +6,8 @@ What it is: the composition of a namespace, from opening the data folder to a cl
 Invariants:
     I1. `start` returns when clients can connect; `stop` returns when everything acknowledged is on disk and the folder
         is free.
-    I2. What is sent in the clear is served on loopback addresses only, unless the operator asks for more.
-    I3. The data folder, and all in it, is for the process's user alone.
+    I2. Plain connections are served on loopback addresses only, unless the operator allows more.
+    I3. The data folder, and everything in it, is accessible to the process's user only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from isthmus.broker.net.listener import Listener
 from isthmus.broker.net.shell import Shell
 from isthmus.broker.net.sniff import Speech
 from isthmus.broker.random_pool import RandomPool
-from isthmus.broker.running import forget_running, tell_running
+from isthmus.broker.running import forget_running, write_running
 from isthmus.broker.security.authority import Authority
 from isthmus.broker.security.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.security.emulator_key import emulator_connection_string
@@ -52,34 +52,34 @@ __all__ = ["Options", "Server"]
 
 _log = logging.getLogger(__name__)
 
-# How soon a key that was changed in its file counts.
+# How soon a change of a key file takes effect.
 _KEY_LOOK_SECONDS = 2.0
-# Of a store's memory: that of one of the stores of fragments, which are four by default.
+# The share of a store's memory for each of the stores of fragments, which are four by default.
 _FRAGMENT_SHARE = 4
-# What a few messages leave to be synced; more is worth a change of threads.
+# The size of a sync of a few messages; a larger one is worth a thread switch.
 _QUICK_SYNC_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an operator says about a namespace process.
+    """The operator's options for a namespace process.
 
     Attributes:
-        data: folder of store, keys and certificate; made if absent.
-        config: file of entities to make; None for none.
+        data: folder of store, keys and certificate; created if absent.
+        config: file of entities to create; None for none.
         host: address to listen on.
-        port: for AMQP; 0 is any free one. Every port speaks every protocol; they differ in what is said of them.
+        port: for AMQP; 0 is any free one. Every port serves every protocol; they differ only in the connection strings shown for them.
         tls_port: for AMQP over TLS.
         http_port: for administration.
         clock_offset_ms: added to the wall time of messages.
         allow_plain: serve clients without TLS also on an address that others reach.
         certificate: PEM file of a certificate chain to show instead of the namespace's own.
         certificate_key: its private key.
-        host_names: names and addresses besides the local ones by which clients dial: the namespace's own certificate
-            holds them, and the resource of a token may begin with them.
+        host_names: names and addresses besides the local ones that clients connect to: the namespace's own certificate
+            contains them, and the resource of a token may begin with them.
         namespaces: how many share the process and its descriptors.
-        zones: three folders for three copies of the store; none keeps it in the data folder, where the config names none either.
-        emulator: take the well-known key of the vendor's emulator besides the namespace's own; on loopback only.
+        zones: three folders for three copies of the store; without them, and with none in the config, it is in the data folder.
+        emulator: accept the well-known key of the vendor's emulator besides the namespace's own; on loopback only.
     """
 
     data: Path
@@ -99,10 +99,10 @@ class Options:
 
 
 class Server:
-    """One namespace that listens.
+    """One served namespace.
 
     Args:
-        options: what the operator said.
+        options: of the operator.
 
     Attributes:
         namespace: None until started.
@@ -119,12 +119,12 @@ class Server:
         self.ports: dict[str, int] = {}
 
     async def start(self) -> None:
-        """Open the data folder and listen.
+        """Opens the data folder and listens.
 
         Raises:
             ConfigError: the config file has faults.
             StoreError: the folder is in use, or cannot be read.
-            ListenError: an address cannot be had.
+            ListenError: an address cannot be listened on.
             InvalidArgumentError: options contradict each other, or the data folder cannot be made.
         """
         try:
@@ -171,15 +171,15 @@ class Server:
         )
         self._stack.push_async_callback(namespace.close)
         provision(engine, config, file=str(options.config or ""), limits=limits)
-        namespace.every(_KEY_LOOK_SECONDS, keys.look)
+        namespace.every(_KEY_LOOK_SECONDS, keys.refresh)
         commits = namespace.commits
         await commits.wait_durable()
         gate = HttpGate()
         http = await self._stack.enter_async_context(contextlib.AsyncExitStack())
-        # Before the HTTP server waits for its requests: a WebSocket is one of them until its peer has gone.
+        # Before the HTTP server waits for its requests: a WebSocket counts as one of them until its peer is closed.
         self._stack.push_async_callback(namespace.disconnect)
         await self._listen(namespace, gate, machine_clock.wall_ms())
-        self._tell_running()
+        self._write_running()
         if self._zone_files is not None:
             self._stack.callback(self._zone_files.close)
             self._zone_files.start()
@@ -188,7 +188,7 @@ class Server:
         self._stack.push_async_callback(asyncio.wait, [loading])
 
     def _open_store(self, zones: tuple[Path, ...]) -> tuple[Journal, BlobFiles, Callable[[int], Journal]]:
-        """The store, bodies of large messages, and what opens a store of fragments."""
+        """The store, bodies of large messages, and the function that opens a store of fragments."""
         data = self._options.data
         if not zones:
             check_zones(data, ())
@@ -237,12 +237,12 @@ class Server:
                 listener.start()
             self.ports[name] = listener.port
 
-    def _tell_running(self) -> None:
+    def _write_running(self) -> None:
         options = self._options
         running: dict[str, Any] = {"host": self._dialled, "ports": self.ports, "plain": self._is_plain}
         authority = self._certificate.authority if self._certificate is not None else options.certificate
         running["ca_file"] = str(authority.resolve()) if authority is not None else ""
-        tell_running(options.data, running)
+        write_running(options.data, running)
         self._stack.callback(forget_running, options.data)
 
     @property
@@ -251,17 +251,17 @@ class Server:
 
     @property
     def _dialled(self) -> str:
-        """The address under which this machine reaches the namespace."""
+        """The address at which this machine reaches the namespace."""
         return "127.0.0.1" if self._options.host in {"0.0.0.0", ""} else self._options.host
 
     async def stop(self) -> None:
-        """Stop accepting, commit what is staged, close everything."""
+        """Stops accepting, commits staged operations, closes everything."""
         if self.namespace is not None:
             self.namespace.is_stopping = True
         await self._stack.aclose()
 
     def describe(self) -> dict[str, Any]:
-        """How to connect: connection strings, ports, and the file of the authority that clients have to trust."""
+        """The connection details: connection strings, ports, and the file of the authority that clients have to trust."""
         assert self._keys is not None, "describe() is for a started server"
         host = self._options.host
         plain = self._options.allow_plain or is_loopback(host)
@@ -282,10 +282,10 @@ class Server:
 
 
 def _make_private(data: Path) -> None:
-    """See that nobody but the process's user can read what is in the data folder.
+    """Makes the data folder readable for the process's user only.
 
     Raises:
-        InvalidArgumentError: it cannot be made, or is another user's and open to others.
+        InvalidArgumentError: it cannot be created, or belongs to another user and is readable by others.
     """
     try:
         if make_private(data):
@@ -298,20 +298,20 @@ def _make_private(data: Path) -> None:
 
 
 def _open_fragments(data: Path, index: int) -> RocksJournal:
-    """A store of fragments. All of them together have the memory of one store of a namespace."""
+    """A store of fragments. All of them together use the memory of one namespace store."""
     make_private(data / FRAGMENTS_FOLDER)
     return RocksJournal(data / FRAGMENTS_FOLDER / str(index), share=_FRAGMENT_SHARE)
 
 
 class _MachineTimeAuthority(Authority):
-    """Judges expiry by the machine's clock: clients make tokens by theirs, however far messages' time is shifted."""
+    """Checks expiry by the machine's clock, without the clock offset of messages: clients make tokens by their own clocks."""
 
     def authorise_token(self, token: str, audience: str, now_ms: int) -> Grant:
         return super().authorise_token(token, audience, SystemClock().wall_ms())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address is reachable from this machine only."""
     if host.lower() == "localhost":
         return True
     try:
@@ -328,7 +328,7 @@ async def _load_http(
     limits: Limits,
     backups: Path,
 ) -> None:
-    """Load the HTTP server beside the loop, since AMQP clients need not wait for it, and let connections in."""
+    """Loads the HTTP server in a thread, because AMQP clients need not wait for it, and accepts its connections."""
     try:
         module = await asyncio.to_thread(importlib.import_module, "isthmus.broker.net.http_server")
         gate.open(await module.start_http(namespace, authority, limits, stack, backups))

@@ -1,12 +1,12 @@
-"""What a namespace holds and has done, as numbers.
+"""The statistics of a namespace.
 
 What it is: one row for each queue, topic, subscription and event hub, and one for the namespace as a whole; both are read from
-counters that exist already. What it is not: a form (`exposition` has Prometheus's, `operator_api` JSON), nor a store of
-past values: rates are differences between two looks.
+counters that exist already. What it is not: a format (`exposition` has Prometheus's, `operator_api` JSON), nor a store of
+past values: rates are differences between two readings.
 
 Invariants:
-    I1. A look changes nothing, reads no message, and asks the store nothing but its size.
-    I2. Rows are made one at a time, so that the caller may let others run in between.
+    I1. A reading changes nothing, reads no message, and asks the store only for its size.
+    I2. Rows are made one at a time, so that the caller may let other tasks run in between.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EntityRow:
         transfer: in the transfer queue and the transfer dead-letter queue.
         locked: part of `active`.
         sessions: that have messages, a state or a receiver.
-        held_sessions: that a receiver has.
+        held_sessions: that a receiver has locked.
         size_bytes: of all messages, dead-lettered ones included.
         in_total: messages taken from senders.
         out_total: messages handed to receivers, also again.
@@ -86,7 +86,7 @@ class NamespaceRow:
         waiting_bytes: taken from clients and not on disk yet.
         healthy: whether the disk took the last group.
         partition_stores: stores of partitioned entities; 0 where there are none.
-        partition_stores_down: how many of them take nothing now.
+        partition_stores_down: how many of them refuse changes now.
         unauthenticated_connections: over all protocols, whose client has shown no token.
         evicted_connections: closed since the start because there were too many of those.
         zones: the copies of the store; none where there is one only.
@@ -202,10 +202,10 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
 
 def as_dict(row: EntityRow | NamespaceRow) -> dict[str, Any]:
     """The row as plain values."""
-    told = {field.name: getattr(row, field.name) for field in fields(row)}
+    values = {field.name: getattr(row, field.name) for field in fields(row)}
     if isinstance(row, NamespaceRow):
-        told["zones"] = [zone._asdict() for zone in row.zones]
-    return told
+        values["zones"] = [zone._asdict() for zone in row.zones]
+    return values
 
 
 def _resident_bytes() -> int:

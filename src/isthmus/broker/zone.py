@@ -1,7 +1,7 @@
-"""A namespace whose store is in three zones: what is where, and how the zones are doing.
+"""A namespace whose store is in three zones: its layout, and the state of the zones.
 
 What it is: the layout of a zone's folder, the first start on zones of a namespace that had one folder, keys and
-certificate in each zone, and the zones' state put together for health and metrics. What it is not: the copies
+certificate in each zone, and the zones' state for health and metrics. What it is not: the copies
 (`isthmus.store.zone`). See docs/explanation/zones.md.
 
     zone/store            the copy of the store            zone/large       bodies of large messages
@@ -9,10 +9,10 @@ certificate in each zone, and the zones' state put together for health and metri
 
 Invariants:
     I1. A namespace that was served from zones is not served from its data folder alone: it would be empty.
-    I2. A folder that holds a namespace of its own is not taken as a zone.
-    I3. Keys and certificate that the data folder lacks are taken from the zones.
-    I4. Nothing is taken from a zone of another namespace, and nothing in it is written over.
-    I5. What is wrong with these files in a zone is put right while the data folder still has them.
+    I2. A folder that contains a namespace of its own is not used as a zone.
+    I3. Keys and certificate that are missing in the data folder are copied from the zones.
+    I4. Nothing is copied from a zone of another namespace, and nothing in it is overwritten.
+    I5. Missing or different copies of these files in a zone are repaired while the data folder has them.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _log = logging.getLogger(__name__)
 
 _NAME = "zones.json"
 _STORE = "store"
-# Of the memory of one store, so that three copies take what one takes.
+# The share of one store's memory for each copy, so that three copies together use as much as one store.
 _SHARE = COPIES
 _MIRROR_SECONDS = 2.0
 
 
 def known_zones(data: Path) -> tuple[Path, ...]:
-    """The zones from which a data folder's namespace was served last; empty if it was not.
+    """The zones from which a data folder's namespace was served last; empty if it has none.
 
     Raises:
         StoreError: the data folder cannot be read.
@@ -70,7 +70,7 @@ def known_zones(data: Path) -> tuple[Path, ...]:
 
 
 def check_zones(data: Path, zones: Sequence[Path]) -> None:
-    """Whether a namespace can be served from its data folder and these zones.
+    """Checks that a namespace can be served from its data folder and these zones.
 
     Raises:
         InvalidArgumentError: with what to do.
@@ -103,7 +103,7 @@ def check_zones(data: Path, zones: Sequence[Path]) -> None:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a disk that fails: the store tells
+    except OSError:  # a disk that fails: the store reports it
         return False
 
 
@@ -120,7 +120,7 @@ class _Zoned(NamedTuple):
 
 
 def open_zoned(data: Path, zones: Sequence[Path]) -> _Zoned:
-    """Open the store of a namespace in its zones; one that was in the data folder is taken over.
+    """Opens the store of a namespace in its zones; one that was in the data folder is copied into them.
 
     Raises:
         InvalidArgumentError: as `check_zones`.
@@ -142,7 +142,7 @@ def open_zoned(data: Path, zones: Sequence[Path]) -> _Zoned:
             _take_over(data, found)
         write_file(data / _NAME, json.dumps({"zones": [str(zone) for zone in zones]}).encode())
         if is_taken_over:
-            # Only now: without the note above a start without zones would find nothing in the data folder, and serve that (I1).
+            # Only now: without the note above a start without zones would find an empty data folder, and serve that (I1).
             for name in (_STORE, LARGE_FOLDER, FRAGMENTS_FOLDER):
                 if (data / name).exists():
                     _put_aside(data / name)
@@ -179,7 +179,7 @@ def back_up_zoned(data: Path, folder: Path) -> None:
 
 
 def _take_over(data: Path, zoned: _Zoned) -> None:
-    """Copy a namespace from its data folder into its zones; killed meanwhile, the next start begins again."""
+    """Copies a namespace from its data folder into its zones; if it is killed, the next start begins again."""
     _log.warning("the store is copied into its zones: data=%s", data)
     if (data / LARGE_FOLDER).is_dir():
         zoned.blobs.take_over(BlobFolder(data / LARGE_FOLDER))
@@ -213,7 +213,7 @@ class ZoneFiles:
     """Keys and certificate of a namespace, kept in each zone as well.
 
     Args:
-        data: the data folder, whose files count.
+        data: the data folder, whose files are authoritative.
         zones: folders.
         set_name: of the copies of the namespace's store.
     """
@@ -226,7 +226,7 @@ class ZoneFiles:
         self._thread: threading.Thread | None = None
 
     def restore(self) -> None:
-        """Take what the data folder lacks from the zone that has it newest (I3).
+        """Copies files that are missing in the data folder from the zone with the newest ones (I3).
 
         Raises:
             StoreError: the data folder refuses.
@@ -252,12 +252,12 @@ class ZoneFiles:
             _log.warning("%s was missing in the data folder and is taken from a zone: file='%s'", name, newest)
 
     def start(self) -> None:
-        """Copy now and from time to time, in a thread of its own: a disk that does not answer delays nobody else."""
+        """Copies now and at intervals, in a thread of its own: a disk that does not respond delays nothing else."""
         self._thread = threading.Thread(target=self._run, name="isthmus-zone-files", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, if it does not wait for a disk."""
+        """Ends the thread, unless it waits for a disk."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join(_MIRROR_SECONDS)
@@ -272,7 +272,7 @@ class ZoneFiles:
                 return
 
     def mirror(self) -> None:
-        """Copy what a zone lacks, or has otherwise, into the zones (I5); a zone that refuses is tried again."""
+        """Copies files that are missing or different in a zone into it (I5); a zone that refuses is tried again."""
         for zone in self._own_zones():
             for name in _small_files(self._data):
                 with contextlib.suppress(OSError, StoreError):
@@ -307,9 +307,9 @@ class ZoneRow(NamedTuple):
 
     Attributes:
         zone: from 1 on.
-        state: `serving`, `joining`, `resilvering` or `down`; the least of its stores'.
-        reason: what is wrong; empty where nothing is.
-        lag_seconds: for how long its disk has been at work on one sync.
+        state: `serving`, `joining`, `resilvering` or `down`; the worst of its stores.
+        reason: the fault; empty where there is none.
+        lag_seconds: for how long its disk has been busy with one sync.
         drops_total: how often it was taken out of service.
         resilvers_total: how often it was brought back.
     """
@@ -326,7 +326,7 @@ _ORDER = ("down", "resilvering", "joining", "serving")
 
 
 def zone_rows(store: Journal, stores: FragmentStores | None, blobs: BlobFiles | None) -> list[ZoneRow]:
-    """How the zones of a namespace do; empty where it has none."""
+    """The state of a namespace's zones; empty where it has none."""
     journals = [store, *(each.journal for each in stores or ())]
     zoned = [each.zones() for each in journals if isinstance(each, ZonedJournal)]
     if not zoned:
@@ -337,11 +337,11 @@ def zone_rows(store: Journal, stores: FragmentStores | None, blobs: BlobFiles | 
 
 def _row(statuses: Sequence[ZoneStatus], bodies: str) -> ZoneRow:
     states = [str(each.state) for each in statuses] + (["down"] if bodies else [])
-    told = (each.reason for each in statuses if each.state != "serving" and each.reason)
+    reasons = (each.reason for each in statuses if each.state != "serving" and each.reason)
     return ZoneRow(
         statuses[0].zone,
         min(states, key=_ORDER.index),
-        next(told, bodies),
+        next(reasons, bodies),
         max(each.lag_seconds for each in statuses),
         sum(each.drops for each in statuses),
         sum(each.resilvers for each in statuses),

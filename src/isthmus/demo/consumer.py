@@ -1,9 +1,9 @@
-"""One airport's departure board: it reads everything that is published anywhere.
+"""One airport's departure board: it reads every message that is published at any airport.
 
 What it is: a process of the demo that receives and completes the messages of an ordinary subscription at one airport, as
-an application would, and measures how long each was on its way. It reports what it did in JSON lines on its standard output.
+an application would, and measures the latency of each. It reports its progress in JSON lines on its standard output.
 It receives by isthmus's own client: three boards on the official SDK alone would keep two cores busy for a minute.
-What it is not: the proof; that is read independently at the end.
+What it is not: the proof, which is read independently at the end.
 
 Input, one JSON object on standard input: `connection_string`, `topic`, `subscription`, `region` (the publisher of the same
 region; its messages do not go through Spark and are not measured), `burst_from` (the first number that is measured) and
@@ -48,8 +48,8 @@ class Board:
 
     Attributes:
         received: messages in all.
-        remote: those from elsewhere.
-        last_burst: wall time of the last message from elsewhere that was published as fast as possible.
+        remote: messages from other regions.
+        last_burst: wall time of the last message from another region that was published as fast as possible.
         burst_ms: latencies of such messages.
         paced_ms: latencies of those that were published at a steady pace.
     """
@@ -65,7 +65,7 @@ class Board:
         self.paced_ms: list[float] = []
 
     def take(self, message: bytes, now: float) -> None:
-        """Record an encoded message that came at the wall time `now`."""
+        """Records an encoded message that arrived at the wall time `now`."""
         self.received += 1
         publisher, number, sent_at = stamp(message)
         if publisher == self.region:
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
 
 
 def main() -> None:
-    """Receive as standard input asks, until more input comes or it ends."""
+    """Receives as the standard input says, until more input comes or it ends."""
     order = json.loads(sys.stdin.readline())
     board = Board(order["region"], order["paced_from"], order["burst_from"])
     path = f"{order['topic']}/Subscriptions/{order['subscription']}"
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _receive(client: Client, receiver: Receiver, board: Board) -> None:
-    told = 0.0
+    reported_at = 0.0
     poll = select.poll()
     poll.register(sys.stdin, select.POLLIN)
     poll.register(client.fileno(), select.POLLIN)
@@ -132,8 +132,8 @@ def _receive(client: Client, receiver: Receiver, board: Board) -> None:
             for payload in run.payloads:
                 board.take(bytes(payload), now)
             receiver.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
-        if time.monotonic() - told >= REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported_at >= REPORT_SECONDS:
+            reported_at = time.monotonic()
             _say(received=board.received, remote=board.remote)
     raise client.error
 

@@ -17,7 +17,7 @@ __all__ = ["LiveView", "report_view"]
 
 
 class LiveView:
-    """Shows states as they come; where the output is no terminal, a line for each new step.
+    """Shows states as they come; where the output is not a terminal, a line for each new step.
 
     Args:
         console: where.

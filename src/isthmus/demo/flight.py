@@ -6,7 +6,7 @@ data. A flight that was cancelled has a schedule and no departure; it is a messa
 
 Invariants:
     I1. January has 27,004 rows, the year 336,776, each once, in the order of the file.
-    I2. A number is an int or float, a time an aware datetime, a text a str; what the file calls NA is absent.
+    I2. A number is an int or float, a time an aware datetime, a text a str; a field with the value NA is absent.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The demo, from start to verification.
 
 What it is: the order of steps. Set-up (three namespaces, lint, plan, apply), then `isthmus run` as an operator would start
-it, with publishers and consumers (boards) as applications: a few flights as a warm-up, a burst of most of them as fast as the publishers
-can, then the rest at a steady pace, since latency under a burst is only the length of the burst. Then all processes stop, and all
+it, with publishers and consumers (boards) as applications: a few flights as a warm-up, a burst of most of them at full
+speed, then the rest at a steady pace, because latency under a burst is only the length of the burst. Then all processes stop, and all
 namespaces are read independently. What it is not: the display (`isthmus.demo.display`).
 
 Invariants:
-    I1. The verdict comes from the proof alone, and from nothing that routes, boards or publishers counted, but for how
-        many messages the namespaces acknowledged to the publishers.
+    I1. The verdict comes from the proof alone, not from counters of routes, boards or publishers, except for the number
+        of messages that the namespaces acknowledged to the publishers.
     I2. However the demo ends, every process that it started has ended.
 """
 
@@ -47,7 +47,7 @@ class Scene:
     """The state of the demo at a moment.
 
     Attributes:
-        act: what happens, in a few words.
+        act: the present step, in a few words.
         seconds: since the start.
         total: messages to be sent by all publishers.
         sent: acknowledged to each publisher.
@@ -69,7 +69,7 @@ class Play:
     Args:
         folder: where namespaces, checkpoints and logs go.
         messages: how many flights to publish.
-        show: is shown scenes.
+        show: called with each scene.
     """
 
     def __init__(self, folder: Path, messages: int, show: Callable[[Scene], None]) -> None:
@@ -166,7 +166,7 @@ class Play:
             publisher.say()
         burst = self.total - opening - sum(self.paced.values())
         self._watch_boards(opening + burst)
-        published_seconds = max(player.told.get("burst_seconds", 0.0) for player in self._publishers.values())
+        published_seconds = max(player.output.get("burst_seconds", 0.0) for player in self._publishers.values())
         self._scene(f"the rest is published at {PACED_PER_SECOND:.0f} a second from each airport")
         for publisher in self._publishers.values():
             publisher.say()
@@ -211,18 +211,18 @@ class Play:
             player.join(30.0)
         if self._run is not None:
             self._run.interrupt()
-        told = []
+        output = []
         for board in self._boards.values():
             board.say()
             board.wait_for("paced_ms", 60.0)
             board.join(10.0)
-            told.append(board.told)
+            output.append(board.output)
         if self._run is not None:
             self._run.join(90.0)
-        return told
+        return output
 
     def _report(self, federation: Federation, figures: dict[str, Any], boards: list[dict[str, Any]]) -> dict[str, Any]:
-        sent = {origin: player.told.get("sent", 0) for origin, player in self._publishers.items()}
+        sent = {origin: player.output.get("sent", 0) for origin, player in self._publishers.items()}
         proof = prove(federation, TASK, TOPIC, AUDIT, sent)
         burst_ms = sorted(each for board in boards for each in board["burst_ms"])
         paced_ms = sorted(each for board in boards for each in board["paced_ms"])
@@ -263,14 +263,14 @@ class Play:
     # ---- what can be seen
 
     def _received(self) -> dict[str, int]:
-        return {origin: board.told.get("received", 0) for origin, board in self._boards.items()}
+        return {origin: board.output.get("received", 0) for origin, board in self._boards.items()}
 
     def _routes(self) -> list[dict[str, Any]]:
         return list((read_status(self._state) or {}).get("routes", ()))
 
     def _scene(self, act: str) -> None:
         self._act = act
-        sent = {origin: player.told.get("sent", 0) for origin, player in self._publishers.items()}
+        sent = {origin: player.output.get("sent", 0) for origin, player in self._publishers.items()}
         seconds = time.monotonic() - self._began
         self._show(Scene(act, seconds, self.total, sent, self._received(), self._routes()))
 

@@ -30,17 +30,17 @@ class Player:
     """One process.
 
     Args:
-        name: what to call it in errors.
-        command: what follows the Python interpreter.
+        name: its name in errors.
+        command: the arguments after the Python interpreter.
         log: the file that takes its standard error.
 
     Attributes:
-        told: all values that it has written; later ones replace earlier ones.
+        output: all values that it has written; later ones replace earlier ones.
     """
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
-        self.told: dict[str, Any] = {}
+        self.output: dict[str, Any] = {}
         self._log = log
         with log.open("ab") as errors:
             # A session of its own: Ctrl-C goes to the demo, which ends its processes in order.
@@ -54,7 +54,7 @@ class Player:
                 start_new_session=True,
             )
         self._changed = threading.Condition()
-        self._is_over = False  # all of its output has been read; the thread that says so lives a little longer
+        self._is_over = False  # all of its output has been read; the reading thread ends a little later
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
 
@@ -74,7 +74,7 @@ class Player:
             self._process.stdin.write(json.dumps(values) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            # Without this the command line takes it for its own reader that has gone, and says nothing.
+            # A BrokenPipeError would mean to the command line that the reader of its own output has closed, and it would end silently.
             raise PlayerError(f"{self.name} has ended: {self._tail()}") from None
 
     def wait_for(self, key: str, timeout_seconds: float) -> Any:
@@ -84,10 +84,10 @@ class Player:
             PlayerError: it ended without one, or the time is over.
         """
         with self._changed:
-            self._changed.wait_for(lambda: key in self.told or self._is_over, timeout_seconds)
-        if key not in self.told:
+            self._changed.wait_for(lambda: key in self.output or self._is_over, timeout_seconds)
+        if key not in self.output:
             raise PlayerError(f"{self.name} did not write '{key}': {self._tail()}")
-        return self.told[key]
+        return self.output[key]
 
     def check(self) -> None:
         """Check that it has not failed.
@@ -114,7 +114,7 @@ class Player:
         self._reader.join(5.0)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with suppress(BrokenPipeError):  # what it was not told before its end
+                with suppress(BrokenPipeError):  # input that it did not read before its end
                     stream.close()
         return code
 
@@ -130,7 +130,7 @@ class Player:
             except ValueError:
                 continue
             with self._changed:
-                self.told |= values
+                self.output |= values
                 self._changed.notify_all()
         with self._changed:
             self._is_over = True

@@ -1,8 +1,8 @@
-"""The demo's proof: what is at every airport against what was sent.
+"""The demo's proof: the messages at every airport compared with those sent.
 
-What it is: the audit of the task by origin and sequence number, and beside it a second count by what the publishers
-stamped on their messages, so that even a message that a namespace acknowledged and then forgot would show. What it is
-not: any counter of the routes or of the boards.
+What it is: the audit of the task by origin and sequence number, and a second count by the stamps of the publishers on
+their messages, which would show even a message that a namespace acknowledged and then lost. What it is not: any counter
+of the routes or of the boards.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def prove(federation: Federation, task: str, topic: str, subscription: str, sent
     def worst(kind: str) -> int:
         return max(by_sequence.total(kind), sum(int(getattr(each, kind)) for each in by_stamp))
 
-    # What still waits before a route at the end has not arrived either: here it counts as lost.
+    # A message that still waits for a route at the end has not arrived either: here it counts as lost.
     undelivered = sum(by_sequence.total(kind) for kind in ("waiting", "expired", "dead_lettered", "lost"))
     return {
         "lost": max(undelivered, sum(each.lost for each in by_stamp)),

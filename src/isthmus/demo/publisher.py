@@ -2,7 +2,8 @@
 
 What it is: a process of the demo that sends the flights of one origin to that origin's namespace with azure-servicebus,
 as any application would: a few as a warm-up, most as fast as it can in batches, then the rest at a steady pace. It
-reports what it did in JSON lines on its standard output, and waits for a line on its standard input before each part. What it is not: part of the federation; it knows one namespace.
+reports its progress in JSON lines on its standard output, and waits for a line on its standard input before each part.
+What it is not: part of the federation; it uses one namespace.
 
 Input, one JSON object on standard input: `connection_string`, `topic`, `origin`, `month` (null for the year), `limit` (null
 for all), `opening` (how many are the warm-up), `paced` (how many at the end are paced), `rate_per_second` (of those).
@@ -10,8 +11,8 @@ for all), `opening` (how many are the warm-up), `paced` (how many at the end are
 Invariants:
     I1. Every message carries its publisher's name and a number that rises by one, from 1.
     I2. A message counts as sent only after the namespace has acknowledged its batch.
-    I3. `sent_at_seconds` is the wall time at which the message was handed to the client, since the epoch; a double, since the
-        client sends whole numbers in 32 bits.
+    I3. `sent_at_seconds` is the wall time at which the message was handed to the client, since the epoch; a double, because the
+        client sends integers in 32 bits.
 """
 
 from __future__ import annotations

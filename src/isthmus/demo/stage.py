@@ -1,7 +1,7 @@
 """The demo's set-up: three namespaces, each in a process of its own, and the federation file between them.
 
 What it is: starting and stopping `isthmus namespace serve` for each airport, writing the file, and lint, plan and apply as
-an operator would do them. What it is not: the demo's course; no message is sent here.
+an operator would run them. What it is not: the steps of the demo; no message is sent here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What isthmus adds to a message: names, provenance, the digest that proves it, and the duplicate key.
 
-What it is: the one place for the names and forms that the writer (a route's sink), the readers (routes, `verify`) and the
-namespace agree on. What it is not: AMQP's encoding of a whole message, which is `isthmus.amqp.section`.
+What it is: the names and forms that the writer (a route's sink), the readers (routes, `verify`)
+and the namespace share. What it is not: AMQP's encoding of a whole message, which is `isthmus.amqp.section`.
 See docs/explanation/guarantees.md.
 """
 

@@ -1,7 +1,7 @@
 """The columns of a message that a DataFrame step or a table can ask for, with their types as Spark writes them.
 
-What it is: names as those of the data source `servicebus` (docs/reference/data-source.md). What it is not: how a message becomes a row. It stands at the ground since
-each of the Python processes in which Spark plans a query imports it.
+What it is: names as those of the data source `servicebus` (docs/reference/data-source.md). What it is not: how a message becomes a row. It imports
+little, because each of the Python processes in which Spark plans a query imports it.
 """
 
 from __future__ import annotations

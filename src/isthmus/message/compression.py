@@ -1,8 +1,8 @@
-"""The form in which a route sends many bytes over a long way: a batch envelope, deflated.
+"""The form in which a route sends many bytes over a long distance: a batch envelope, deflated.
 
-What it is: the capability by which the two ends agree on it, the message format that tells it from others, and both directions of the
+What it is: the capability by which the two ends agree on it, the message format that identifies it, and both directions of the
 transformation. What it is not: the envelope (`isthmus.transport.sender`, `isthmus.entities.record.envelope`), nor the choice of what goes
-into one. Each envelope is deflated by itself: nothing of one tells anything of another, and no token is ever in one.
+into one. Each envelope is deflated by itself, so that the size of one reveals nothing about another; no token is ever in one.
 
 Invariants:
     I1. `expand(compress(data), len(data))` is `data`.
@@ -26,16 +26,16 @@ DEFLATED_FORMAT = 0x69737A00
 """Message format of a deflated batch envelope; the last octet is its version (OASIS AMQP 1.0 2.7.5)."""
 
 MOST_TIMES = 32
-"""What would become so many times as large is sent as it is: who receives small deliveries is not to be filled by what they become."""
+"""Data that would expand to more than so many times its size is sent uncompressed: small deliveries must not fill the receiver's memory."""
 
-# The quickest; of flights as JSON it leaves a sixth.
+# The fastest level; it reduces flights as JSON to a sixth.
 _LEVEL = 1
-# Below this a header, a dictionary and a checksum save nothing worth its time.
+# Below this size, compression saves too little to be worth its time.
 _LEAST_BYTES = 512
 
 
 def compress(data: bytes) -> bytes | None:
-    """The same in fewer bytes; None where that is of no use, or would be refused."""
+    """The data in fewer bytes; None where compression saves nothing, or where `expand` would refuse the result."""
     if len(data) < _LEAST_BYTES:
         return None
     found = zlib.compress(data, _LEVEL)
@@ -50,7 +50,7 @@ def expand(data: bytes, limit: int) -> bytes:
         limit: how many bytes it may become.
 
     Raises:
-        InvalidArgumentError: it is no such thing, it is cut off, or it would become more.
+        InvalidArgumentError: the data is not of this form, is cut off, or would become more.
     """
     most = min(limit, MOST_TIMES * len(data))
     stream = zlib.decompressobj()

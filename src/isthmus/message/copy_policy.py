@@ -1,8 +1,8 @@
 """What a route changes of the messages that it copies, as data.
 
 What it is: the declared policy that a pattern gives its routes and that the rewriter of the target's connector carries out. It
-crosses to the workers as one text in the target's options. What it is not: the carrying out (`message_rewriter` of a connector),
-nor the mark and the provenance, which every copy gets. See docs/explanation/guarantees.md.
+reaches the workers as one text in the target's options. What it is not: the rewriting itself (`message_rewriter` of a
+connector), nor the mark and the provenance, which every copy gets. See docs/explanation/guarantees.md.
 
 Invariants:
     I1. `CopyPolicy.from_text(policy.to_text()) == policy`.
@@ -30,9 +30,9 @@ class CopyPolicy:
         deadline_ms: the copy's TimeToLive is what is left of this time since the message first entered a namespace, by its
             provenance or else by its enqueued time at the source; one with nothing left is dead-lettered at the source with the
             reason `DeadlinePassed`; 0: no deadline.
-        deadline_spent_ms: what counts as spent of the deadline before the message was enqueued at the source, where nothing
-            tells when it first entered: a broker gives a forwarded message a new enqueued time.
-        properties: application properties that every copy gets: name to text, number or truth value.
+        deadline_spent_ms: the part of the deadline that counts as spent before the message was enqueued at the source, where the time
+            of its first entry is unknown: a broker gives a forwarded message a new enqueued time.
+        properties: application properties that every copy gets: name to text, number or boolean.
         removed: application properties that no copy keeps.
         keeps_dead_letter: whether why and where the original was dead-lettered is on the copy, in `repl-dead-letter-reason`,
             `repl-dead-letter-description` and `repl-dead-letter-source`, while the broker's own properties go.
@@ -55,18 +55,18 @@ class CopyPolicy:
     makes_message_ids: bool = False
 
     def to_text(self) -> str:
-        """As JSON of what differs from the default; empty where nothing does."""
+        """The attributes that differ from the default, as JSON; empty where none does."""
         default = CopyPolicy()
-        told = {
+        values = {
             each.name: value
             for each in fields(self)
             if (value := getattr(self, each.name)) != getattr(default, each.name)
         }
-        return json.dumps(told, sort_keys=True, default=dict) if told else ""
+        return json.dumps(values, sort_keys=True, default=dict) if values else ""
 
     @classmethod
     def from_text(cls, text: str) -> CopyPolicy:
-        """From what `to_text` gave.
+        """The policy of a text from `to_text`.
 
         Raises:
             InvalidArgumentError: the text is no policy.
@@ -74,8 +74,8 @@ class CopyPolicy:
         if not text:
             return cls()
         try:
-            told: dict[str, Any] = json.loads(text)
-            told["removed"] = tuple(told.get("removed", ()))
-            return cls(**told)
+            values: dict[str, Any] = json.loads(text)
+            values["removed"] = tuple(values.get("removed", ()))
+            return cls(**values)
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(f"the copy policy cannot be read ({error})") from None

@@ -4,12 +4,13 @@ What it is: the key of a copy, made of the place where its message entered the f
 entity, the sequence number there, the enqueued time there, and some digits of the digest of MessageId and body (in the
 offset). The time is part of it because an entity that was deleted and created again, and one that was restored from a
 back-up, give the same numbers again to other messages. The digest is, because a message that was forwarded carries the number
-of the entity that it entered first: two that came by two ways may have the same number and the same time.
+of the entity that it entered first: two messages that were forwarded from two entities may have the same number and the same time.
 
 A route's link asks for the capability `DUPLICATE_KEYS`. A namespace that offers it drops a copy whose key it took within
 its window, and compares copies with keys by nothing else. Messages of links without the capability have no key, whatever
-properties they carry. What a pair moved has a key of its own, of where it stood (`moved_from`): its provenance, if it has one,
-is the same whenever it is moved, there and back. At a namespace without the capability a MessageId made of the key serves (`made_message_id`).
+properties they carry. A message that a pair moved has a key made of its former position (`moved_from`): its provenance, if it has one,
+stays the same each time that it is moved. At a namespace without the capability the MessageId is made of the key
+(`made_message_id`).
 
 Invariants:
     I1. The key of a copy is the same however many routes it took, and whichever file names the namespaces.
@@ -31,7 +32,7 @@ DUPLICATE_KEYS = "isthmus:duplicate-keys"
 their keys."""
 
 KEY_BYTES = 16
-# With the code of a short string: no text contains it, since in UTF-8 that byte never follows a letter.
+# With the code of a short string: no text contains it, because in UTF-8 that byte never follows a letter.
 _ORIGIN = encoded(ORIGIN) + b"\xa1"
 _LONG_ORIGIN = encoded(ORIGIN) + b"\xb1"
 _DIGEST = encoded(DIGEST) + b"\xa1"
@@ -40,7 +41,7 @@ _JOINED = b";"
 _MOVED_CHARACTERS = 2 * KEY_BYTES
 _MOVED = encoded(MOVED) + b"\xa1%c" % _MOVED_CHARACTERS
 _MOVED_BYTES = len(_MOVED) + _MOVED_CHARACTERS
-# What a message has that entered without a sequence number: there is nothing to know it by.
+# The value for a message that entered without a sequence number: it cannot be identified.
 _NO_NUMBER = encoded(SEQUENCE) + encoded("0")
 
 
@@ -72,10 +73,10 @@ def first_place(message: bytes, start: int, end: int) -> bytes:
     stop = message.find(_DIGEST, slash, end)
     if slash < 0 or stop < 0:
         return b""
-    told = message[slash:stop]
-    if _JOINED in told:
-        told = _first_hop(message, at, stop)
-    return b"" if _NO_NUMBER in told else told
+    entry = message[slash:stop]
+    if _JOINED in entry:
+        entry = _first_hop(message, at, stop)
+    return b"" if _NO_NUMBER in entry else entry
 
 
 def is_moved(message: bytes, start: int, end: int) -> bool:
@@ -116,5 +117,5 @@ def moved_from(namespace: str, path: str, sequence: int, enqueued_ms: int) -> st
 
 
 def made_message_id(key: bytes) -> str:
-    """A MessageId that takes the key's place where nothing keeps keys; 40 characters."""
+    """A MessageId made of the key, for targets that do not keep keys; 40 characters."""
     return f"isthmus-{key.hex()}"

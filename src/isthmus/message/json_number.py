@@ -1,12 +1,12 @@
-"""JSON of which no number loses a digit when it is read and written again.
+"""JSON whose numbers lose no digit when they are read and written again.
 
-What it is: reading and writing as `json` does it, with a `JsonNumber` for a number that no float holds as it is written, e.g. 1e400 or
-0.1000000000000000055. Whoever reckons with it reckons with a float. What it is not: a check of what is written in another encoding.
+What it is: reading and writing as `json` does it, with a `JsonNumber` for a number that a float cannot represent as written, e.g.
+1e400 or 0.1000000000000000055. Arithmetic uses it as a float. What it is not: a check of other encodings.
 Specification: RFC 8259, 6 (numbers have no limits).
 
 Invariants:
-    I1. A number that is read, and not changed, is written with the same value; one of which a float would lose something, with the same digits.
-    I2. A number that a float holds is a float.
+    I1. A number that is read, and not changed, is written with the same value; one that a float would round, with the same digits.
+    I2. A number that a float represents exactly is a float.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Self
 
 __all__ = ["JsonNumber", "exceeds_float", "read_exactly", "read_json", "write_json"]
 
-# Of 15 digits a float keeps every decimal (IEEE 754, binary64).
+# A float keeps every decimal of up to 15 digits (IEEE 754, binary64).
 _EXACT_CHARACTERS = 15
-# Of numbers; a text within a string may look like one.
+# Of numbers; text within a string may match too.
 _MAY_EXCEED = re.compile(f"[0-9.]{{{_EXACT_CHARACTERS},}}|[0-9][eE]").search
 _decode = json.JSONDecoder().decode
 # `json.dumps` makes an encoder for each call that asks for other separators.
@@ -37,7 +37,7 @@ class JsonNumber(float):
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """The number that a text says."""
+        """The number that a text denotes."""
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -89,11 +89,11 @@ def write_json(value: Any, *, is_plain: bool = False, encode: Callable[[Any], st
     Args:
         value: what to write.
         is_plain: whether there is no `JsonNumber` in it.
-        encode: writes what holds none; without spaces.
+        encode: writes a value without a `JsonNumber`; without spaces.
 
     Raises:
         TypeError: JSON has no such value.
-        ValueError: it holds itself.
+        ValueError: it contains itself.
         RecursionError: it is nested too deep.
     """
     if is_plain:
@@ -103,7 +103,7 @@ def write_json(value: Any, *, is_plain: bool = False, encode: Callable[[Any], st
     except RecursionError:
         if any(isinstance(each, JsonNumber) for each in _values(value)):
             raise
-        return encode(value)  # it goes deeper
+        return encode(value)  # it is nested deeper
 
 
 def exceeds_float(value: Any) -> bool:
@@ -112,7 +112,7 @@ def exceeds_float(value: Any) -> bool:
 
 
 def _values(value: Any) -> Iterator[Any]:
-    """The values in a value that hold no others."""
+    """The values within a value that contain no others."""
     left, seen = [value], set()
     while left:
         each = left.pop()
@@ -124,7 +124,7 @@ def _values(value: Any) -> Iterator[Any]:
 
 
 class _Reader:
-    """What reads one JSON text."""
+    """The reader of one JSON text."""
 
     def __init__(self) -> None:
         self.is_plain = True

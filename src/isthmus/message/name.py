@@ -64,10 +64,10 @@ BROKER_ANNOTATIONS = frozenset(
         FIRST_ENQUEUED_TIME,
     }
 )
-"""What a broker says about its own copy of a message; every other annotation is the sender's."""
+"""Annotations that a broker sets on its own copy of a message; every other annotation is the sender's."""
 
 NAMESPACE_ID = "isthmus:namespace-id"
-"""Property of the open frame by which a namespace of ours tells its identity (OASIS AMQP 1.0, 2.7.1)."""
+"""Property of the open frame by which a namespace of isthmus gives its identity (OASIS AMQP 1.0, 2.7.1)."""
 
 RULE_NAME = "RuleName"
 DEAD_LETTER_REASON = "DeadLetterReason"
@@ -87,19 +87,19 @@ WHY_SOURCE = "repl-dead-letter-source"
 """Why and where the original of a copy was dead-lettered (`CopyPolicy.keeps_dead_letter`); the sender's for later routes."""
 
 WHY_ROUTE = "repl-dead-letter-route"
-"""On a message that a step diverted, beside why and where: the name of its route."""
+"""On a message that a step diverted, besides why and where: the name of its route."""
 
 RESENT = "repl-resent"
 """On a dead letter of a replication subscription that was sent again: the sequence number under which it entered before. On a copy that
-`isthmus redrive` has sent: alias/entity/sequence number of the message at the route's source. It is the publisher's as far as routes
-are concerned, and goes with the copies."""
+`isthmus redrive` has sent: alias/entity/sequence number of the message at the route's source. Routes treat it as a
+property of the publisher, and keep it on the copies."""
 
 MOVED = "repl-moved"
-"""On a message that a pair moved: 32 hexadecimal digits of where it stood, by which the member that it is moved to drops a second copy;
-that member does not keep it."""
+"""On a message that a pair moved: 32 hexadecimal digits of its former position, by which the member that it is moved to
+drops a second copy; that member does not keep it."""
 
 RESTORES = "isthmus:restore"
-"""The capability of a link on which messages are put back into a dead-letter queue, with whatever says why they are there."""
+"""The capability of a link on which messages are put back into a dead-letter queue, with their dead-letter reason and description."""
 
 CANARY = "isthmus-canary"
 """On a route's own heartbeat messages: the route's name."""

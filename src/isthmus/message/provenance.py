@@ -2,11 +2,11 @@
 
 What it is: the reading of the properties of provenance, the encoded bytes that a route appends to a copy's application
 properties, and the digest by which a copy is told from a new message that merely carries a copy's properties. What it is
-not: the search for the properties in an encoded message, which its callers do in their own ways.
+not: the search for the properties in an encoded message, which the callers do.
 
 Properties of a copy, strings; the first five have one value per hop, joined by ";":
     repl-origin         alias/entity that the message was copied from
-    repl-namespace      identity of that namespace: what it says of itself, or its host name
+    repl-namespace      identity of that namespace: as its open frame gives it, or its host name
     repl-sequence       the sequence number there (of the topic, for a subscription)
     repl-offset         the same with eight digits of the message's digest there, "7-1f3a…", since two messages that were
                         forwarded to one entity carry the numbers of the entities that they entered, which may be equal;
@@ -35,10 +35,10 @@ from isthmus.message.name import DIGEST, HOP_PROPERTIES, NAMESPACE, OFFSET, ORIG
 __all__ = ["HOP_BUDGET", "OFFSET_DIGITS", "Hop", "Provenance", "Tail", "digest", "encoded", "iso"]
 
 HOP_BUDGET = 8
-"""How many copies of copies a message may become where nothing else is said."""
+"""The default for how many times copies of a message are copied again."""
 
 OFFSET_DIGITS = 8
-"""Of a digest that are part of an offset."""
+"""Digits of a digest that are part of an offset."""
 
 _DIGEST_CHARACTERS = 16
 # Of 64 bits.
@@ -49,9 +49,9 @@ _LENGTH = struct.Struct(">I").pack
 
 
 def digest(message_id: bytes, body: bytes) -> str:
-    """What proves provenance: 64 bits of a hash over MessageId and body.
+    """The digest that proves provenance: 64 bits of a hash over MessageId and body.
 
-    No secret goes into it: it tells a copy from another message, and keeps nobody from forging.
+    It contains no secret: it distinguishes a copy from another message, and does not prevent forgery.
 
     Args:
         message_id: the MessageId's text in UTF-8; a MessageId of another type as clients show it.
@@ -85,7 +85,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The hops of a copy, the first one where it entered.
+    """The hops of a copy; the first is where it entered the federation.
 
     Attributes:
         hops: at least one.
@@ -179,7 +179,7 @@ def encoded(text: str) -> bytes:
 
 
 def iso(ms: int) -> str:
-    """A wall time as provenance tells it; what no calendar has is told as the number."""
+    """A wall time as provenance has it; a time that no calendar has is given as the number."""
     try:
         return _second(ms // 1000) + f"{ms % 1000:03d}Z"
     except (ValueError, OverflowError, OSError):

@@ -1,8 +1,8 @@
 """The rules of Service Bus subscriptions: SQL filters, SQL actions and correlation filters.
 
 What it is: text to tokens to a tree to a Python closure over a message's properties, with three-valued logic, C#'s
-promotions and every fault of a text at once. What it is not: I/O or AMQP; a message is seen through `View`. The other
-back end, a Spark Column, is `isthmus.replication.rule_column`; both are held to the same fixtures.
+promotions and all faults of a text reported at once. What it is not: I/O or AMQP; a message is read through `View`. The
+other back end, a Spark Column, is `isthmus.replication.rule_column`; both are tested with the same fixtures.
 
 The language is described in docs/reference/rules.md.
 """

@@ -1,4 +1,4 @@
-"""Filters and actions as the rest of isthmus holds them: text, tree and compiled function in one value.
+"""Filters and actions as the rest of isthmus uses them: text, tree and compiled function in one value.
 
 What it is not: a rule with a name, which belongs to a subscription (see `isthmus.entities`).
 """
@@ -101,7 +101,7 @@ class _ConstantFilter:
     verdict: ClassVar[bool]
 
     def matches(self, view: View) -> bool:
-        """The same for every message."""
+        """The constant result."""
         return self.verdict
 
     def __repr__(self) -> str:

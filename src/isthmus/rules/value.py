@@ -1,7 +1,7 @@
 """Values of the rules language and what operators do with them.
 
 What it is: the types that properties, constants and parameters have, C#'s promotions among them, and three-valued
-logic. What it is not: how a message delivers its values (see `view`).
+logic. What it is not: how values are read from a message (see `view`).
 
 A value is one of Python's ``bool``, ``int`` (a long of 64 bits), ``float`` (a double), ``str``, ``datetime`` (aware;
 a naive one is taken as UTC), ``timedelta`` (a timespan), ``UUID``, ``bytes``; ``None`` is null and, as the result of an
@@ -12,7 +12,7 @@ Spec: docs/explanation/protocol.md, Filter language, Rules.
 Invariants:
     I1. A comparison or an arithmetic operation with null, a missing property or operands whose types do not go
         together is unknown; it never raises for that.
-    I2. bool is no number here although Python's is.
+    I2. bool is not a number here, unlike in Python.
     I3. A long compares with a long exactly; with a double it is first made a double, as C# does.
     I4. Arithmetic on longs that leaves 64 bits, and a long divided by zero, raise FilterError; doubles follow IEEE 754.
 """
@@ -188,7 +188,7 @@ _STRING_CHARACTERS = 131_072
 
 
 def _joined(a: str, b: str) -> str:
-    """Two strings as one: an expression that names a long property over and over must not cost seconds."""
+    """Two strings as one: an expression that names a long property many times must not take seconds."""
     if len(a) + len(b) > _STRING_CHARACTERS:
         raise FilterError(f"a string of {len(a) + len(b)} characters; the limit is {_STRING_CHARACTERS}")
     return a + b

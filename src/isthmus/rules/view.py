@@ -1,6 +1,6 @@
 """How a filter sees a message: one property at a time, decoded only when asked for.
 
-What it is: the protocol that whoever holds messages implements (the broker over encoded bytes), and a view over dicts
+What it is: the protocol that the owner of messages implements (the broker over encoded bytes), and a view over dicts
 for tests, tools and parameters. What it is not: any decoding of AMQP.
 
 Invariants:

@@ -1,1 +1,1 @@
-"""A public kit for tests of programs that use isthmus: time set by hand, namespaces that live as long as a test."""
+"""A public kit for tests of programs that use isthmus: a manual clock, and namespaces for the length of a test."""

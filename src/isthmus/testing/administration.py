@@ -1,8 +1,8 @@
 """Namespaces' administration in memory.
 
 What it is: an `isthmus.connectors.administration.Administration` that holds entities as the service does (a subscription
-gets `$Default` unless it is created with a rule; an entity cannot be made twice, nor updated by a plan that it has moved on from), and that can be told to be away or to
-fail at a change. What it is not: a broker; messages do not exist here.
+gets `$Default` unless it is created with a rule; an entity cannot be created twice, nor updated by a plan that was made before its last change), and
+that can be made unavailable or to fail at a change. What it is not: a broker; it has no messages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RECEIVED: dict[str, Any] = {
 _SUBSCRIPTION = SubscriptionState(name="", **_RECEIVED)
 _QUEUE = QueueState(name="", duplicate_detection_ms=0, partitioned=False, **_RECEIVED)
 
-# What the service refuses to change of an entity that exists.
+# Fields of an existing entity that the service refuses to change.
 _FIXED = ("requires_session", "partitioned")
 
 
@@ -61,15 +61,15 @@ class FakeAdministration:
     """One namespace's entities.
 
     Args:
-        endpoint: where it says that it answers.
-        identity: what it says it is; empty: nothing.
-        topics: what is at the start, every field given or the service's default.
-        queues: that exist, likewise; a name alone is a queue with the service's defaults.
+        endpoint: the endpoint that it reports.
+        identity: the identity that it reports; empty: none.
+        topics: the topics at the start, every field given or the service's default.
+        queues: the queues at the start, likewise; a name alone is a queue with the service's defaults.
 
     Attributes:
         away: True makes every call fail as if the namespace could not be reached.
         refuse_after: number of changes after which every further one is refused; None for never.
-        changes: all that were made, in order.
+        changes: the changes that were made, in order.
         messages: by path of a queue or subscription, how many messages it holds.
         closed: whether `close` was called.
     """
@@ -106,7 +106,7 @@ class FakeAdministration:
             alias=alias,
             endpoint=self.endpoint,
             identity=self.identity,
-            topics=tuple(_told(self._observed(name), asked[name]) for name in self._topics if name in asked),
+            topics=tuple(_as_read(self._observed(name), asked[name]) for name in self._topics if name in asked),
             queues=tuple(queue for name, queue in self._queues.items() if name in asked),
         )
 
@@ -156,7 +156,7 @@ class FakeAdministration:
         self.changes.append(change)
 
     def _delete(self, change: Change) -> None:
-        """As the service: a topic goes with its subscriptions; one that is not there is not missed."""
+        """As the service: deleting a topic deletes its subscriptions; deleting a missing entity is no error."""
         name, subscription = change.topic.lower(), change.subscription.lower()
         for key in list(self._subscriptions):
             if key == (name, subscription) or (change.kind == "topic" and key[0] == name):
@@ -165,7 +165,7 @@ class FakeAdministration:
             (self._topics if change.kind == "topic" else self._queues).pop(name, None)
 
     def _check(self, change: Change) -> None:
-        """Refuse what the service would: a name that is taken, a target that is not there, sessions that forward."""
+        """Refuse what the service would: a name in use, a missing forwarding target, forwarding from an entity with sessions."""
         names = {"topic": set(self._queues), "queue": set(self._topics)}.get(change.kind, set())
         if change.action == "create" and change.topic.lower() in names:
             raise AdministrationError(self.endpoint, f"refused create {change.path} with 409 (the name is taken)")
@@ -219,7 +219,7 @@ def fake_opener(namespaces: dict[str, FakeAdministration]) -> Callable[[Namespac
     return lambda namespace: namespaces[namespace.alias]
 
 
-def _told(topic: TopicState, asked: WantedState) -> TopicState:
+def _as_read(topic: TopicState, asked: WantedState) -> TopicState:
     """The topic with the rules that a namespace's administration reads."""
     if not isinstance(asked, TopicState) or has_canary(asked):
         return topic
@@ -237,7 +237,7 @@ def _filled(state: _State, base: _State) -> _State:
 
 
 def _kept(state: _Receiver, base: _Receiver) -> _Receiver:
-    """As the service keeps it: what forwards is never deleted when idle."""
+    """The state as the service keeps it: an entity that forwards is never deleted when idle."""
     if state.default_ttl_ms is None and state.initial_ttl_ms is not None and not base.name:
         state = replace(state, default_ttl_ms=state.initial_ttl_ms)
     filled = _filled(state, base)

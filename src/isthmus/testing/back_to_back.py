@@ -1,4 +1,4 @@
-"""Two AMQP engines joined back to back, without a socket: what tests of the protocol talk through."""
+"""Two AMQP engines joined back to back, without a socket, for tests of the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ E = TypeVar("E")
 
 
 class BackToBack:
-    """A client and a server engine; `pump` carries bytes until both are silent.
+    """A client and a server engine; `pump` passes bytes until neither has any.
 
     Args:
         cut: how the bytes of one write are cut into reads.
@@ -42,7 +42,7 @@ class BackToBack:
         return self
 
     def pump(self, now: float = 0.0) -> None:
-        """Carries bytes both ways until nothing more comes."""
+        """Passes bytes both ways until neither side has any."""
         while True:
             up = self.client.take()
             self.from_client.append(up)

@@ -28,7 +28,7 @@ class ManualClock:
         return self._monotonic_seconds
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass on both clocks.
+        """Moves both clocks forward.
 
         Raises:
             ValueError: if the time is negative; only the wall clock can go back, see `set_wall`.
@@ -39,5 +39,5 @@ class ManualClock:
         self._monotonic_seconds += milliseconds / 1000
 
     def set_wall(self, wall_ms: int) -> None:
-        """Set the wall clock alone, also back, as an operator or NTP would."""
+        """Sets the wall clock alone, also back, as an operator or NTP would."""
         self._wall_ms = wall_ms

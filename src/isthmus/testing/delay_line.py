@@ -1,12 +1,12 @@
 """One direction of a slow connection, without sockets.
 
-What it is: bytes go in with the time, and come out when they are due: after the delay, a random part of the jitter, and the time that
-the bandwidth takes. What it is not: the sockets (`proxy`).
+What it is: bytes go in with the current time, and come out when they are due: after the delay, a random part of the jitter, and
+the transmission time at the bandwidth. What it is not: the sockets (`proxy`).
 
 Invariants:
     I1. Bytes come out in the order in which they went in, whatever the jitter.
     I2. The delay alone limits no throughput: what went in together comes out together.
-    I3. `has_room` is false while `buffer_bytes` are inside; so much, and one piece more, is kept at most.
+    I3. `has_room` is false while `buffer_bytes` are inside; at most that, and one piece more, is kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["DelayLine", "Weather"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """What a connection is like, in one direction.
+    """The behaviour of a connection in one direction.
 
     Attributes:
-        delay_seconds: how long bytes are under way.
-        jitter_seconds: how much longer at most.
+        delay_seconds: how long bytes are in transit.
+        jitter_seconds: the greatest additional delay.
         bytes_per_second: bandwidth; infinite for none.
-        buffer_bytes: bytes under way at most; it has to hold what the delay keeps under way at the rate that is wanted.
-        is_stalled: whether nothing comes out, though the connection is open.
+        buffer_bytes: the most bytes in transit; at least the product of the delay and the intended rate.
+        is_stalled: whether nothing comes out while the connection is open.
     """
 
     delay_seconds: float = 0.0
@@ -39,10 +39,10 @@ class Weather:
 
 
 class DelayLine:
-    """Bytes under way in one direction.
+    """Bytes in transit in one direction.
 
     Args:
-        weather: what the connection is like at first; it may be changed at any time, and counts for what goes in from then on.
+        weather: the behaviour at first; it may be changed at any time, and applies to bytes that go in from then on.
         seed: of the jitter.
     """
 
@@ -55,14 +55,14 @@ class DelayLine:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may go in."""
+        """Whether more bytes may go in."""
         return self._size < self.weather.buffer_bytes
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
     def add(self, data: bytes, now: float) -> None:
-        """Bytes go in."""
+        """Takes bytes in."""
         weather = self.weather
         begin = max(now, self._free_at)
         self._free_at = begin + len(data) / weather.bytes_per_second
@@ -72,7 +72,7 @@ class DelayLine:
         self._size += len(data)
 
     def due(self) -> float:
-        """When the next bytes come out; infinite where there are none."""
+        """When the next bytes are due; infinite where there are none."""
         return self._pieces[0][0] if self._pieces and not self.weather.is_stalled else math.inf
 
     def take(self, now: float) -> list[bytes]:

@@ -1,6 +1,6 @@
 """An entity of a fake broker, in memory.
 
-What it is: messages with sequence numbers, their locks, what became of each, and knobs for faults. What it is not: the connections
+What it is: messages with sequence numbers, their locks, the outcome of each, and settings for faults. What it is not: the connections
 (`isthmus.testing.peer`).
 
 Invariants:
@@ -26,13 +26,13 @@ class FakeQueue:
     Attributes:
         messages: every message ever accepted, by sequence number, as delivered.
         waiting: sequence numbers that may be delivered, ascending.
-        locked: sequence number → connection that holds it.
+        locked: sequence number → connection that has it locked.
         fates: sequence number → `completed`, `abandoned`, `deferred`, `released` or `dead-lettered: REASON`.
         refuse: condition to refuse sends with; None accepts.
-        refuse_only: refuse only deliveries in which one of these ares; empty: all.
+        refuse_only: refuse only deliveries that contain one of these; empty: all.
         refuse_state: delivery state to answer refused sends with, instead of rejected for the condition `refuse`.
         refused: deliveries refused so far.
-        hold: keep acknowledgements back while True.
+        hold: delay acknowledgements while True.
         lost: sequence numbers whose locks are lost: a renewal that names one renews nothing.
         renewed: sequence numbers whose locks were renewed.
     """
@@ -51,19 +51,19 @@ class FakeQueue:
         self.renewed: set[int] = set()
 
     def put(self, message: bytes) -> int:
-        """Takes a message as sent; its sequence number."""
+        """Stores a message as sent; returns its sequence number."""
         sequence = len(self.messages) + 1
         self.messages[sequence] = _stored(message, sequence)
         self.waiting.append(sequence)
         return sequence
 
     def give_back(self, sequence: int) -> None:
-        """Returns a locked message to its place."""
+        """Releases a locked message, which gets its position back."""
         if self.locked.pop(sequence, None) is not None:
             bisect.insort(self.waiting, sequence)
 
     def settle(self, sequence: int, state: Any) -> None:
-        """Notes what became of a locked message."""
+        """Notes the outcome of a locked message."""
         if sequence not in self.locked:
             return
         if isinstance(state, Released):

@@ -1,8 +1,8 @@
 """A small federation for the length of a test: namespaces, a federation file, and runs of it, all real.
 
 What it is: namespaces in processes of their own (`isthmus.testing.namespace`), all-active tasks between them that are
-linted, planned and applied, `isthmus run` as a process that can be asked to end or be killed, publishing that counts what
-was acknowledged, and the reconciliation. What it is not: a fake.
+linted, planned and applied, `isthmus run` as a process that can be stopped or killed, publishing that counts
+acknowledged messages, and the reconciliation. What it is not: a fake.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from isthmus.transport import Sender
 __all__ = ["FederationProcess", "RunProcess", "WaitError"]
 
 _COMMAND = "from isthmus.cli.app import main; main()"
-# A session's leader makes the terminal that it opens first its own, and is told of its end by a hang-up. The tests
-# themselves may run under `nohup`.
+# The terminal that a session leader opens first becomes its controlling terminal, whose end it receives as SIGHUP. The
+# tests themselves may run under `nohup`.
 _IN_TERMINAL = "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR); "
 TASK = TOPIC = "flights"
 BATCH_MESSAGES = 100
@@ -50,7 +50,7 @@ LOOK_SECONDS = 0.3
 
 
 class WaitError(IsthmusError):
-    """What a test waited for did not come; the text holds the end of the run's log."""
+    """A condition that a test waited for did not occur; the text contains the end of the run's log."""
 
     code = "test-wait"
 
@@ -61,7 +61,7 @@ class RunProcess:
     Args:
         arguments: what follows `run`.
         state: its state folder.
-        log_file: takes what it writes, where it runs in no terminal.
+        log_file: for its output, where it runs in no terminal.
         terminal: descriptor of the terminal that it runs in, or None.
     """
 
@@ -89,7 +89,7 @@ class RunProcess:
         return self._process.poll() is None
 
     def phases(self) -> dict[str, str]:
-        """The routes' phases, as its status tells them; empty before it told any."""
+        """The routes' phases in its status; empty before its first status."""
         document = read_status(self.state)
         if document is None or document["process"] != self.pid:
             return {}
@@ -108,7 +108,7 @@ class RunProcess:
             time.sleep(0.2)
 
     def ends(self, *, reads: bool) -> list[psutil.Process]:
-        """The workers that read from sources, or those that send to targets, of all queries."""
+        """The process ids of the workers that read from sources, or of those that send to targets, of all queries."""
         driver = psutil.Process(self.pid)
         control = {each.laddr.port for each in driver.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
         found = []
@@ -137,13 +137,13 @@ class RunProcess:
         return found
 
     def end(self, number: signal.Signals = signal.SIGINT, timeout_seconds: float = 180.0) -> int:
-        """Ask it to end, or kill it with SIGKILL; its exit code. No error if it has ended."""
+        """Asks it to end, or kills it with SIGKILL; returns its exit code. No error if it has ended."""
         if self.is_alive():
             self._process.send_signal(number)
         return self.wait(timeout_seconds)
 
     def wait(self, timeout_seconds: float) -> int:
-        """Wait for its end; its exit code.
+        """Waits for its end; returns its exit code.
 
         Raises:
             WaitError: the time is over; the process is killed.
@@ -156,7 +156,7 @@ class RunProcess:
             raise WaitError(f"the run did not end: {self.log()[-3000:]}") from None
 
     def log(self) -> str:
-        """What it wrote."""
+        """Its output."""
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
 
@@ -164,19 +164,19 @@ class FederationProcess:
     """Namespaces and all-active tasks between them.
 
     Args:
-        folder: where all of it lives.
+        folder: for all files.
         aliases: the namespaces.
         settings: further settings of every task, as lines of YAML.
         tasks: members by task, which has a topic of its name; one between all namespaces if none is named.
         written: the tasks as lines of YAML, of any patterns, instead of `tasks` and `settings`.
-        proxied: whether runs reach the namespaces through a proxy each. What the test does itself goes past them.
-        others: further namespaces, of any kind, as lines of YAML; they have to be there.
+        proxied: whether runs reach the namespaces through a proxy each. The test's own connections do not use them.
+        others: further namespaces, of any kind, as lines of YAML; they must exist.
 
     Attributes:
         namespaces: by alias.
         proxies: by alias, where runs are proxied.
         file: the federation file, as runs read it.
-        published: by alias, how many messages its namespace has acknowledged, of all topics.
+        published: by alias, how many messages its namespace has acknowledged, on all topics.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class FederationProcess:
         return file
 
     def _without_proxies(self, federation: Federation) -> Federation:
-        """The same tasks, whose marks are made of the references in the file, with connections past the proxies."""
+        """The same tasks, whose marks are made of the references in the file, with connections that do not use the proxies."""
         opened = dict(federation.namespaces)
         for alias in self.proxies:
             file = self._connection(f"{alias}-direct", self.namespaces[alias].connection_string)
@@ -260,7 +260,7 @@ class FederationProcess:
         return replace(federation, namespaces=opened)
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kills the processes that still run."""
         for run in self._runs:
             run.end(signal.SIGKILL)
         for proxy in self.proxies.values():
@@ -289,7 +289,7 @@ class FederationProcess:
         """Publish numbered messages to a task's member; returns once all are acknowledged.
 
         Raises:
-            IsthmusError: the namespace refused, or is away.
+            IsthmusError: the namespace refused, or cannot be reached.
         """
         first = self.published[alias] + 1
         messages = [
@@ -308,7 +308,7 @@ class FederationProcess:
                 self.published[alias] += len(chunk)
 
     def backlog(self, *, source: str = "") -> int:
-        """How many messages wait before the routes, those under way included; of one source only, if it is named."""
+        """How many messages wait for the routes, including those in flight; of one source only, if it is named."""
         with Reach(self.federation) as reach:
             return self._waiting(reach, source)
 
@@ -320,14 +320,14 @@ class FederationProcess:
         )
 
     def wait_moved(self, timeout_seconds: float = 300.0) -> None:
-        """Wait until nothing waits before any route.
+        """Waits until no message waits for any route.
 
         Raises:
             WaitError: the time is over.
         """
         limit = time.monotonic() + timeout_seconds
         left = -1
-        with Reach(self.federation) as reach:  # one for all looks, as long as none fails
+        with Reach(self.federation) as reach:  # one connection for all polls, as long as none fails
             while left:
                 try:
                     left = self._waiting(reach)

@@ -1,7 +1,7 @@
 """A real namespace for the length of a test.
 
-What it is: starts `isthmus namespace serve` in a process of its own on free ports, says how to connect, and can stop,
-kill and restart it on the same data and ports. What it is not: a fake; messages are durable as ever.
+What it is: starts `isthmus namespace serve` in a process of its own on free ports, gives the connection strings, and can
+stop, kill and restart it on the same data and ports. What it is not: a fake; messages are durable.
 
     with namespace() as ns:
         client = ServiceBusClient.from_connection_string(ns.connection_string)
@@ -37,7 +37,7 @@ _STOP_SECONDS = 60.0
 
 
 class NamespaceStartError(IsthmusError):
-    """The process ended, or did not say that it is ready; the text holds the end of its log."""
+    """The process ended, or did not report that it is ready; the text contains the end of its log."""
 
     code = "namespace-start"
 
@@ -55,7 +55,7 @@ class NamespaceProcess:
         admin_connection_string: for administration.
         ports: by name: ``amqp``, ``tls``, ``http``; kept over restarts.
         ca_file: the certificate that TLS clients have to trust.
-        log_file: what the process wrote to its standard error.
+        log_file: the standard error of the process.
     """
 
     def __init__(self, data: Path, *, config: Path | None = None, arguments: Sequence[str] = ()) -> None:
@@ -81,7 +81,7 @@ class NamespaceProcess:
         return self._process.pid
 
     def start(self) -> float:
-        """Start the process; seconds until it was ready.
+        """Starts the process; returns the seconds until it was ready.
 
         Raises:
             NamespaceStartError: it ended, or was not ready within a minute.
@@ -113,20 +113,20 @@ class NamespaceProcess:
         self.ports = described["ports"]
 
     def stop(self) -> int:
-        """Ask the process to end as an operator does; its exit code. No error if it does not run."""
+        """Ends the process as an operator does (SIGTERM); returns its exit code. No error if it does not run."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process as a power cut does. No error if it does not run."""
+        """Kills the process, like a power cut. No error if it does not run."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> float:
-        """Stop, and start on the same data and ports; seconds until it was ready again."""
+        """Stops it, and starts it on the same data and ports; returns the seconds until it was ready again."""
         self.stop()
         return self.start()
 
     def log(self) -> str:
-        """What the process wrote to its standard error."""
+        """The standard error of the process."""
         return self.log_file.read_text(encoding="utf-8", errors="replace") if self.log_file.exists() else ""
 
     def _read_ready(self, deadline: float) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class NamespaceProcess:
 def namespace(
     data: Path | None = None, *, config: Path | str | None = None, arguments: Sequence[str] = ()
 ) -> Iterator[NamespaceProcess]:
-    """A namespace that lives as long as the ``with`` block.
+    """A namespace for the length of the ``with`` block.
 
     Args:
         data: its data folder, which is kept; None for one that is removed at the end.

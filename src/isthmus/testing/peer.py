@@ -1,12 +1,12 @@
 """A fake broker: a peer for tests of clients, in this process, over real sockets.
 
 What it is: queues (`isthmus.testing.fake_queue`) behind `isthmus.amqp.Connection(server=True)`, with peek-lock, dispositions, drain,
-`$cbs` and the parts of `$management` that routes use, and faults: silence, lost connections. What it is not: durable, timed or a model of
-Service Bus; locks never expire here. The namespace (`isthmus.broker`) is all that.
+`$cbs` and the parts of `$management` that routes use, and faults: silence, lost connections. What it is not: durable, or a model of
+Service Bus with its times; locks never expire here. The namespace (`isthmus.broker`) is that.
 
 Invariants:
-    I1. A lost connection returns its locked messages to their place at once; one that was closed keeps its locks, which
-        its lock tokens still settle, as in a namespace.
+    I1. A lost connection releases its locked messages at once; one that was closed keeps its locks, which can still be
+        settled by lock token, as in a namespace.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Peer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where a client reaches it."""
+        """The endpoint for clients."""
         return Endpoint("127.0.0.1", self.port, tls=False, authority=f"127.0.0.1:{self.port}")
 
     def __enter__(self) -> Self:
@@ -249,19 +249,19 @@ class Peer:
         self._listener.close()
 
     def drop_connections(self) -> None:
-        """Closes every connection without a word, as a crash would; locked messages return."""
+        """Closes every connection without a Close frame, like a crash; locked messages are released."""
         with self.lock:
             for served in list(self._served.values()):
                 self._forget(served)
 
     def detach(self, name: str, condition: str) -> None:
-        """Ends all links to an entity with an error; the locks of what they delivered live on, as in a namespace."""
+        """Ends all links to an entity with an error; the locks of their deliveries stay, as in a namespace."""
         with self.lock:
             for served in self._served.values():
                 served.detach(self.queues[name], Error(Symbol(condition), "detached by the test"))
 
     def answer(self, name: str, state: Any, *, settled: bool = True) -> None:
-        """Disposes of all sends whose acknowledgement is held back, with `state` or, where it is None, without any."""
+        """Disposes of all sends whose acknowledgement is delayed, with `state` or, where it is None, without any."""
         with self.lock:
             for served in self._served.values():
                 for link, first, last in served.owed:

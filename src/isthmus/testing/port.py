@@ -1,7 +1,7 @@
 """Ports for servers that are killed and start again on the same port.
 
-What it is: free ports of a range that the system gives to no outgoing connection, and that test runs side by side can divide among them.
-What it is not: a reservation; who shares the range may take a port while its server is down.
+What it is: free ports of a range from which the system takes none for outgoing connections, and which parallel test runs can divide.
+What it is not: a reservation; another user of the range may take a port while its server is down.
 
 The range is that of the environment variable `ISTHMUS_TEST_PORTS`, e.g. `10000-14999`; by default 10000 to 32767, below
 net.ipv4.ip_local_port_range as Linux sets it.
@@ -22,7 +22,7 @@ _ALL = range(10_000, 32_768)
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports on which nothing listens now, each another."""
+    """So many different ports on which nothing listens now."""
     ports, found = _range(), list[int]()
     while len(found) < count:
         port = random.choice(ports)
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 def take_share(number: int, count: int, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Gives this process, and those that it starts, the share `number` (from 0) of `count` of the ports."""
+    """Limits this process, and those that it starts, to the share `number` (from 0) of `count` of the ports."""
     ports = _range(environment)
     size = len(ports) // count
     first = ports.start + number * size

@@ -1,11 +1,11 @@
-"""A TCP proxy on this machine that is as slow and as unreliable as it is told to be.
+"""A TCP proxy on this machine with configurable delay and faults.
 
 What it is: one thread that passes bytes both ways between its clients and one address, through a delay line for each direction
-(`delay_line`), and that can cut connections, refuse new ones, or let everything stall. What it is not: a model of packets: the
-connection itself stays TCP over loopback, so that no byte is lost or repeated within a connection.
+(`delay_line`), and that can cut connections, refuse new ones, or stall. What it is not: a model of packets: the
+connection itself is TCP over loopback, so that no byte is lost or repeated within a connection.
 
 Invariants:
-    I1. What one end has sent before it ends its side reaches the other, unless the connection is cut.
+    I1. Bytes that one end has sent before it closes its side reach the other, unless the connection is cut.
     I2. No more than `Weather.buffer_bytes` and one read are kept for a direction; then the sender's own TCP stops it.
 """
 
@@ -34,9 +34,9 @@ class Proxy:
     """A proxy before `host`:`port`; its methods may be called from any thread.
 
     Args:
-        host: where it leads to.
-        port: where it leads to.
-        rewrite: what becomes of bytes on their way to the client, e.g. addresses that the server tells; must keep their number.
+        host: of the server.
+        port: of the server.
+        rewrite: changes the bytes that go to the client, e.g. addresses in the server's answers; must keep their number.
 
     Attributes:
         port: where it listens, on 127.0.0.1.
@@ -66,7 +66,7 @@ class Proxy:
     # ---- for the test
 
     def set_weather(self, there: Weather, back: Weather | None = None) -> None:
-        """Changes what connections are like, those that are included; `back` is the direction to the client, by default the same."""
+        """Changes the behaviour of connections, also of open ones; `back` is the direction to the client, by default the same."""
         self._weather = (there, back or there)
 
         def change() -> None:
@@ -76,11 +76,11 @@ class Proxy:
         self._call(change)
 
     def set_round_trip(self, seconds: float, **values: float) -> None:
-        """A round trip of so many seconds, half in each direction; further values of `Weather` for both."""
+        """Sets a round trip of so many seconds, half in each direction, and further values of `Weather` for both."""
         self.set_weather(Weather(delay_seconds=seconds / 2, **values))  # type: ignore[arg-type]  # buffer_bytes is a whole number
 
     def cut(self) -> int:
-        """Resets all connections, losing what is under way; how many there were."""
+        """Resets all connections, and loses the bytes in transit; returns how many there were."""
         return self._call(self._cut)
 
     def _cut(self) -> int:
@@ -88,7 +88,7 @@ class Proxy:
         return sum(pair.reset() for pair in tuple(self._pairs))
 
     def refuse(self, refuses: bool = True) -> None:
-        """Whether new connections are reset at once."""
+        """Makes new connections be reset at once, or ends that."""
         self._refuses = refuses
 
     @property
@@ -134,7 +134,7 @@ class Proxy:
     def _accept(self) -> None:
         try:
             client, _ = self._door.accept()
-        except OSError:  # it has gone again
+        except OSError:  # the client has closed it already
             return
         task = self._loop.create_task(self._serve(client))
         self._serving.add(task)
@@ -162,11 +162,11 @@ class Proxy:
         try:
             self._raise_refusal()
             await self._loop.sock_connect(server, self._address)
-            self._raise_refusal()  # it may refuse since, or all connections were cut while this one was made
+            self._raise_refusal()  # meanwhile `refuse` or `cut` may have been called
             if cuts != self._cuts:
                 raise ConnectionError("cut")
             self.accepted += 1
-            pair.set_weather(*self._weather)  # it may have changed meanwhile
+            pair.set_weather(*self._weather)  # `weather` may have changed meanwhile
             self._pairs.add(pair)
             await pair.pass_bytes()
         except OSError:
@@ -198,7 +198,7 @@ class _Pair:
             way.changed.set()
 
     async def pass_bytes(self) -> None:
-        """Until both sides have ended, or one is lost."""
+        """Passes bytes until both sides have ended, or one is lost."""
         self._tasks = [asyncio.ensure_future(call()) for way in self._ways for call in (way.read, way.write)]
         try:
             await asyncio.gather(*self._tasks)
@@ -262,7 +262,7 @@ class _Way:
 
 @contextmanager
 def proxy(port: int, host: str = "127.0.0.1") -> Iterator[Proxy]:
-    """A proxy that lives as long as the `with` block."""
+    """A proxy for the length of the `with` block."""
     made = Proxy(port, host)
     try:
         yield made

@@ -1,7 +1,7 @@
 """A region for an application's tests: a real namespace that can be cut off, slowed, frozen, crashed and lost.
 
-What it is: a namespace in a process of its own (`isthmus.testing.namespace`) behind a proxy (`isthmus.testing.proxy`), with one name for each
-trouble that a region has. What it is not: a fake; messages are durable, and the official SDKs connect to it. It needs neither Spark nor Java.
+What it is: a namespace in a process of its own (`isthmus.testing.namespace`) behind a proxy (`isthmus.testing.proxy`), with a method for each
+kind of failure of a region. What it is not: a fake; messages are durable, and the official SDKs connect to it. It needs neither Spark nor Java.
 How to use it: docs/how-to/test-your-application-against-an-outage.md.
 
     with regions("queues: {orders: {}}") as (primary, secondary):
@@ -10,8 +10,8 @@ How to use it: docs/how-to/test-your-application-against-an-outage.md.
             ...
 
 Invariants:
-    I1. After a `with` block of a trouble the region is as before it, also where the block raises.
-    I2. What was acknowledged before `outage`, `slow`, `stalled`, `frozen` and `crash` is after it; after `lose` nothing does.
+    I1. After the `with` block of a failure the region is as before it, also where the block raises.
+    I2. Messages acknowledged before `outage`, `slow`, `stalled`, `frozen` and `crash` exist after it; after `lose` none does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Region", "RegionLostError", "region", "regions"]
 
 
 class RegionLostError(IsthmusError):
-    """The region was lost, and does not come back; make another one."""
+    """The region was lost permanently; create another one."""
 
     code = "region-lost"
 
@@ -48,8 +48,8 @@ class Region:
         proxy: before its port.
 
     Attributes:
-        connection_string: what the application is given: the namespace by way of the proxy.
-        direct_connection_string: past the proxy, for what a test itself does while the application is cut off.
+        connection_string: for the application: the namespace through the proxy.
+        direct_connection_string: without the proxy, for the test's own connections while the application is cut off.
         namespace: its process.
         is_lost: whether `lose` was called.
     """
@@ -63,7 +63,7 @@ class Region:
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Nobody reaches the region: connections are reset, new ones are refused. It lives on behind it."""
+        """The region is unreachable: connections are reset, new ones are refused. The namespace keeps running."""
         self._check()
         self._proxy.refuse()
         self._proxy.cut()
@@ -74,10 +74,10 @@ class Region:
 
     @contextmanager
     def slow(self, round_trip: timedelta, bytes_per_second: float = math.inf) -> Iterator[None]:
-        """The region is far away.
+        """The region is distant.
 
         Args:
-            round_trip: of bytes there and back.
+            round_trip: the round-trip time.
             bytes_per_second: bandwidth in each direction.
         """
         self._check()
@@ -89,7 +89,7 @@ class Region:
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Connections stay open and new ones are made, but nothing passes; what was sent meanwhile arrives afterwards."""
+        """Connections stay open and new ones are made, but no bytes pass; those sent meanwhile arrive afterwards."""
         self._check()
         self._proxy.set_weather(Weather(is_stalled=True))
         try:
@@ -110,7 +110,7 @@ class Region:
 
     @contextmanager
     def crash(self) -> Iterator[None]:
-        """The namespace is killed as by a power cut (SIGKILL), stays away, and starts again on its data."""
+        """The namespace is killed as by a power cut (SIGKILL), stays down, and starts again on its data."""
         self._check()
         self.namespace.kill()
         try:
@@ -119,7 +119,7 @@ class Region:
             self.namespace.start()
 
     def lose(self) -> None:
-        """The region is gone permanently, with all that it held."""
+        """The region is lost permanently, with its messages."""
         self._check()
         self.is_lost = True
         self._proxy.refuse()
@@ -134,7 +134,7 @@ class Region:
 
 @contextmanager
 def region(config: Path | str | None = None, *, data: Path | None = None) -> Iterator[Region]:
-    """A region that lives as long as the `with` block.
+    """A region for the length of the `with` block.
 
     Args:
         config: a file of entities, or its text (docs/reference/namespace-file.md).

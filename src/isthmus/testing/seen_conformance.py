@@ -1,10 +1,10 @@
-"""What every list of seen messages has to do: one suite for the stores of isthmus and for an application's own.
+"""The conformance suite of lists of seen messages, for the stores of isthmus and an application's own.
 
     class TestMine(SeenConformance):
         @pytest.fixture
         def make(self): ...  # returns a callable (bounds) -> SeenStore; several calls open the same list
 
-Stores whose time cannot be set by hand leave `advance` out; the scenarios that need it then wait for real.
+Stores without a manual clock leave `advance` out; the scenarios that need it then wait in real time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SHORT = Bounds(window=timedelta(seconds=1), lease=timedelta(seconds=1))
 
 
 class SeenConformance:
-    """The scenarios; a subclass gives the fixture `make`, and `advance` where time is set by hand."""
+    """The scenarios; a subclass gives the fixture `make`, and `advance` with a manual clock."""
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Moves the clock forward."""
         time.sleep(seconds)
 
     def test_a_message_is_new_once_and_handled_for_good(self, make: MakeSeen) -> None:

@@ -1,6 +1,6 @@
-"""What every journal must do; one suite, run for each implementation.
+"""The conformance suite of journals, run for each implementation.
 
-What it is: a class of tests to inherit from; the subclass says how to open a journal, close it cleanly, and lose what
+What it is: a class of tests to inherit from; the subclass defines how to open a journal, close it cleanly, and lose what
 was not synced. What it is not: a benchmark.
 
     class TestMemory(JournalConformance):
@@ -21,11 +21,11 @@ class JournalConformance:
     """Tests of `isthmus.entities.Journal`, invariants I1 to I4."""
 
     def open(self) -> Journal:
-        """A journal over the test's own storage, with what was left there."""
+        """A journal over the test's own storage, with the contents that are there."""
         raise NotImplementedError
 
     def crash(self, journal: Journal) -> Journal:
-        """Stop without closing, and open again; everything not synced may be lost, and here as much as can be is."""
+        """Stop without closing, and open again; everything not synced may be lost, and the suite loses as much of it as it can."""
         raise NotImplementedError
 
     def test_reads_what_was_written_before_any_sync(self) -> None:

@@ -1,7 +1,7 @@
 """How long to wait before the next attempt.
 
-What it is: exponential growth with full jitter, so that many routes that lost the same namespace do not come back at
-once. What it is not: a loop; the owner waits, in whatever way it waits.
+What it is: exponential growth with full jitter, so that many routes that lost the same namespace do not reconnect at
+once. What it is not: a loop; the owner waits.
 
 Invariants:
     I1. A delay is never above the limit and never below half of the step it was drawn from.

@@ -1,7 +1,7 @@
 """One connection to a namespace.
 
-What it is: a socket below an `isthmus.amqp.Connection`, with SASL, heartbeats, and the hand-out of events to the links' owners; tokens are kept
-fresh beside it (`shown_token`). It blocks only where its name or a time-out says so; an owner that waits on several
+What it is: a socket below an `isthmus.amqp.Connection`, with SASL, heartbeats, and the dispatch of events to the links' owners; tokens are
+renewed in `shown_token`. It blocks only where its name or a time-out says so; an owner that waits on several
 things polls `fileno()` for `interest()` and calls `service()` no later than `deadline()`. What it is not: safe for several
 threads at once (an owner with two threads holds a lock), and no reconnect: links and locks die with a connection, so
 the owner opens a new client.
@@ -9,7 +9,7 @@ Over 400 lines: opening, waiting and serving are one loop over one socket.
 
 Invariants:
     I1. `service` never blocks and never raises for what the peer or the network did: the fault is kept in `error`, and
-        every link's owner has been told.
+        every link's owner has been notified.
     I2. What was queued is written in order; nothing is written after the connection is lost.
 """
 
@@ -63,19 +63,19 @@ RECEIVE_BYTES = 1 << 20
 # Frames, not messages: a lease's credit window must never wait for the session's.
 INCOMING_WINDOW_FRAMES = 65535
 MAX_FRAME_BYTES = 1 << 20
-# What a peer waits for that tells no idle time-out.
+# How long a peer is taken to wait that names no idle time-out.
 UNHEARD_SECONDS = 30.0
 
 
 # Terminal states (OASIS AMQP 1.0 3.4). A disposition with another one, or with none, that settles nothing is not an outcome:
-# the peer tells how far it is, and the outcome follows.
+# the peer reports its progress, and the outcome follows.
 OUTCOMES = (Accepted, Rejected, Released, Modified)
 
 
 class LinkOwner(Protocol):
-    """What the client tells the owner of a link; `on_disposed` comes with a terminal state, or for settled deliveries.
+    """The callbacks of a link's owner; `on_disposed` comes with a terminal state, or for settled deliveries.
 
-    An owner that has `on_settled(first, last, state)` is also told what the peer answers to its own dispositions.
+    An owner that has `on_settled(first, last, state)` also gets the peer's answers to its own dispositions.
     """
 
     def on_attached(self, link: Link) -> None: ...
@@ -89,16 +89,16 @@ class Client:
     """A connection to `endpoint`.
 
     Args:
-        endpoint: where to connect, and as whom.
+        endpoint: where to connect, and with which credential.
         name: container id, shown in the peer's logs; made up where empty.
-        idle_timeout_ms: the connection is given up when the peer was silent for twice as long.
+        idle_timeout_ms: the connection is closed when the peer was silent for twice as long.
         shared: links of several owners share the connection: a token that the peer does not renew costs only the links
             that it covers, which the peer ends; otherwise it ends the connection.
 
     Attributes:
-        error: why the connection is of no use any more; None while it is.
+        error: why the connection can no longer be used; None while it can.
         connection: the protocol engine.
-        namespace_id: what tells the peer's namespace from all others: what it says itself, or its host's name.
+        namespace_id: what identifies the peer's namespace: the identity in its open frame, or its host's name.
         peer_properties: of the peer's open frame, e.g. `product`.
     """
 
@@ -140,7 +140,7 @@ class Client:
         where = f"{self.endpoint.host}:{self.endpoint.port}"
         limit = time.monotonic() + timeout_seconds
         if self.endpoint.websocket:
-            from isthmus.transport import websocket  # loads an event loop and HTTP, which few need
+            from isthmus.transport import websocket  # loads an event loop and HTTP, which few callers need
 
             self._socket = websocket.dial(self.endpoint, timeout_seconds)
         else:
@@ -157,7 +157,7 @@ class Client:
         return self
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Closes the connection and waits for the answer, so that what was sent before has been taken in; never raises."""
+        """Closes the connection and waits for the answer, so that everything sent before has been processed; never raises."""
         if self._socket is None:
             return
         if self.error is None:
@@ -169,20 +169,20 @@ class Client:
 
     @property
     def held_seconds(self) -> float:
-        """For how long the peer may take the connection for open, and hold what it sent over it, when it hears nothing more of it."""
+        """How long the peer may consider the connection open, and keep its deliveries locked, when it receives nothing more."""
         if self._is_ended_by_peer or self.error is None:
             return 0.0
         return 2.0 * (self.connection.peer_idle_seconds or UNHEARD_SECONDS)
 
     def start_close(self) -> None:
-        """Queues the close behind what was sent; once the peer has answered, `error` is set. Then `abandon` it."""
+        """Queues the close after what was sent; once the peer has answered, `error` is set. Then `abandon` it."""
         if self._socket is not None and self.error is None and not self._closing:
             self._closing = True
             self.connection.close()
             self._write()
 
     def abandon(self) -> None:
-        """Closes the socket without a word."""
+        """Closes the socket without a Close frame."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -205,7 +205,7 @@ class Client:
         return select.POLLIN | (select.POLLOUT if self._pending or self._want_write else 0)
 
     def deadline(self) -> float | None:
-        """When `service` is due though nothing happened, in monotonic seconds."""
+        """When `service` is due even if nothing happens, in monotonic seconds."""
         due = self.connection.deadline()
         if self._tokens.due < math.inf:
             renewal = self._tokens.due - time.time() + time.monotonic()
@@ -213,7 +213,7 @@ class Client:
         return due
 
     def service(self, *, read: bool = True) -> None:
-        """Reads what is there, hands it out, writes what can be written; never blocks.
+        """Reads what has arrived, dispatches it, writes what can be written; never blocks.
 
         Args:
             read: False leaves what has come in the socket: the peer has to wait. Not for longer than a few seconds, since
@@ -278,12 +278,12 @@ class Client:
         return amqp_session
 
     def end(self, amqp_session: AmqpSession) -> None:
-        """Ends a session that `begin` gave; its owner is told nothing more of it."""
+        """Ends a session that `begin` gave; its owner gets no more events of it."""
         self._owners.pop(amqp_session, None)
         amqp_session.end()
 
     def authorize(self, path: str, timeout_seconds: float = 30.0) -> None:
-        """Shows a token for the entity at `path` and keeps it fresh; blocks.
+        """Shows a token for the entity at `path` and keeps renewing it; blocks.
 
         Raises:
             UnauthorizedError: the token was refused.
@@ -298,7 +298,7 @@ class Client:
         self.finish_authorize(path, reply)
 
     def start_authorize(self, path: str) -> Reply | None:
-        """Shows a token for the entity at `path` and keeps it fresh; the answer is for `finish_authorize`, once it is done.
+        """Shows a token for the entity at `path` and keeps renewing it; the answer is for `finish_authorize`, once it is done.
         None: nothing has to be shown.
 
         Raises:
@@ -317,7 +317,7 @@ class Client:
         self._tokens.finish(path, reply)
 
     def withdraw(self, path: str) -> None:
-        """The token for the entity at `path` is no longer kept fresh. No error if there is none."""
+        """Stops renewing the token for the entity at `path`. No error if there is none."""
         self._tokens.withdraw(path)
 
     # ---- socket
@@ -358,7 +358,7 @@ class Client:
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
             except OSError as error:
-                if error.errno in (errno.EPIPE, errno.ECONNRESET) and self._drain_last_words():
+                if error.errno in (errno.EPIPE, errno.ECONNRESET) and self._read_close():
                     return
                 self._lost(ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: {error.strerror or error}"))
                 return
@@ -367,8 +367,8 @@ class Client:
             else:
                 self._pending[0] = view[count:]
 
-    def _drain_last_words(self) -> bool:
-        """The peer closed while we wrote: its close frame tells why, if it is still there to read."""
+    def _read_close(self) -> bool:
+        """Reads the peer's close frame, which says why it closed, after a write has failed."""
         self._pending.clear()
         self._read()
         return self.error is not None
@@ -406,9 +406,9 @@ class Client:
                 self.peer_properties = event.properties or {}
                 self.namespace_id = str((event.properties or {}).get(NAMESPACE_ID) or self.namespace_id)
             elif isinstance(event, SentSettled):
-                told = getattr(self._owners.get(event.amqp_session), "on_settled", None)
-                if told is not None and isinstance(event.state, OUTCOMES):
-                    told(event.first, event.last, event.state)
+                on_settled = getattr(self._owners.get(event.amqp_session), "on_settled", None)
+                if on_settled is not None and isinstance(event.state, OUTCOMES):
+                    on_settled(event.first, event.last, event.state)
             elif isinstance(event, SaslRefused):
                 self._lost(UnauthorizedError(f"{self.endpoint.host}:{self.endpoint.port}: {event.reason}"))
             elif isinstance(event, Closed):

@@ -1,12 +1,12 @@
-"""What a client shows to be let in.
+"""The credentials of a client.
 
-What it is: makers of tokens for `put-token` (docs/explanation/protocol.md, Tokens): a shared key signs locally, so that no token service
-can take an application down; a ready signature is passed on; an identity (azure-identity, or anything with its
-`get_token`) is asked. What it is not: storage of secrets; who makes a credential resolves the reference.
+What it is: makers of tokens for `put-token` (docs/explanation/protocol.md, Tokens): a shared key signs locally, so that no outage of a token
+service stops an application; a ready signature is passed on; an identity (azure-identity, or anything with its
+`get_token`) is asked. What it is not: storage of secrets; the code that makes a credential resolves the reference.
 
 Invariants:
     I1. No repr and no pickle of a credential holds its key.
-    I2. A token's expiry is told with it, so that it can be renewed in time.
+    I2. A token comes with its expiry, so that it can be renewed in time.
     I3. Whatever an identity's library raises is a `TokenError`, so that callers may try again.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 
 SAS_TYPE = "servicebus.windows.net:sastoken"
 JWT_TYPE = "jwt"
-# The SDKs' own lifetime; short enough that a rotated key matters soon, long enough that renewals cost nothing.
+# The SDKs' own lifetime; short enough that a rotated key matters soon, long enough that renewals cost little.
 TOKEN_LIFETIME_SECONDS = 3600
 SCOPE = "https://servicebus.azure.net/.default"
 _NEVER = 253402300799.0
@@ -52,7 +52,7 @@ class Token(NamedTuple):
 
 
 class TokenError(IsthmusError):
-    """Who makes the tokens of an identity gave none."""
+    """The identity's token service gave no token."""
 
     code = "no-token"
     retryable = True
@@ -68,10 +68,10 @@ class Credential(Protocol):
     """Makes tokens."""
 
     def token(self, audience: str, now: float) -> Token | None:
-        """A token for `audience` (`sb://host/entity`) made at `now` (epoch seconds); None: nothing need be shown.
+        """A token for `audience` (`sb://host/entity`) made at `now` (epoch seconds); None: no token is needed.
 
         Raises:
-            TokenError: there is none now.
+            TokenError: no token can be made now.
         """
         ...
 
@@ -138,7 +138,7 @@ class IdentityCredential(_Unpicklable):
 
 
 class NoCredential:
-    """For peers that ask for nothing."""
+    """For peers that need no token."""
 
     def token(self, audience: str, now: float) -> None:
         return None

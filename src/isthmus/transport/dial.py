@@ -1,10 +1,10 @@
 """A socket to a namespace.
 
-What it is: the connection that an endpoint asks for, with TLS where it says so, and the name of where it leads. What it is not: what goes over
-it (`client`), or WebSocket (`websocket`).
+What it is: the connection that an endpoint asks for, with TLS where it says so, and the name of its host. What it is not: the protocol
+on it (`client`), or WebSocket (`websocket`).
 
 Invariants:
-    I1. A socket that is of no use is closed before its error is raised.
+    I1. A socket that failed is closed before its error is raised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _USUAL_PORTS = (5671, 443)
 
 
 def place_of(endpoint: Endpoint) -> str:
-    """Where a namespace is that says nothing of itself; the ports of Azure are understood."""
+    """Host and port of an endpoint, to identify a namespace that gives no identity; the ports of Azure are left out."""
     host = endpoint.host.lower()
     return host if endpoint.port in _USUAL_PORTS else f"{host}:{endpoint.port}"
 
@@ -31,8 +31,8 @@ def dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
     """Connects; blocks.
 
     Raises:
-        OperationTimeoutError: not in that time.
-        ConnectionLostError: nobody answers, or not with TLS.
+        OperationTimeoutError: no connection in that time.
+        ConnectionLostError: the host does not answer, or not with TLS.
     """
     where = f"{endpoint.host}:{endpoint.port}"
     raw: socket.socket | None = None
@@ -43,7 +43,7 @@ def dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
             raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         context = endpoint.ssl_context()
         return raw if context is None else context.wrap_socket(raw, server_hostname=endpoint.host)
-    except (OSError, UnicodeError) as error:  # a name that cannot be one, e.g. with a label of 64 characters
+    except (OSError, UnicodeError) as error:  # not a valid host name, e.g. a label of 64 characters
         if raw is not None:
             raw.close()
         if isinstance(error, TimeoutError):

@@ -1,8 +1,7 @@
-"""Where a namespace is reached, and how.
+"""The address of a namespace and how to connect to it.
 
-What it is: host, port, TLS, WebSocket or not, and credential of one namespace as a client
-needs them. What it is not: a connection string;
-the connector parses those.
+What it is: host, port, TLS, WebSocket or not, and credential of one namespace as a client needs them. What it is not: a
+connection string; the connector parses those.
 
 Invariants:
     I1. Link addresses and audiences carry the authority as the connection string gave it, port included
@@ -24,7 +23,7 @@ AZURE_PATH = "/$servicebus/websocket"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Login:
-    """Who the client is to SASL (OASIS AMQP 1.0 5.3.3).
+    """The client's SASL mechanism and response (OASIS AMQP 1.0 5.3.3).
 
     Attributes:
         mechanism: `ANONYMOUS`, `PLAIN`, `EXTERNAL`; empty: no SASL layer.
@@ -53,10 +52,10 @@ class Endpoint:
         tls: whether to speak TLS.
         authority: host and, where the connection string has one, port; empty: `host`.
         credential: makes the tokens to show.
-        ca_file: certificates to trust beside the system's; empty: none.
-        websocket: whether AMQP travels in a WebSocket; `tls` tells of which kind.
+        ca_file: certificates to trust besides the system's; empty: none.
+        websocket: whether AMQP is sent over a WebSocket; with `tls` over wss, otherwise ws.
         websocket_path: of the WebSocket's URL.
-        login: what is shown to SASL; Service Bus takes anybody there, and asks for tokens.
+        login: the SASL credential; Service Bus accepts ANONYMOUS there, and asks for tokens.
         virtual_host: what `open` asks for; empty: `host`.
         certificate_file: of this client, for TLS; empty: none.
         key_file: its key; empty: it is in `certificate_file`.
@@ -78,7 +77,7 @@ class Endpoint:
     key_password: str = field(default="", repr=False)
 
     def audience(self, path: str) -> str:
-        """What a token for the entity at `path` names."""
+        """The audience of a token for the entity at `path`."""
         return f"sb://{self.authority or self.host}/{path.strip('/')}"
 
     def ssl_context(self) -> ssl.SSLContext | None:

@@ -1,11 +1,11 @@
 """AMQP error conditions and status codes as errors of isthmus (docs/explanation/protocol.md, Management, Conditions).
 
-What it is: the one table by which a client names what its peer refused. What it is not: the broker's table, which goes
-the other way.
+What it is: the table that maps a peer's refusals to errors. What it is not: the broker's table, which maps errors to
+conditions.
 
 Invariants:
-    I1. A condition that no line names becomes a TransportError that keeps condition and text.
-    I2. `retryable` says whether the same call may succeed later; a vanished entity or a refused token may not.
+    I1. A condition that is not in the table becomes a TransportError that keeps condition and text.
+    I2. `retryable` says whether the same call may succeed later; for a removed entity or a refused token it may not.
 """
 
 from __future__ import annotations
@@ -110,25 +110,25 @@ def error_from(
     status: int = 0,
     info: Mapping[Any, Any] | None = None,
 ) -> IsthmusError:
-    """The error that a peer's refusal stands for.
+    """The error for a peer's refusal.
 
     Args:
         condition: the AMQP error condition; None or empty where only a status came.
         description: the peer's text.
         path: the entity.
         status: status code of a `$management` or `$cbs` reply.
-        info: what the peer told beside.
+        info: the error's info map.
     """
     name = str(condition or "") or _STATUSES.get(status, "")
     text = str(description or "")
     where = f"'{path}': " if path else ""
     if name == "amqp:link:redirect":
-        told = {str(key): value for key, value in (info or {}).items()}
-        hostname, port = (told.get(each) for each in ("network-host", "port"))
+        fields = {str(key): value for key, value in (info or {}).items()}
+        hostname, port = (fields.get(each) for each in ("network-host", "port"))
         return LinkRedirectError(
-            str(hostname or told.get("hostname") or ""),
+            str(hostname or fields.get("hostname") or ""),
             int(port) if isinstance(port, int) else 0,
-            str(told.get("address") or ""),
+            str(fields.get("address") or ""),
         )
     if name == "amqp:not-found":
         return EntityNotFoundError(path)

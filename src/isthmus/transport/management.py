@@ -1,10 +1,10 @@
 """An entity's `$management` node (docs/explanation/protocol.md, Management).
 
-What it is: peek, renew of locks and settling by lock token, each as a request under way (`start_…`) and as a blocking
+What it is: peek, renew of locks and settling by lock token, each as a pending request (`start_…`) and as a blocking
 call. What it is not: administration of entities.
 
 Invariants:
-    I1. Lock tokens are bytes as the delivery tag had them; on the wire they are UUIDs in .NET's byte order.
+    I1. Lock tokens are the bytes of the delivery tag; on the wire they are UUIDs in .NET's byte order.
     I2. An empty answer (204) is an empty list, not an error.
 """
 
@@ -41,7 +41,7 @@ class Management:
 
     @property
     def error(self) -> IsthmusError | None:
-        """Why the links are of no use any more; None while they are."""
+        """Why the links can no longer be used; None while they can."""
         return self._links.error
 
     def start(self, operation: str, body: dict[str, Any]) -> Reply:
@@ -65,7 +65,7 @@ class Management:
         return reply.body
 
     def start_peek(self, from_sequence: int, count: int) -> Reply:
-        """Queues a look at up to `count` messages from sequence number `from_sequence` on."""
+        """Queues a peek at up to `count` messages from sequence number `from_sequence` on."""
         return self.start("peek-message", {"from-sequence-number": Long(from_sequence), "message-count": Int(count)})
 
     def peek(self, from_sequence: int, count: int) -> list[bytes]:
@@ -86,7 +86,7 @@ class Management:
         return self.start("renew-lock", {"lock-tokens": _uuids(tokens)})
 
     def renew(self, tokens: Sequence[bytes]) -> list[int]:
-        """Renews locks; the wall times, in milliseconds, until which they hold.
+        """Renews locks; returns the wall times, in milliseconds, at which they expire.
 
         Raises:
             LockLostError: one of them is lost.
@@ -94,7 +94,7 @@ class Management:
         return [int(expiry) for expiry in self.finish(self.start_renew(tokens))["expirations"]]
 
     def renew_all(self, tokens: Sequence[bytes]) -> list[bytes]:
-        """Renews the locks that can be renewed; the tokens of those that are lost.
+        """Renews the locks that can be renewed; returns the tokens of those that are lost.
 
         A peer may refuse a whole request for one lost lock (Azure Service Bus does): the halves are then asked for again.
         """
@@ -118,7 +118,7 @@ class Management:
         return lost
 
     def renew_session(self, session_id: str) -> int:
-        """Renews the lock of a session that a link of this connection holds; the wall time, in ms, until which it holds.
+        """Renews the lock of a session that a link of this connection holds; returns the wall time, in ms, at which it expires.
 
         Raises:
             LockLostError: it is lost.

@@ -1,6 +1,6 @@
 """Receiving with a window of credit.
 
-What it is: a receiver link that hands over runs of deliveries as they came, and disposes of runs. What it is not: a
+What it is: a receiver link that hands over runs of deliveries as they arrive, and disposes of runs. What it is not: a
 buffer of messages, a lock renewer.
 
 Invariants:
@@ -47,7 +47,7 @@ class Receiver:
         client: an open connection, authorized for `path`.
         path: queue, subscription or dead-letter queue.
         settled: receive and delete instead of peek-lock.
-        confirms: whether the peer is asked what became of each disposition.
+        confirms: whether the peer is asked to confirm each disposition.
         in_session: whether the entity requires sessions; the link then holds one.
         session_id: which; None is the next available one.
         terms: of a link that is not to a Service Bus entity; then `path` only names it.
@@ -58,7 +58,7 @@ class Receiver:
         received: deliveries that came so far.
         outcomes: with `confirms`, first and last delivery id and the peer's answer, which the owner takes out.
         drained: whether the last drain has been answered.
-        error: why the link is of no use any more.
+        error: why the link can no longer be used.
     """
 
     def __init__(
@@ -116,13 +116,13 @@ class Receiver:
         return self.link.credit
 
     def grant(self, credit: int) -> None:
-        """Sets the credit: so many deliveries more, counted from now."""
+        """Sets the credit: the peer may send so many deliveries more, counted from now."""
         if self.error is None:
             self._is_taking_back = False
             self.link.grant(credit)
 
     def drain(self) -> None:
-        """Takes the credit back: `drained` tells when nothing more can come."""
+        """Takes the credit back; once `drained` is set, nothing more can come."""
         self.drained = self.link.credit == 0
         if self.error is not None or self.drained:
             return
@@ -144,7 +144,7 @@ class Receiver:
             self.link.dispose(first & _MASK32, last & _MASK32, state, settled=not self._confirms)
 
     def close(self) -> None:
-        """Detaches; locks that are held stay until they expire."""
+        """Detaches; the locks of unsettled deliveries stay until they expire."""
         self.link.detach(closed=self._closes)
         self.client.end(self._session)
 
@@ -172,7 +172,7 @@ class Receiver:
             self.drained = True
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
-        """Of links that send."""
+        """Not used: this is for links that send."""
 
     def on_settled(self, first: int, last: int, state: Any) -> None:
         """The peer's answer to a disposition."""

@@ -1,8 +1,8 @@
-"""WebSockets that lead nowhere else than they were asked to.
+"""WebSocket handshakes that follow no redirect.
 
-What it is: an answer that names another address, as the refusal that it is. aiohttp follows it by itself, also from TLS to none, with
-what the first request showed, and what is sent then goes to whom nobody named. What it is not: for requests that are no handshake; these have
-`allow_redirects`.
+What it is: a redirect as an error. aiohttp follows it by itself, also from TLS to plain TCP, and sends the first request's
+credential and everything after it to a host that nobody configured. What it is not: for requests other than handshakes;
+these have `allow_redirects`.
 Specification: RFC 6455, 4.1 (a redirect may be followed); aiohttp documentation, "Tracing".
 """
 
@@ -16,7 +16,7 @@ __all__ = ["unredirected"]
 
 
 def unredirected() -> aiohttp.TraceConfig:
-    """What a session traces so that none of its handshakes is redirected; it raises `WSServerHandshakeError`."""
+    """The trace configuration of a session that refuses redirects; a redirect raises `WSServerHandshakeError`."""
     config = aiohttp.TraceConfig()
     config.on_request_redirect.append(_refuse)
     return config

@@ -1,12 +1,12 @@
 """Requests and their replies over a pair of links: `$cbs` and `<entity>/$management` (docs/explanation/protocol.md, Tokens, Management).
 
-What it is: sends a request message, matches the reply by its correlation id. Any number may be under way. What it is
+What it is: sends a request message, matches the reply by its correlation id. Any number may be pending. What it is
 not: the operations themselves (`isthmus.transport.management`).
 
 Invariants:
     I1. A reply is matched by correlation id alone, never by order.
-    I2. When the links go, every request under way ends with the error that took them; so it is with an answer that cannot
-        be read.
+    I2. When the links are lost, every pending request ends with their error. An answer that cannot be read has the same
+        effect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _body(message: bytes, sections: section.Sections) -> Any:
 
 
 class Reply:
-    """A request under way, then its answer.
+    """A pending request, then its answer.
 
     Attributes:
         done: whether the answer came, or will not come.
@@ -62,8 +62,8 @@ class Reply:
             self._finish()
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Calls back once there is an answer, or it is certain that there is none; at once where that is so already. One
-        request may have several callbacks.
+        """Calls back once there is an answer, or it is certain that none will come; at once if that is so already. A request
+        may have several callbacks.
         """
         if self.done:
             callback()
@@ -117,7 +117,7 @@ class RequestLink:
         self._receiver.grant(_CREDIT)
 
     def request(self, application_properties: dict[str, Any], body: Any) -> Reply:
-        """Queues a request; its reply fills in as the client is serviced."""
+        """Queues a request; its reply is completed while the client is serviced."""
         reply = Reply(self.path)
         if self.error is not None:
             reply.fail(self.error)
@@ -143,7 +143,7 @@ class RequestLink:
     # ---- called by the client
 
     def on_credit(self, link: Link) -> None:
-        """The peer takes requests."""
+        """The peer has granted credit for requests."""
         if link is self._sender:
             self._send()
 
@@ -152,7 +152,7 @@ class RequestLink:
         try:
             for payload in event.payloads:
                 self._take(payload)
-        except CodecError as error:  # whose answer it is nobody can tell
+        except CodecError as error:  # the request that it answers is unknown
             self.on_lost(error)
             return
         if not event.settled:
@@ -164,14 +164,14 @@ class RequestLink:
     def _take(self, payload: bytes) -> None:
         sections = section.locate(payload)
         correlation = section.decode_properties(payload, sections.properties).get("correlation_id")
-        told = section.decode_map(payload, sections.application_properties)
+        properties = section.decode_map(payload, sections.application_properties)
         body = _body(payload, sections)
         reply = self._waiting.pop(correlation, None) if isinstance(correlation, uuid.UUID) else None
         if reply is not None:
-            reply.resolve(told, body)
+            reply.resolve(properties, body)
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
-        """The peer took requests, or refused them unread."""
+        """The peer accepted requests, or refused them unread."""
         for delivery_id in range(first, last + 1):
             reply = self._sent.pop(delivery_id, None)
             if reply is None or reply.done:
@@ -183,10 +183,10 @@ class RequestLink:
                 reply.fail(TransportError("", "the request was not processed", self.path))
 
     def on_attached(self, link: Link) -> None:
-        """Both ends are open; credit tells when to send."""
+        """Both ends are open; requests are sent when there is credit."""
 
     def on_lost(self, error: IsthmusError) -> None:
-        """The links are gone."""
+        """The links are lost."""
         if self.error is None:
             self.error = error
         waiting = list(self._waiting.values())

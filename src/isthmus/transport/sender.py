@@ -1,6 +1,6 @@
-"""Sending with many messages under way.
+"""Sending with many messages in flight.
 
-What it is: a sender link that numbers what it sends (ordinals, from 0), keeps no payload, and tells which ordinals the
+What it is: a sender link that numbers what it sends (ordinals, from 0), keeps no payload, and reports which ordinals the
 peer settled and how. What it is not: a retry; the owner keeps what it may have to send again.
 
 Invariants:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ENVELOPE_OVERHEAD_BYTES", "Outcome", "Sender", "envelope", "messages_of"]
 
 ENVELOPE_OVERHEAD_BYTES = 8
-"""What an envelope adds to each message."""
+"""Bytes that an envelope adds to each message."""
 
 _TAG = struct.Struct(">I").pack
 _LENGTH = struct.Struct(">I").pack
@@ -71,14 +71,14 @@ class Sender:
     Args:
         client: an open connection, authorized for `path`.
         path: queue or topic.
-        capabilities: what the link asks the peer for.
+        capabilities: the capabilities that the link asks the peer for.
         terms: of a link that is not to a Service Bus entity; then `path` only names it.
 
     Attributes:
         sent: ordinals given out so far.
         settled: ordinals whose outcome is known.
         outcomes: outcomes not yet taken by the owner.
-        error: why the link is of no use any more.
+        error: why the link can no longer be used.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Sender:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest delivery that the peer takes; 0: no limit told."""
+        """The largest delivery that the peer takes; 0: it named no limit."""
         return self.link.max_message_size_bytes
 
     def wait_ready(self, timeout_seconds: float = 30.0) -> Sender:
@@ -223,7 +223,7 @@ class Sender:
         """Senders receive none."""
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
-        """The peer told the outcome of deliveries first to last (ids)."""
+        """The peer sent the outcome of deliveries first to last (ids)."""
         base = (first - self._first_id) & 0xFFFFFFFF
         base += (self.sent - 1 - base) >> 32 << 32  # ids wrap at 2^32, ordinals do not
         self._settle(base, base + ((last - first) & 0xFFFFFFFF), _error(state, self.path))
@@ -253,7 +253,7 @@ class Sender:
 
 
 def _error(state: Any, path: str) -> IsthmusError | None:
-    """What the state of a settled delivery, or a terminal state, says of it (OASIS AMQP 1.0 3.4)."""
+    """The error of a settled delivery's state, or of a terminal state; None for accepted (OASIS AMQP 1.0 3.4)."""
     if isinstance(state, Accepted):
         return None
     if isinstance(state, Rejected):

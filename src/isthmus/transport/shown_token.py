@@ -1,12 +1,12 @@
 """The tokens that a connection has shown, and their renewal.
 
-What it is: which audience has which token, when it is renewed, and what follows where that is refused. What it is not: the making of tokens
+What it is: which audience has which token, when it is renewed, and what happens when renewal is refused. What it is not: making tokens
 (`credential`), or a loop (`client`). Spec: docs/explanation/protocol.md, Tokens. Times are seconds since the epoch, as those of tokens.
 
 Invariants:
     I1. A token is renewed 5 s before it expires, or with a tenth of a longer life and a third of a shorter one left,
         before the peer drops the links it covers.
-    I2. What cannot be renewed, a ready signature or one that its service does not give, is tried again before its end, with pauses.
+    I2. A token that cannot be renewed (a ready signature, or the token service fails) is tried again before it expires, with pauses.
     I3. On a connection that several owners share a token that is refused costs only the links that it covers; otherwise the connection.
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ShownTokens"]
 
-# What a renewal may take on a machine that stands still for a while.
+# The time that a renewal may take on a machine that stalls for a while.
 RENEWAL_SECONDS = 5.0
-# The shortest pause between two attempts to get a token from who fails.
+# The shortest pause between two attempts to get a token from a service that fails.
 RENEWAL_RETRY_SECONDS = 0.2
 
 
@@ -41,18 +41,18 @@ class _Grant:
         self.expires_at = expires_at
         self.held_until = held_until
         self.is_refused = False
-        # Not at once: what cannot be renewed, a ready signature, is shown again before its end, but not without a pause.
+        # Not at once: a ready signature cannot be renewed, and is shown again before it expires, with a pause in between.
         life = expires_at - now
         self.renew_at = max(now + 1.0, expires_at - max(life / 10, min(RENEWAL_SECONDS, life / 3)))
 
     def put_off(self, now: float) -> None:
-        """There is no new token now; the one that the peer has is good for a while."""
+        """Tries again later: there is no new token now, and the one that the peer has is still valid."""
         good_until = self.held_until if self.is_refused else self.expires_at
         self.renew_at = now + max(RENEWAL_RETRY_SECONDS, (good_until - now) / 10)
 
 
 class ShownTokens:
-    """Those of one connection.
+    """The tokens of one connection.
 
     Args:
         client: the connection, whose endpoint has the credential.
@@ -68,7 +68,7 @@ class ShownTokens:
         self._grants: dict[str, _Grant] = {}
 
     def start(self, path: str) -> Reply | None:
-        """Shows a token for the entity at `path`; the answer is for `finish`. None: nothing has to be shown.
+        """Shows a token for the entity at `path`; the answer is for `finish`. None: no token is needed.
 
         Raises:
             TokenError: the credential has no token.
@@ -96,7 +96,7 @@ class ShownTokens:
         raise error if error.retryable else UnauthorizedError(f"'{path}': {error}")
 
     def withdraw(self, path: str) -> None:
-        """The token for the entity at `path` is no longer kept fresh. No error if there is none."""
+        """Stops renewing the token for the entity at `path`. No error if there is none."""
         self._forget(self._client.endpoint.audience(path))
 
     def renew(self) -> IsthmusError | None:
@@ -125,7 +125,7 @@ class ShownTokens:
 
     def _schedule(self) -> None:
         now = time.time()
-        # What has expired is renewed no more: the peer ends what it covered.
+        # An expired token is not renewed: the peer ends the links that it covered.
         self.due = min((grant.renew_at for grant in self._grants.values() if now < grant.expires_at), default=math.inf)
 
     def _show(self, audience: str) -> _Grant | None:
@@ -162,7 +162,7 @@ class ShownTokens:
             return
         now = time.time()
         if not self._client.shared:
-            self.due = 0.0  # `renew` tells the error that ends the connection
+            self.due = 0.0  # `renew` returns the error that ends the connection
         elif grant.held_until <= now:
             self._forget(audience)
         else:

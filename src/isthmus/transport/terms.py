@@ -18,11 +18,11 @@ class LinkTerms:
     """The terms of one link.
 
     Attributes:
-        name: of the link; made up where empty.
+        name: of the link; generated where empty.
         source: of a receiver.
         target: of a sender.
         drains: whether the sender of a receiver's link can drain; from one that cannot the credit is taken back.
-        closes: whether the end of the link also ends its terminus at the broker, which a durable subscription has to outlive.
+        closes: whether closing the link also removes its terminus at the broker; a durable subscription must stay.
     """
 
     name: str = ""

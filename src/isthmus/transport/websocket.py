@@ -1,7 +1,7 @@
 """AMQP over WebSocket, client side.
 
-What it is: a socket whose bytes travel in the binary messages of a WebSocket (OASIS AMQP WebSocket binding 1.0,
-docs/explanation/protocol.md, Connection strings), for networks that let out nothing but HTTPS. The WebSocket is aiohttp's, on a thread of its own; what a
+What it is: a socket whose bytes are sent in the binary messages of a WebSocket (OASIS AMQP WebSocket binding 1.0,
+docs/explanation/protocol.md, Connection strings), for networks that allow nothing but HTTPS. The WebSocket is aiohttp's, on a thread of its own; what a
 client gets is one end of a socket pair, so that it polls and writes as over TCP. What it is not: AMQP, or a server.
 
 A proxy is taken from the environment (`HTTPS_PROXY`, `NO_PROXY`, for plain WebSocket `HTTP_PROXY`), as other programs do;
@@ -34,7 +34,7 @@ from isthmus.transport.redirect import unredirected
 __all__ = ["SUBPROTOCOL", "SUBPROTOCOLS", "dial"]
 
 SUBPROTOCOL = "AMQPWSB10"
-# The second is the name that the binding has, and other brokers' (OASIS AMQP WebSocket binding 1.0, 2.1).
+# The second is the name in the binding's specification, which other brokers use (OASIS AMQP WebSocket binding 1.0, 2.1).
 SUBPROTOCOLS = (SUBPROTOCOL, "amqp")
 # A WebSocket message for each read; larger ones gain nothing, and some proxies refuse them.
 READ_BYTES = 64 << 10
@@ -47,7 +47,7 @@ def dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
     """A connected socket; blocks.
 
     Raises:
-        ConnectionLostError: no connection could be made, or the server speaks no AMQP over WebSocket.
+        ConnectionLostError: no connection could be made, or the server does not support AMQP over WebSocket.
         OperationTimeoutError: it took too long.
     """
     mine, inner = socket.socketpair()
@@ -71,7 +71,7 @@ def _run(endpoint: Endpoint, inner: socket.socket, opened: Future[None], timeout
         asyncio.run(_carry(endpoint, inner, opened, timeout_seconds))
     except Exception as error:  # noqa: BLE001 - whatever it is, the client must learn of it
         if not opened.done():
-            opened.set_exception(_told(error, endpoint, timeout_seconds))
+            opened.set_exception(_error_of(error, endpoint, timeout_seconds))
     finally:
         inner.close()
 
@@ -112,11 +112,11 @@ async def _closed(below: socket.socket | None) -> None:
 
 
 async def _relay(inner: socket.socket, stream: aiohttp.ClientWebSocketResponse) -> None:
-    """Carries bytes both ways until one of the ends is gone."""
+    """Copies bytes both ways until one of the ends is closed."""
     up, down = asyncio.create_task(_upstream(inner, stream)), asyncio.create_task(_downstream(inner, stream))
     await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
     if up.done() and up.exception() is not None:
-        # The server has gone while the client wrote; what it said before is still here to be read.
+        # The server closed while the client wrote; what it sent before can still be read.
         await asyncio.wait((down,), timeout=CLOSE_SECONDS)
     for way in (up, down):
         way.cancel()
@@ -147,7 +147,7 @@ def _proxy(endpoint: Endpoint) -> str | None:
     return getproxies().get("https" if endpoint.tls else "http") or None
 
 
-def _told(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> IsthmusError:
+def _error_of(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> IsthmusError:
     where = f"{endpoint.host}:{endpoint.port}"
     if isinstance(error, IsthmusError):
         return error

@@ -151,14 +151,14 @@ async def test_a_key_that_changes_in_its_file_counts_while_the_namespace_runs(se
     content["rules"][0]["primary_key"] = "fresh"
     file.write_text(json.dumps(content))
     os.utime(file, (1, 1))
-    server._keys.look()
+    server._keys.refresh()
     assert authority.authorise_plain(name, "fresh")
     with pytest.raises(UnauthorizedError):
         authority.authorise_plain(name, old)
     # What cannot be read leaves the keys as they are.
     file.write_text("nonsense")
     os.utime(file, (2, 2))
-    server._keys.look()
+    server._keys.refresh()
     assert authority.authorise_plain(name, "fresh")
     assert "keys not read again" in caplog.text
     assert "fresh" not in caplog.text

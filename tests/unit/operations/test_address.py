@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.broker.running import tell_running
+from isthmus.broker.running import write_running
 from isthmus.broker.security.keyring import KEY_FILE, Keyring
 from isthmus.clock import SystemClock
 from isthmus.errors import ConfigError, InvalidArgumentError
@@ -84,7 +84,7 @@ def test_the_folder_of_a_namespace_that_runs(tmp_path: Path, plain: bool) -> Non
     keyring = Keyring.open(data / KEY_FILE, SystemClock())
     keyring.save(data / KEY_FILE)
     ports = {"amqp": 5710, "tls": 5711, "http": 5712}
-    tell_running(data, {"host": "127.0.0.1", "ports": ports, "plain": plain, "ca_file": "/ca.pem"})
+    write_running(data, {"host": "127.0.0.1", "ports": ports, "plain": plain, "ca_file": "/ca.pem"})
     found = find_address(data=data)
     assert found.connection is not None
     assert (found.connection.port, found.connection.tls) == ((5710, False) if plain else (5711, True))

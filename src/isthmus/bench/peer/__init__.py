@@ -1,1 +1,1 @@
-"""What others use for the same job, run beside isthmus on the same machine in the same run."""
+"""Other products for the same job, measured with isthmus on the same machine in the same run."""

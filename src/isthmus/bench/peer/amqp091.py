@@ -1,8 +1,8 @@
 """Just enough AMQP 0-9-1 to load and watch a RabbitMQ node.
 
 What it is: a blocking client with one channel that declares durable queues, publishes persistent messages with publisher
-confirms, counts what waits, and consumes. It exists so that the peer RabbitMQ can be measured without a further
-dependency. It is no general client: no heartbeats, no TLS, no recovery.
+confirms, counts what waits, and consumes. It exists so that RabbitMQ can be measured without a further
+dependency. It is not a general client: no heartbeats, no TLS, no recovery.
 
 Specification: AMQP 0-9-1, sections 4.2 (framing) and 1 (methods); RabbitMQ's publisher confirms extension.
 """
@@ -73,7 +73,7 @@ class Channel091:
         self._open()
 
     def close(self) -> None:
-        """Drop the connection; what was not acknowledged goes back to its queue."""
+        """Drops the connection; unacknowledged messages are requeued."""
         self._socket.close()
 
     def declare(self, queue: str) -> None:
@@ -94,7 +94,7 @@ class Channel091:
         return int(struct.unpack_from(">I", answer, 1 + answer[0])[0])
 
     def confirm(self) -> None:
-        """Ask the node to confirm what is published from here on."""
+        """Asks the node to confirm publishes from now on."""
         self._socket.sendall(_method(_CONFIRM_SELECT, b"\0"))
         self._await(_CONFIRM_SELECT_OK)
 
@@ -120,7 +120,7 @@ class Channel091:
             self._confirm_next()
 
     def consume(self, queue: str, prefetch: int = 1000) -> Iterator[bytes]:
-        """Receive messages for ever, acknowledging each run of them; ends when the connection closes."""
+        """Receives messages and acknowledges each run of them, until the connection closes."""
         self._socket.sendall(_method(_BASIC_QOS, struct.pack(">IHB", 0, prefetch, 0)))
         self._await(_BASIC_QOS_OK)
         self._socket.sendall(

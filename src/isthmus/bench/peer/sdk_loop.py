@@ -1,4 +1,4 @@
-"""The copy loop that one would write with azure-servicebus, as a peer.
+"""The usual copy loop with azure-servicebus, for comparison.
 
 What it is: receive up to a batch, send it as one batch, complete each message; the plain synchronous client, as its own
 samples use it. It runs as a process of its own (`python -m isthmus.bench.peer.sdk_loop QUEUE`), with the
@@ -51,7 +51,7 @@ def _run(queue: str) -> None:
 
 
 if __name__ == "__main__":
-    # Why the client turned from its link to `$management`, should it do so: its exceptions tell of the latter only.
+    # Logs why the client used `$management` instead of its link, if it does: its exceptions describe only the `$management` call.
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("azure.servicebus._servicebus_receiver").setLevel(logging.INFO)
     _run(sys.argv[1])

@@ -1,8 +1,8 @@
-"""RabbitMQ Shovel as a peer: two nodes of this machine's rabbitmq-server and a shovel between them.
+"""RabbitMQ Shovel for comparison: two nodes of this machine's rabbitmq-server and a shovel between them.
 
 What it is: two single nodes on free ports with their own data folders and their own Erlang port mapper, durable classic
 queues, persistent messages, acknowledgement mode on-confirm, prefetch 1,000. It leaves nothing behind: the nodes and the
-port mapper are children of this process and end with the block. It does not touch a RabbitMQ that runs here already.
+port mapper are children of this process and end with the block. It does not touch a RabbitMQ that already runs here.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Shovel:
 
     @property
     def process_ids(self) -> dict[str, int]:
-        """The nodes' processes, for the account of CPU time; the shovel runs inside the source's."""
+        """The nodes' processes, for the measurement of CPU time; the shovel runs inside the source's node."""
         return {"source": self.source.process.pid, "target": self.target.process.pid}
 
 
@@ -153,7 +153,7 @@ def _start_node(stack: ExitStack, folder: Path, role: str, mapper_port: int) -> 
         "RABBITMQ_LOG_BASE": str(home / "log"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
         "RABBITMQ_PID_FILE": str(home / "pid"),
-        # Makes the script replace itself by the virtual machine, so that the process we started is the node.
+        # Makes the script exec the virtual machine, so that the process we started is the node.
         "RUNNING_UNDER_SYSTEMD": "true",
     }
     process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""A bare prototype of the bridge as a peer: how much the product's features cost.
+"""A minimal prototype of the bridge for comparison: the cost of the product's features.
 
 What it is: a runner for a folder with a `bench.py` that takes a number of messages and prints a line `RATE n/s` and a
-line `total x us/msg`. The prototype is no part of the project; it is measured only where its folder is given.
+line `total x us/msg`. The prototype is not part of the project; it is measured only where its folder is given.
 """
 
 from __future__ import annotations

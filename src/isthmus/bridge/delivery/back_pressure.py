@@ -1,11 +1,12 @@
-"""How many messages a delivery machine takes, and when its source's credit is taken back.
+"""Back-pressure: how many messages a delivery machine takes, and when its source's credit is taken back.
 
-What it is: the room for messages, and the reason to hold the source, by what is refused. What it is not: the refusals themselves
+What it is: the room for messages, and the reason to pause the source, from the refusals. What it is not: the refusals themselves
 (`isthmus.bridge.refusal`), or the sending (`delivery`).
 
 Invariants:
-    I1. A target that is busy, full, disabled or away holds the source while its recovery is active.
-    I2. A few messages that are refused, each for itself, take no room and hold nothing: another has to come to compare with.
+    I1. A target that is busy, full, disabled or unreachable pauses the source while its recovery is active.
+    I2. A few messages that are refused individually take no room and do not pause the source: another message is needed for
+    comparison.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from isthmus.bridge.refusal import OF_THE_MESSAGE, RefusalAccount
 
 __all__ = ["FEW_REFUSED", "BackPressure"]
 
-# As many as a route holds sessions, and more: all of them may be refused, each for itself.
+# More than the sessions that a route may have locked: one message of each may be refused.
 FEW_REFUSED = 144
 
 
 class BackPressure:
-    """That of one route.
+    """The back-pressure of one route.
 
     Args:
         settings: how the route sends.
-        outbox: what was handed over.
-        refusals: what is refused.
-        recovery: how far the sending again is.
+        outbox: the messages handed over.
+        refusals: the refused messages.
+        recovery: the state of resending.
     """
 
     def __init__(
@@ -40,14 +41,14 @@ class BackPressure:
         self._recovery = recovery
 
     def room(self, unsent: int) -> int:
-        """How many messages may be handed over now, where so many wait to be sent: what waits is little, and never nothing."""
+        """How many messages may be handed over now, given those that wait to be sent: a few always wait, but never many."""
         waiting = self._settings.waiting
         held = self._outbox.unfinished - min(self._refusals.refused, FEW_REFUSED)
         return min(self._settings.window + waiting - held, waiting - unsent)
 
     @property
     def blocked_by(self) -> str:
-        """What keeps messages from being sent; empty where nothing does."""
+        """The reason for which no messages are sent; empty where there is none."""
         trouble = self._recovery.trouble
         if not self._recovery.is_active or trouble is None:
             return ""
@@ -57,11 +58,11 @@ class BackPressure:
 
     @property
     def reason(self) -> str:
-        """Why the source is to be held now; empty: it is not."""
+        """Why the source must be paused now; empty: it need not."""
         trouble = self._recovery.trouble
         if trouble is None or not self._recovery.is_active:
             return ""
-        # What is refused for itself is found out by trying another; while the few in hand are refused, one may come.
+        # Whether a message is refused individually is found out by trying another; while the few at hand are refused, one may come.
         is_away = trouble.kind not in OF_THE_MESSAGE or self._settings.block_refused or self._settings.is_strict
         few = max(1, min(self._refusals.refused, FEW_REFUSED))
         return self.blocked_by if is_away or self._outbox.unfinished > few else ""

@@ -1,25 +1,26 @@
-"""The sink's side of a lease for one route: what is sent to a target, and what becomes of it.
+"""The sink's side of a lease for one route: sending to a target, and the outcomes.
 
 What it is: a machine without I/O. It takes messages in the order of their source, says which to send, takes the target's
 outcomes, and says which messages to complete or to dead-letter at their source. `on(event, now)` returns effects; a run of
-many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease; nor, though it owns them, the
-sending (`transmission`), the rounds of sending again (`recovery`), or the hold on the source (`back_pressure`).
+many messages is one event. What it is not: a connection (`connectors`), the channel to the source, or a lease; nor, though it owns them,
+sending (`transmission`), the rounds of resending (`recovery`), or back-pressure (`back_pressure`).
 The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order".
 
 Invariants:
-    I1. A message is completed at its source only after its target accepted it; it is completed then, whatever became of those
-        before it. Every message that is handed over is completed or gets another disposition, unless the machine fails.
-    I2. After a refusal or a lost connection nothing is sent for the first time, except to find out whether a message is
-        refused for itself, until everything that was sent before has an outcome.
-    I3. A message is sent again only when it was refused, or when its connection was lost before its outcome came.
-    I4. A target that is busy, full, disabled or away blocks: no message is set aside for it, and credit is taken back at the
-        source. When it has taken nothing for `timeout_seconds`, the machine fails.
-    I5. A flush row is answered after everything handed over before it is finished.
-    I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone. What the
-        target has taken of it all the same is completed, and not sent again.
-    I7. What is sent again goes in no envelope that the machine chose by itself; those are for credit that is short (`envelope`).
-    I8. A strict machine has one delivery in flight, and sends nothing behind a message that was refused and has no outcome.
-    I9. How long a message has been refused, and whether another has been accepted since, counts from machine to machine of one route.
+    I1. A message is completed at its source only after its target accepted it, and then at once, independent of earlier
+        messages. Every message that is handed over is completed or gets another disposition, unless the machine fails.
+        I2. After a refusal or a lost connection nothing is sent for the first time, except to find out whether a message is
+        refused individually, until everything that was sent before has an outcome.
+        I3. A message is sent again only when it was refused, or when its connection was lost before its outcome.
+        I4. A target that is busy, full, disabled or unreachable blocks: no message is set aside for it, and credit is taken back at
+        the source. When it has accepted nothing for `timeout_seconds`, the machine fails.
+        I5. A flush row is answered after everything handed over before it is finished.
+        I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
+        Messages of it that the target accepted nevertheless are completed, and not sent again.
+        I7. Resent messages are never in an envelope that the machine chose by itself; those are for short credit (`envelope`).
+        I8. A strict machine has one delivery in flight, and sends nothing after a message that was refused and has no outcome.
+        I9. How long a message has been refused, and whether another has been accepted since, is carried over to the next machine of
+        the route.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class Delivery:
 
     Args:
         settings: how it sends.
-        memory: what machines before it know of messages that the target has refused; None: nothing.
+        memory: the refused messages that earlier machines noted; None: none.
 
     Attributes:
-        counts: what became of messages.
+        counts: messages by outcome.
         last_set_aside: position and refusal of the message that was set aside last, as a text; empty for none.
-        has_failed: whether `Fail` was asked for; events change nothing after it.
+        has_failed: whether `Fail` was returned; events change nothing after it.
     """
 
     def __init__(self, settings: DeliverySettings | None = None, memory: RefusalMemory | None = None) -> None:
@@ -64,7 +65,7 @@ class Delivery:
         self.last_set_aside = ""
         self.has_failed = False
         self._outbox = Outbox()
-        # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
+        # Where refusals block, the first message may be the one that blocked an earlier machine: no message may overtake it.
         most = 1 if self.settings.is_strict else self.settings.window
         self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else most, most)
         others = not self.settings.is_quiet
@@ -74,7 +75,7 @@ class Delivery:
         self._next = 0  # the first message that was never sent
         self._again = IndexSet()  # sent before, without an outcome, and not in flight
         self._alone = IndexSet()  # to be sent each alone, e.g. from refused envelopes
-        self._held = ""  # what the source is held for
+        self._held = ""  # why the source is paused
         self._transmission = Transmission(self.settings, self._outbox, self._link, self._alone)
         self._pressure = BackPressure(self.settings, self._outbox, self._refusals, self._recovery)
         self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
@@ -87,12 +88,12 @@ class Delivery:
             e.Tick: lambda event, now, effects: None,
         }
 
-    # ---- what the shell asks
+    # ---- queries of the shell
 
     @property
     def room(self) -> int:
-        """How many messages may be handed over now: what waits to be sent is little, and never nothing. A few that are refused take no
-        room: another has to come to compare with.
+        """How many messages may be handed over now: a few always wait to be sent, but never many. A few refused ones take no room:
+        another message is needed for comparison.
         """
         return self._pressure.room(self._outbox.end - self._next)
 
@@ -103,7 +104,7 @@ class Delivery:
 
     @property
     def credit(self) -> int:
-        """What is left of the credit told last."""
+        """The rest of the last credit."""
         return self._link.credit
 
     @property
@@ -118,21 +119,21 @@ class Delivery:
 
     @property
     def blocked_by(self) -> str:
-        """What keeps messages from being sent; empty where nothing does."""
+        """The reason for which no messages are sent; empty where there is none."""
         return self._pressure.blocked_by
 
     def deadline(self, now: float) -> float:
-        """When a `Tick` is due though nothing happened; infinite where none is."""
+        """When a `Tick` is due even without events; infinite where none is."""
         if not self._recovery.is_active or self.has_failed:
-            is_held = self.unsent and self._link.is_open and not self.has_failed
-            return self._envelopes.held_until if is_held else math.inf
+            waits = self.unsent and self._link.is_open and not self.has_failed
+            return self._envelopes.wait_until if waits else math.inf
         is_awaited = self._link.flight.outstanding > 0
         return self._recovery.deadline(now, self.settings.timeout_seconds, is_awaited=is_awaited)
 
     # ---- events
 
     def on(self, event: Event, now: float) -> list[Effect]:
-        """Takes an event; what to do, in order."""
+        """Takes an event; returns the effects, in order."""
         effects: list[Effect] = []
         if self.has_failed:
             return effects
@@ -141,7 +142,7 @@ class Delivery:
             self._pump(now, effects)
         if (self._recovery.is_active or self._held) and (reason := self._pressure.reason) != self._held:
             self._held = reason
-            effects.append(e.Hold(reason) if reason else e.Resume())
+            effects.append(e.Pause(reason) if reason else e.Resume())
         return effects
 
     def _on_handed_over(self, event: e.HandedOver, now: float, effects: list[Effect]) -> None:
@@ -235,7 +236,7 @@ class Delivery:
         self._link.limit = 1
         if refusal.kind not in OF_THE_MESSAGE:
             recovery.is_searching = False
-            self._refusals.excuse(index, index + size)
+            self._refusals.disregard(index, index + size)
         elif size > 1:
             if index == self._outbox.front:
                 self._alone.add(index, index + size)
@@ -251,7 +252,7 @@ class Delivery:
                 return
             recovery.is_searching = other_is_missing
             if other_is_missing:
-                recovery.look_for_others(self._again, self._outbox.front, self._next, self._outbox.end)
+                recovery.search_others(self._again, self._outbox.front, self._next, self._outbox.end)
                 others_refused = all(map(self._refusals.is_refused, recovery.candidates))
                 for_itself = others_refused and self._refusals.has_been_passed(index)
             if for_itself:
@@ -262,7 +263,7 @@ class Delivery:
     def _refuse_rest(
         self, answered: Answered, taken: Sequence[int], refusal: Refusal, now: float, effects: list[Effect]
     ) -> None:
-        """An envelope was refused in part. What it is refused for may be any of the rest: it says nothing of one message."""
+        """An envelope was refused in part. The cause may be any of the remaining messages: nothing is known of a single one."""
         stored, rest = answered.divided(taken)
         for start, stop in stored:
             self._accept(Answered(start, 1, stop - start), now, effects)
@@ -274,7 +275,7 @@ class Delivery:
             if refusal.kind in OF_THE_MESSAGE:
                 self._alone.add(start, stop)
             else:
-                self._refusals.excuse(start, stop)
+                self._refusals.disregard(start, stop)
         if refusal.kind is RefusalKind.MESSAGE:
             self._recovery.begin(now, None)
             return
@@ -284,7 +285,7 @@ class Delivery:
             self._recovery.is_searching = False
 
     def _set_aside_unclear(self, index: int, refusal: Refusal, now: float, effects: list[Effect]) -> None:
-        """A message that is refused without a reason was found to be refused for itself."""
+        """Sets aside a message that was refused without a reason, and was found to be refused individually."""
         self._again.remove(index, index + 1)
         self._set_aside(index, refusal, f"{refusal} ({self._refusals.history(index, now)})", effects)
 
@@ -319,7 +320,7 @@ class Delivery:
             flight = link.flight
             is_packed = flight.messages > flight.outstanding
             size = self._envelopes.size(self.unsent, credit, flight.outstanding, now, is_packed=is_packed)
-            if self._envelopes.held_until < math.inf:
+            if self._envelopes.wait_until < math.inf:
                 return
             while True:
                 reached, too_large = self._transmission.send(self._next, self._outbox.end, size, effects)
@@ -328,12 +329,12 @@ class Delivery:
                 is_done = reached == self._next
                 self._next = reached
                 if is_done or flight.outstanding or recovery.is_active or reached == self._outbox.end:
-                    break  # else all that there was room for was refused unsent, and no outcome would go on behind it
+                    break  # otherwise everything that there was room for was refused unsent, and no outcome would continue with the rest
             if recovery.is_active:
                 self._recover(now, effects)
 
     def _recover(self, now: float, effects: list[Effect]) -> bool:
-        """Sends again what has to be; whether everything that was sent has an outcome."""
+        """Resends messages; returns whether everything that was sent has an outcome."""
         link, recovery = self._link, self._recovery
         if self.has_failed:
             return False
@@ -357,11 +358,11 @@ class Delivery:
         while self._again and link.room > 0 and not recovery.settling:
             start, stop = self._again.first()
             self._again.remove(start, stop)
-            reached = self._send(start, stop, self._envelopes.told, now, effects)
+            reached = self._send(start, stop, self._envelopes.configured, now, effects)
             self.counts.resent += reached - start
             if reached < stop:
                 self._again.add(reached, stop)
-        if recovery.settling and not link.flight.outstanding:  # what is too large was refused unsent
+        if recovery.settling and not link.flight.outstanding:  # messages that are too large were refused unsent
             recovery.settled(now)
         if self._again or link.flight.outstanding:
             return False
@@ -384,7 +385,7 @@ class Delivery:
             self._recovery.probe = index
 
     def _send(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
-        """Sends messages, as far as there is room; the index behind the last that was sent, or is too large to be."""
+        """Sends messages, as far as there is room; returns the index after the last one that was sent or is too large."""
         self._recovery.sent_at = now
         reached, too_large = self._transmission.send(start, stop, size, effects)
         for index, refusal in too_large:

@@ -4,8 +4,8 @@ What it is: the map from the connection's ordinals, which begin at 0 with each c
 carries: one, or several consecutive ones in an envelope. What it is not: the messages (`outbox`).
 
 Invariants:
-    I1. `outstanding` counts the deliveries that were sent and have no outcome, `messages` what they carry.
-    I2. Every ordinal leads to the messages with which it was sent, in whatever order outcomes come.
+    I1. `outstanding` counts the deliveries that were sent and have no outcome, `messages` the messages in them.
+    I2. Every ordinal maps to the messages with which it was sent, in whatever order outcomes come.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Answered(NamedTuple):
     size: int
 
     def divided(self, taken: Iterable[int]) -> tuple[IndexSet, IndexSet]:
-        """The messages of an envelope that were taken, by their numbers within it, and the rest."""
+        """The accepted messages of an envelope, by their numbers within it, and the rest."""
         stored, rest = IndexSet(), IndexSet()
         rest.add(self.first, self.first + self.size)
         for index in (self.first + number for number in taken):
@@ -93,6 +93,6 @@ class InFlight:
         return found
 
     def clear(self) -> None:
-        """The connection is gone: no outcome comes any more, and ordinals begin again."""
+        """The connection is lost: no outcome comes any more, and ordinals begin again."""
         self._flights.clear()
         self.outstanding = self.messages = self._next = 0

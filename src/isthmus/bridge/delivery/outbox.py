@@ -1,11 +1,11 @@
-"""The messages that a sink was handed and is not done with.
+"""The unfinished messages of a sink.
 
 What it is: payloads and source positions by index, and the flush rows between them. Messages are numbered from 0 in the order
-in which they are handed over; an index never changes. A message is finished when the target took it or it got another
+in which they are handed over; an index never changes. A message is finished when the target accepted it or it got another
 disposition. What it is not: whether a message is in flight (`in_flight`), or what to do with it (`delivery`).
 
 Invariants:
-    I1. A flush row comes back exactly once: when every message that was handed over before it is finished.
+    I1. A flush row is returned exactly once: when every message that was handed over before it is finished.
     I2. `unfinished` counts the messages that were added and are not finished.
 """
 
@@ -41,7 +41,7 @@ def _start_of(run: Run) -> int:
 
 
 class Outbox:
-    """What was handed over and is not finished.
+    """The messages that were handed over and are not finished.
 
     Attributes:
         front: the lowest index that is not finished; `end` where there is none.
@@ -109,12 +109,12 @@ class Outbox:
         return run.payloads[offset]
 
     def key(self, index: int) -> MessageKey | None:
-        """By what other openings know a message that is not finished; None where it has no position."""
+        """The key by which other openings identify an unfinished message; None where it has no position."""
         position = self.position(index)
         return None if position is None else (position, content_name(self.payload(index)))
 
     def unfinished_below(self, stop: int) -> Iterator[tuple[int, int]]:
-        """What is not finished below `stop`, as ranges."""
+        """The unfinished messages below `stop`, as ranges."""
         start = self.front
         for low, high in self._finished:
             if start < min(low, stop):
@@ -124,7 +124,7 @@ class Outbox:
             yield start, stop
 
     def finish(self, start: int, stop: int) -> list[int]:
-        """Messages from start up to stop are finished, which they were not before; the flush rows that are due."""
+        """Finishes the messages from start up to stop, which were unfinished; returns the flush rows that are due."""
         if start != self.front:
             self._finished.add(start, stop)
             return []

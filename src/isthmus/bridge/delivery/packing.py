@@ -1,11 +1,11 @@
 """How consecutive messages become deliveries.
 
-What it is: which messages go together in an envelope, which go alone, and which are too large to be sent. What it is not: the
+What it is: which messages share an envelope, which are sent alone, and which are too large to be sent. What it is not: the
 encoding of an envelope, which is the system's, or the sending (`delivery`).
 
 Invariants:
-    I1. An envelope holds at least two messages, at most `size`, and is at most `envelope_bytes` and what the target takes large.
-    I2. A message that is to go alone, or that is too large, is in no envelope.
+    I1. An envelope has at least two messages and at most `size`, and is no larger than `envelope_bytes` and the target's limit.
+    I2. A message that must be sent alone, or that is too large, is in no envelope.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Packed", "pack", "sends"]
 
 
 class Packed(NamedTuple):
-    """Deliveries as (offset in the run, count of messages); `stop` is the offset behind the last message that was looked at."""
+    """Deliveries as (offset in the run, count of messages); `stop` is the offset after the last message that was considered."""
 
     deliveries: list[tuple[int, int]]
     too_large: list[int]
@@ -46,9 +46,9 @@ def pack(
         stop: offset behind the last.
         room: how many deliveries at most.
         size: how many messages in one at most.
-        settings: how the route sends; where refusals block, nothing is looked at behind a message that is too large.
+        settings: how the route sends; where refusals block, no message after one that is too large is considered.
         message_bytes: the largest message that the target takes; 0 for no limit.
-        alone: messages that go alone, by index.
+        alone: messages that are sent alone, by index.
     """
     deliveries: list[tuple[int, int]] = []
     too_large: list[int] = []
@@ -66,7 +66,7 @@ def pack(
 
 
 def sends(run: Run, deliveries: list[tuple[int, int]]) -> list[Send]:
-    """The effects that send deliveries of a run, in order; messages that go alone one after the other are one effect."""
+    """The effects that send deliveries of a run, in order; consecutive messages that are sent alone are one effect."""
     found: list[Send] = []
     singles: list[bytes] = []
     for offset, count in deliveries:
@@ -83,7 +83,7 @@ def sends(run: Run, deliveries: list[tuple[int, int]]) -> list[Send]:
 def _envelope_count(
     run: Run, start: int, stop: int, most: int, settings: DeliverySettings, message_bytes: int, alone: IndexSet
 ) -> int:
-    """How many messages from `start` on go into one delivery."""
+    """How many messages from `start` on are put into one delivery."""
     if most < 2 or (alone and run.start + start in alone):
         return 1
     limit = min(settings.envelope_bytes, message_bytes or settings.envelope_bytes)

@@ -1,11 +1,11 @@
-"""When a sink reads what its targets tell.
+"""When a sink reads its targets' answers.
 
-What it is: while rows come often, an acknowledgement that nobody waits for is read with the next rows, or `READ_SECONDS` after the last
-were read. Otherwise a loop that wakes for each acknowledgement takes more of a processor than sending does. What it is not:
-the reading.
+What it is: while rows come often, an acknowledgement that nothing waits for is read with the next rows, or `READ_SECONDS` after the last
+read. Otherwise a loop that wakes for each acknowledgement uses more processor time than sending. What it is not: the
+reading.
 
 Invariants:
-    I1. What targets tell is read at once while no rows come, and never later than `READ_SECONDS` after it was read last.
+    I1. Answers are read at once while no rows come, and never later than `READ_SECONDS` after the last read.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ReadPace:
         self._came_at = now
 
     def has_read(self, now: float) -> None:
-        """What the targets told was read."""
+        """The answers were read."""
         self._read_at = now
 
     def waits_until(self, now: float) -> float:
-        """Until when it need not be read; not later than now where it has to be."""
+        """Until when reading can wait; not later than now where it must not."""
         return self._read_at + READ_SECONDS if now - self._came_at <= READ_SECONDS else -math.inf

@@ -1,13 +1,15 @@
-"""How far a delivery machine is in sending again.
+"""The state of a delivery machine that resends messages.
 
 What it is: the state between a refusal or a lost connection and the moment at which everything that was sent again has its
 outcome. It goes through rounds: `settling` waits for the outcomes of what is in flight, then nothing is sent until
-`retry_at`, then what has no outcome is sent again; a refusal begins the next round. What it is not: what is sent (`delivery`).
+`retry_at`, then the messages without outcome are sent again; a refusal begins the next round. What it is not: the choice of
+messages (`delivery`).
 
 Invariants:
     I1. A round that a refusal began waits longer than the one before, up to a limit, until something is accepted.
-    I2. `took_at` is when the target last took something, or when the recovery began.
-    I3. It is not overdue while the outcome of what was sent moments ago is missing: the target may accept that, and it would be sent again.
+    I2. `took_at` is when the target last accepted a message, or when the recovery began.
+    I3. It is not overdue while the outcome of a message that was sent moments ago is missing: the target may accept it, and the next opening
+        would send it again.
 """
 
 from __future__ import annotations
@@ -20,30 +22,30 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 
 __all__ = ["Recovery"]
 
-# So long an outcome may take.
+# How long an outcome may take.
 OUTCOME_SECONDS = 5.0
-# A message that may be refused for itself is tried so often: what is behind it waits.
+# A message that may be refused individually is tried this often, because the messages after it wait.
 UNCLEAR_RETRY_SECONDS = 1.0
 
 
 class Recovery:
-    """The sending again of one target.
+    """The recovery of one target.
 
     Args:
         delay_seconds: how long to wait before attempt n, from 0.
 
     Attributes:
         is_active: whether anything was refused or lost and has no outcome yet.
-        trouble: why; None where only envelopes are taken apart.
-        settling: whether outcomes of what is in flight are waited for.
+        trouble: why; None where only envelopes are split.
+        settling: whether it waits for the outcomes of deliveries in flight.
         opening: whether a connection is being made.
         retry_at: before this nothing is sent.
-        took_at: when the target took something last.
-        sent_at: when something was sent again, or tried, last.
+        took_at: when the target last accepted a message.
+        sent_at: when a message was resent or tried last.
         probe: the message that is tried ahead of a refused one.
         candidates: messages to try in that way.
         last_probe: the last one tried.
-        is_searching: whether, for the message at the front to be found refused for itself, only another that is accepted is missing.
+        is_searching: whether the message at the front counts as refused individually as soon as another message is accepted.
     """
 
     def __init__(self, delay_seconds: Callable[[int], float]) -> None:
@@ -63,7 +65,7 @@ class Recovery:
         self._delayed = False
 
     def begin(self, now: float, trouble: Refusal | None) -> None:
-        """Something was refused, or, without trouble, has to be sent again in another way."""
+        """A message was refused, or, without trouble, has to be sent again in another form."""
         if not self.is_active:
             self.is_active = True
             self.took_at = now
@@ -85,18 +87,18 @@ class Recovery:
             self.retry_at = now + delay
 
     def hurry(self) -> None:
-        """The next attempt need not wait: it will tell something new."""
+        """The next attempt need not wait: its result will be new information."""
         self._delayed = False
         self.retry_at = -math.inf
 
-    def look_for_others(self, again: IndexSet, front: int, unsent: int, end: int) -> None:
+    def search_others(self, again: IndexSet, front: int, unsent: int, end: int) -> None:
         """The message at the front is refused: the candidates are one that is sent again anyway, and the next that was never sent.
 
         Args:
-            again: what is to be sent again.
+            again: the messages to send again.
             front: the first message without an outcome.
             unsent: the first that was never sent.
-            end: behind the last message.
+            end: after the last message.
         """
         waiting = again.above(max(front, self.last_probe))
         if waiting is None:
@@ -111,12 +113,12 @@ class Recovery:
             self.candidates.append(unsent)
 
     def end_search(self) -> None:
-        """Another was accepted, or the message at the front is done with: nothing is to be tried ahead of what is sent again."""
+        """Another was accepted, or the message at the front is finished: nothing is tried ahead of resent messages any more."""
         self.is_searching = False
         self.candidates.clear()
 
     def lost(self, now: float, trouble: Refusal) -> None:
-        """The connection is gone."""
+        """The connection is lost."""
         self.begin(now, trouble)
         self.settled(now)
         self.opening = self.is_searching = False
@@ -124,21 +126,21 @@ class Recovery:
         self.candidates.clear()
 
     def took(self, now: float) -> None:
-        """The target accepted something."""
+        """The target accepted a message."""
         self.took_at = now
         self._attempts = 0
 
     def deadline(self, now: float, timeout_seconds: float, *, is_awaited: bool) -> float:
-        """When something is due though nothing happens, while it is active; arguments as for `overdue`."""
+        """When something is due even without events, while it is active; arguments as for `overdue`."""
         due = self._overdue_at(timeout_seconds, is_awaited)
         return min(due, self.retry_at) if not self.settling and self.retry_at > now else due
 
     def overdue(self, now: float, timeout_seconds: float, *, is_awaited: bool) -> Refusal | None:
-        """What the machine fails for, where the target has taken nothing for so long.
+        """The error with which the machine fails, where the target has accepted nothing for so long.
 
         Args:
             now: monotonic seconds.
-            timeout_seconds: the target may take nothing for so long.
+            timeout_seconds: how long the target may accept nothing.
             is_awaited: whether an outcome is missing.
         """
         if now <= self._overdue_at(timeout_seconds, is_awaited):
@@ -150,7 +152,7 @@ class Recovery:
         return max(due, self.sent_at + min(OUTCOME_SECONDS, timeout_seconds)) if is_awaited else due
 
     def end(self) -> None:
-        """Everything that was sent again has its outcome."""
+        """All resent messages have their outcome."""
         self.is_active = self._delayed = self.is_searching = False
         self.trouble = None
         self._attempts = 0

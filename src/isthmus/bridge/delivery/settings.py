@@ -1,4 +1,4 @@
-"""How a route sends, and what became of its messages.
+"""How a route sends, and the counts of its messages.
 
 What it is: the settings and the counts of a delivery machine. What it is not: options of a connector or of a file, which are
 declared there and become these.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 __all__ = ["DeliveryCounts", "DeliverySettings"]
 
-# Enough to fill what a credit grants at once, and little to keep in memory where messages are large.
+# Enough to use a whole grant of credit at once, and little memory where messages are large.
 WAITING_MESSAGES = 500
 
 
@@ -25,12 +25,12 @@ class DeliverySettings:
             (`isthmus.bridge.delivery.envelope`).
         envelope_bytes: size of an envelope at most.
         overhead_bytes: what an envelope adds to each message.
-        is_strict: whether the order also holds across refusals: one delivery is in flight at a time, with as many messages as one takes,
-            and no message is tried ahead of one that was refused.
-        block_refused: whether a message that is refused for itself blocks its route; otherwise it is set aside.
-        is_quiet: whether few messages come: one that has been refused for so long is set aside though there was no other to compare with.
+        is_strict: whether the order is kept also across refusals: one delivery is in flight at a time, with as many messages as it can
+            contain, and no message is tried ahead of one that was refused.
+            block_refused: whether a message that is refused individually blocks its route; otherwise it is set aside.
+            is_quiet: whether few messages come: one that has been refused for so long is set aside without another to compare with.
         set_aside_seconds: how long a message is refused before it is set aside.
-        timeout_seconds: how long the target may take nothing while something has to be sent again.
+        timeout_seconds: how long the target may accept nothing while messages have to be sent again.
         delay_seconds: how long to wait before attempt n, from 0.
     """
 
@@ -47,20 +47,20 @@ class DeliverySettings:
 
     @property
     def waiting(self) -> int:
-        """Messages that may wait to be sent beside those in flight."""
+        """Messages that may wait to be sent besides those in flight."""
         return max(self.envelope_messages, min(self.window, WAITING_MESSAGES))
 
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """Messages by what became of them.
+    """Messages by outcome.
 
     Attributes:
         completed: settled because the target accepted them.
         dead_lettered: set aside at the source with a reason.
         discarded: completed at the source without being sent.
         deferred: deferred at the source.
-        abandoned: given back to the source.
+        abandoned: released to the source.
         resent: sent again; one counts as often as that happened.
     """
 
@@ -72,7 +72,7 @@ class DeliveryCounts:
     resent: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """By name; quicker than `dataclasses.asdict`, as it is asked with every flush row."""
+        """By name; faster than `dataclasses.asdict`, because it is called for every flush row."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def add(self, kind: str) -> None:

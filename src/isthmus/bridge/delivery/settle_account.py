@@ -1,14 +1,14 @@
-"""What a sink has settled and not yet told the reader, over all routes of a lease.
+"""The settlements of a sink that are not yet sent to the reader, over all routes of a lease.
 
-What it is: runs of positions by handle, dispositions, how many rows of each handle came, and when they are told. Several are told
-together: each frame wakes the reader, which writes what it settles at once. What it is not: the channel that carries the frames.
+What it is: runs of positions by handle, dispositions, the number of rows of each handle, and when they are sent. Several are sent
+together: each frame wakes the reader, which writes its settlements at once. What it is not: the channel that carries the frames.
 
 Invariants:
-    I1. Every position that is settled or disposed of while its handle is known is told exactly once.
-    I2. Nothing waits longer than `TELL_SECONDS`, nor behind `TELL_MESSAGES` messages, nor while the window of its route is three
-        quarters full with messages whose settlement is not told: the source may be waiting for it.
-    I3. A flush row is told with the rows that came before it; of several that come before they are told, the last.
-    I4. Work grows with what is settled and with the handles that it belongs to, not with the handles that are open.
+    I1. Every position that is settled or disposed of while its handle is known is sent exactly once.
+    I2. No settlement waits longer than `SEND_SECONDS`, nor for more than `SEND_MESSAGES` messages, nor while the window of its
+    route is three quarters full with messages whose settlement is not sent: the source may be waiting for it.
+    I3. A flush row is sent with the rows that came before it; of several unsent ones, the last.
+    I4. Work grows with the settlements and their handles, not with the number of open handles.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import TypeVar
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.frame import Kind, pack_flushed, pack_json, pack_runs
 
-__all__ = ["TELL_MESSAGES", "TELL_SECONDS", "SettleAccount"]
+__all__ = ["SEND_MESSAGES", "SEND_SECONDS", "SettleAccount"]
 
-# The reader then writes what it settles to its disk or its connection at once, and what arrives there meanwhile waits less.
-TELL_SECONDS = 0.032
-# Unless there is so much of it that it is written together anyhow.
-TELL_MESSAGES = 50
-# A frame is at most 16 MiB, and a run takes 24 bytes. A disposition has two texts, of which JSON makes 12 bytes a character at most.
+# The reader writes these settlements to its disk or its connection in one go, and arriving messages wait less for it.
+SEND_SECONDS = 0.032
+# From so many on they are written together anyway.
+SEND_MESSAGES = 50
+# A frame is at most 16 MiB, and a run takes 24 bytes. A disposition has two texts, with at most 12 bytes a character in JSON.
 _FRAME_RUNS = 50_000
 _FRAME_DISPOSITIONS = 150
 _TEXT_CHARACTERS = 4_000
@@ -40,16 +40,16 @@ class _Entry:
 
     Attributes:
         came: rows that came since it was opened.
-        told: those whose settlement or disposition was told.
-        untold: those that are settled or disposed of and not told.
-        waits_at: with so many rows that came and are not told of, the source may be waiting.
-        runs: [first, last] of what is settled and not told.
+        sent: rows whose settlement or disposition was sent.
+        unsent: rows that are settled or disposed of, and not sent.
+        waits_at: the number of unsent rows with which the source may be waiting.
+        runs: [first, last] of settled and unsent positions.
     """
 
-    __slots__ = ("came", "runs", "told", "untold", "waits_at")
+    __slots__ = ("came", "runs", "sent", "unsent", "waits_at")
 
     def __init__(self) -> None:
-        self.came = self.told = self.untold = 0
+        self.came = self.sent = self.unsent = 0
         self.waits_at = sys.maxsize
         self.runs: list[list[int]] = []
 
@@ -67,7 +67,7 @@ class SettleAccount:
         self._count = 0
         self._waiting: set[int] = set()  # handles whose source may be waiting
         self._is_awaited = False
-        self._tell_at = -math.inf
+        self._send_at = -math.inf
 
     # ---- handles
 
@@ -77,7 +77,7 @@ class SettleAccount:
         self._moved[handle] = 0
 
     def close(self, handle: int) -> None:
-        """Nothing of this handle is settled any more; what is not told is dropped."""
+        """Nothing of this handle is settled any more; unsent settlements are dropped."""
         for account in (self._entries, self._untold, self._moved, self._flushed):
             account.pop(handle, None)
         self._waiting.discard(handle)
@@ -89,7 +89,7 @@ class SettleAccount:
             entry.waits_at = max(1, messages * 3 // 4)
             self._check(handle, entry)
 
-    # ---- what happens
+    # ---- events
 
     def came(self, handle: int, rows: int) -> None:
         """Rows of a handle came."""
@@ -132,7 +132,7 @@ class SettleAccount:
             self._dispositions.append({"first": position, "last": position, **item})
 
     def flush(self, number: int) -> None:
-        """A flush row came: what came before it is told with the next settlements, unless another comes before that."""
+        """A flush row came: the rows before it are sent with the next settlements, unless another flush row comes first."""
         self._flushed.update(self._moved)
         self._moved.clear()
         self._flush_number = number
@@ -141,26 +141,26 @@ class SettleAccount:
         entry = self._entries.get(handle)
         if entry is None:
             return None
-        if not entry.untold:
+        if not entry.unsent:
             self._untold[handle] = entry
-        entry.untold += count
+        entry.unsent += count
         self._count += count
         self._is_awaited |= handle in self._waiting
         return entry
 
     def _check(self, handle: int, entry: _Entry) -> None:
         """Notes whether the source of a handle may be waiting."""
-        if entry.came - entry.told >= entry.waits_at:
+        if entry.came - entry.sent >= entry.waits_at:
             self._waiting.add(handle)
-            self._is_awaited |= entry.untold > 0
+            self._is_awaited |= entry.unsent > 0
         elif self._waiting:
             self._waiting.discard(handle)
 
-    # ---- telling
+    # ---- sending
 
     @property
-    def has_untold(self) -> bool:
-        """Whether there is anything to tell."""
+    def has_unsent(self) -> bool:
+        """Whether there is anything to send."""
         return bool(self._untold or self._dispositions or self._flush_number is not None)
 
     @property
@@ -169,13 +169,13 @@ class SettleAccount:
         return bool(self._waiting)
 
     def deadline(self) -> float:
-        """When to tell; infinite where there is nothing."""
-        if not self.has_untold:
+        """When to send; infinite where there is nothing."""
+        if not self.has_unsent:
             return math.inf
-        return -math.inf if self._is_awaited or self._count >= TELL_MESSAGES else self._tell_at
+        return -math.inf if self._is_awaited or self._count >= SEND_MESSAGES else self._send_at
 
     def take(self, now: float) -> list[tuple[int, bytes]]:
-        """Everything that is not told, as frames; it counts as told from now on."""
+        """Everything unsent, as frames; it counts as sent from now on."""
         runs = [(handle, first, last) for handle, entry in self._untold.items() for first, last in _merged(entry.runs)]
         frames: list[tuple[int, bytes]] = [
             *((Kind.SETTLE, pack_runs(part)) for part in _parts(runs, _FRAME_RUNS)),
@@ -185,20 +185,20 @@ class SettleAccount:
             frames.append((Kind.FLUSHED, pack_flushed(self._flush_number, self._flushed)))
             self._flush_number = None
         for handle, entry in self._untold.items():
-            entry.told += entry.untold
-            entry.untold = 0
+            entry.sent += entry.unsent
+            entry.unsent = 0
             entry.runs = []
             self._check(handle, entry)
         self._untold.clear()
         self._dispositions.clear()
         self._count = 0
         self._is_awaited = False
-        self._tell_at = now + TELL_SECONDS
+        self._send_at = now + SEND_SECONDS
         return frames
 
 
 def _merged(runs: list[list[int]]) -> list[list[int]]:
-    """Runs that follow each other as one: outcomes come out of order, and partitions interleave."""
+    """Adjacent runs joined: outcomes come out of order, and partitions interleave."""
     if len(runs) < 2:
         return runs
     runs.sort()

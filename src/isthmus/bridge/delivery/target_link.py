@@ -1,10 +1,10 @@
-"""What the delivery machine knows of its target's connection.
+"""The delivery machine's view of its target's connection.
 
 What it is: whether it is open, its credit, its limit for one message, what is in flight on it, and how much may be. What it is
 not: the connection itself.
 
 Invariants:
-    I1. No more deliveries are in flight than `limit`, which is 1 after a refusal and grows by what is accepted.
+    I1. No more deliveries are in flight than `limit`, which is 1 after a refusal and grows with accepted deliveries.
     I2. No more messages are in flight than the window.
 """
 
@@ -21,7 +21,7 @@ class TargetLink:
     Args:
         window: messages in flight at most.
         limit: deliveries in flight at first; it grows as after a refusal.
-        most: deliveries in flight that it grows to.
+        most: the greatest value of the limit.
 
     Attributes:
         is_open: whether it is open.
@@ -53,7 +53,7 @@ class TargetLink:
 
     @property
     def waits_for_credit(self) -> bool:
-        """Whether nothing but credit bounds how many deliveries may be sent."""
+        """Whether credit alone limits the deliveries that may be sent."""
         return self.limit - self.flight.outstanding >= self.credit
 
     def opened(self, message_bytes: int) -> None:
@@ -72,6 +72,6 @@ class TargetLink:
             self.limit = min(self._most, self.limit + count)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection is lost."""
         self.is_open, self.credit = False, 0
         self.flight.clear()

@@ -1,11 +1,11 @@
-"""What of the messages that are to be sent goes out now, and as which deliveries.
+"""Which of the messages are sent now, and as which deliveries.
 
 What it is: runs of messages as effects that send them, as far as there is room, each alone or in envelopes. What it is not: which messages
-are to be sent (`delivery`), which go together (`packing`), or how many (`envelope`).
+have to be sent (`delivery`), which share an envelope (`packing`), or how many (`envelope`).
 
 Invariants:
-    I1. Nothing is sent beyond the room of the link, or larger than what its target takes.
-    I2. Where refusals block, nothing is sent behind a message that is too large.
+    I1. Nothing is sent beyond the room of the link, or larger than its target's limit.
+    I2. Where refusals block, nothing is sent after a message that is too large.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Transmission"]
 
 
 class Transmission:
-    """That of one route.
+    """The transmission of one route.
 
     Args:
         settings: how the route sends.
         outbox: the messages.
         link: to the target.
-        alone: messages that go into no envelope; their owner changes it.
+        alone: messages that are put into no envelope; changed by its owner.
     """
 
     def __init__(self, settings: DeliverySettings, outbox: Outbox, link: TargetLink, alone: IndexSet) -> None:
@@ -41,7 +41,7 @@ class Transmission:
         """Sends messages from start up to stop, at most `size` in a delivery, as far as there is room.
 
         Returns:
-            The index behind the last that was sent, or is too large to be; and those that are too large, each with its refusal.
+            The index after the last one that was sent or is too large; and those that are too large, each with its refusal.
         """
         link = self._link
         too_large: list[tuple[int, Refusal]] = []

@@ -1,1 +1,1 @@
-"""How much a route may take: credit, bytes in flight, rates."""
+"""Flow control of routes: credit, bytes in flight, rates."""

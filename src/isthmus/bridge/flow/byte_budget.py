@@ -1,11 +1,11 @@
-"""How many bytes the routes of one process may have under way together.
+"""The limit of bytes in flight for all routes of one process together.
 
-What it is: a bound that many routes share. Each may use as much as the others leave free, so that one busy route among many idle
-ones has half of the bound and n busy ones have 1 / (n + 1) of it each (the dynamic threshold of Choudhury and Hahne, "Dynamic
-queue length thresholds for shared-memory packet switches", 1998). What it is not: a reservation; nothing is set apart for anybody.
+What it is: a bound that many routes share. Each may use as much as is free, so that one busy route among many idle
+ones gets half of the limit and n busy ones get 1 / (n + 1) of it each (the dynamic threshold of Choudhury and Hahne, "Dynamic
+queue length thresholds for shared-memory packet switches", 1998). What it is not: a reservation.
 
 Invariants:
-    I1. A route has at least `least_bytes`, however much the others use, or it might never move.
+    I1. A route gets at least `least_bytes`, however much the others use, or it might never move.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LEAST_BYTES = 256 << 10
 
 
 class ByteBudget:
-    """The bound of one process.
+    """The limit of one process.
 
     Attributes:
-        used: bytes that all routes have under way.
+        used: bytes in flight of all routes.
     """
 
     def __init__(self, nbytes: int = PROCESS_BYTES, least_bytes: int = LEAST_BYTES) -> None:
@@ -30,5 +30,5 @@ class ByteBudget:
 
     @property
     def share(self) -> int:
-        """What one route may have under way now."""
+        """The bytes that one route may have in flight now."""
         return max(self._least_bytes, self.nbytes - self.used)

@@ -1,24 +1,24 @@
-"""How much a reader lets its source send.
+"""The credit that a reader grants its source.
 
-What it is: the credit of one link, from how many messages and bytes are under way (received and not settled), how large recent
-messages were, and how many may be lost to the death of this process. What it is not: the link.
-Spec: OASIS AMQP 1.0, 2.6.7 (flow control): credit counts deliveries, whatever their size; bytes have to be reckoned here.
+What it is: the credit of one link, from the number of messages and bytes in flight (received and not settled), the size of recent
+messages, and how many may be redelivered after a crash of this process. What it is not: the link.
+Spec: OASIS AMQP 1.0, 2.6.7 (flow control): credit counts deliveries of any size; bytes have to be estimated here.
 
-Messages. A lease begins with FIRST_MESSAGES and doubles whenever as many as the window are settled: what a dead process had
-under way is delivered once more than it need be, and a message that kills it takes only these with it. A plan of the driver
+Messages. A lease begins with FIRST_MESSAGES and doubles whenever as many as the window are settled: the messages that a crashed
+process had in flight are delivered once more, and a message that crashes it affects only these. A plan of the driver
 (`crash_search`) keeps the window small until a span of messages is settled.
 
-Bytes. Credit is what the room takes of messages of the recent mean, or of a part of the recent maximum if that is more. What
-was granted cannot be taken back from messages that turn out larger; so `is_full` says when to stop reading the socket, which
-the peer sees as a full pipe, and what it has sent stays there. One message alone may be as large as it likes, or nothing
-that is larger than the bound would ever move.
+Bytes. Credit is the number of messages that fit into the room, at the recent mean size or, if that is larger, at a part of the
+recent maximum. Credit cannot be taken back when messages turn out larger, so `is_full` says when to stop reading the socket: the
+peer's bytes then stay in the TCP buffers, and it stops sending. One message alone may have any size, or a message larger than the
+limit would never move.
 
 Invariants:
-    I1. Before the first message has told a size, credit is 1.
-    I2. While other messages are under way nothing is read beyond `nbytes`, give or take one read.
-    I3. While nothing is under way there is credit, and reading, for one message of any size.
-    I4. Never more messages than the window may be under way.
-    I5. The window in force is told to whoever counts on it before more than that can come.
+    I1. Before the size of a first message is known, credit is 1.
+    I2. While other messages are in flight nothing is read beyond `nbytes`, plus or minus one read.
+    I3. While nothing is in flight there is credit, and reading, for one message of any size.
+    I4. Never more messages than the window may be in flight.
+    I5. A change of the window is sent to the processes that rely on it before more messages can come.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["FIRST_MESSAGES", "CreditWindow"]
 FIRST_MESSAGES = 256
 # Sizes of so many messages, and of as many before them, count as recent.
 RECENT_MESSAGES = 1024
-# One message in so many may be as large as the largest without more than doubling the mean.
+# One message in so many may have the maximum size without more than doubling the mean.
 LARGEST_PART = 64
 
 
@@ -36,12 +36,12 @@ class CreditWindow:
     """The credit of one link.
 
     Args:
-        messages: under way at most.
-        nbytes: under way at most.
-        grows: begin small; else the whole window holds at once (nothing is settled before the end of the batch).
+        messages: in flight at most.
+        nbytes: in flight at most.
+        grows: begin small; else the whole window applies at once (nothing is settled before the end of the batch).
 
     Attributes:
-        limit: messages that may be under way now.
+        limit: messages that may be in flight now.
     """
 
     def __init__(self, messages: int, nbytes: int, *, grows: bool = True) -> None:
@@ -61,7 +61,7 @@ class CreditWindow:
             self._settled = 0
 
     def admit_another(self, outstanding: int) -> bool:
-        """Lets one come beside messages that their target refuses, to be tried ahead of them; whether the window grew."""
+        """Admits one message besides those that their target refuses, to be tried ahead of them; returns whether the window grew."""
         if outstanding < self.limit or self.limit >= self.messages:
             return False
         self.limit += 1
@@ -77,7 +77,7 @@ class CreditWindow:
         self._largest = max(self._largest, largest_bytes)
 
     def settled(self, count: int) -> bool:
-        """Messages were settled; whether the window grew."""
+        """Messages were settled; returns whether the window grew."""
         if self._span > 0:
             self._span -= count
             return False
@@ -92,7 +92,7 @@ class CreditWindow:
 
     @property
     def message_bytes(self) -> int:
-        """What the next message is taken to have; 0 before the first."""
+        """The assumed size of the next message; 0 before the first."""
         count = self._count + self._count_before
         if not count:
             return 0
@@ -108,7 +108,7 @@ class CreditWindow:
         return max(0, min(self.limit - outstanding, by_bytes if outstanding else max(1, by_bytes)))
 
     def is_worth_granting(self, wanted: int, granted: int) -> bool:
-        """Whether the credit should be set again; each flow frame costs the peer a look for messages."""
+        """Whether the credit should be set again; for each flow frame the peer searches for messages."""
         window = min(self.limit, max(1, self.nbytes // max(1, self.message_bytes)))
         return wanted > 0 and wanted - granted >= min(window // 4 + 1, wanted)
 
@@ -118,6 +118,6 @@ class CreditWindow:
         Args:
             outstanding: messages received and not settled.
             outstanding_bytes: their bytes.
-            partial_bytes: what has come of a message whose end has not.
+            partial_bytes: of a message whose end has not arrived.
         """
         return outstanding > 0 and outstanding_bytes + partial_bytes >= self.nbytes

@@ -1,13 +1,13 @@
-"""How many messages the source of one route may send now, where the operator has set a rate.
+"""The rate limit of one route: how many messages its source may send now.
 
-What it is: a token bucket whose rate changes with the hour of the day. A token is a message; tokens come at the rate, and a message that
-arrives takes one. Credit never exceeds the tokens, so that nothing has to be refused or delayed. A bucket holds what one second brings, at
-least one token: a route that was idle moves so much at once. What it is not: the window of messages under way (`credit_window`), a clock
+What it is: a token bucket whose rate changes with the hour of the day. A token is a message; tokens are added at the rate, and each message
+takes one. Credit never exceeds the tokens, so that nothing has to be refused or delayed. A bucket holds the tokens of one second, at
+least one: a route that was idle moves so many at once. What it is not: the window of messages in flight (`credit_window`), a clock
 (time is an argument; monotonic seconds), or a sleep.
 
 Invariants:
-    I1. In any span of t seconds no more messages arrive than t seconds and the one that the bucket holds bring, whatever the credit was,
-        but for credit that was granted before the rate fell, until it is taken back.
+    I1. In any span of t seconds no more messages arrive than the tokens of t seconds and of the bucket's one second, except on
+        credit that was granted before the rate fell, until it is taken back.
     I2. Without a rate nothing is limited, and nothing is ever due.
 """
 
@@ -21,9 +21,9 @@ from isthmus.topology.rate import Rate, RatePart
 __all__ = ["RateLimit"]
 
 BURST_SECONDS = 1.0
-# Credit is granted for so long at once: each grant costs the peer a look for messages, and the reader a wake-up.
+# Credit is granted for so long at once: each grant costs the peer a search for messages, and the reader a wake-up.
 STEP_SECONDS = 0.05
-# At the time at which a token is due it is there, whatever the sum of many small parts is.
+# Tolerance for rounding: a token exists at the time at which it is due, although it is the sum of many small parts.
 _ROUNDING = 1e-6
 
 
@@ -48,17 +48,17 @@ class RateLimit:
 
     @property
     def per_second(self) -> float:
-        """What holds now, as of the last `credit`; infinite for no limit."""
+        """The present rate, as of the last `credit`; infinite for no limit."""
         return math.inf if self._part is None else self._part.per_second
 
     @property
     def text(self) -> str:
-        """What holds now and until when, e.g. ``100/s until 18:00 UTC``; empty for no limit."""
+        """The present rate and its end, e.g. ``100/s until 18:00 UTC``; empty for no limit."""
         if self._part is None:
             return ""
         if self._changes_at == math.inf:
             return self._part.limit
-        # A part ends at a full minute; where clocks were adjusted since, it is a little off.
+        # A part of the day ends at a full minute; after a clock adjustment the computed end deviates a little.
         until = datetime.fromtimestamp(round((self._changes_at + self._offset) / 60) * 60, UTC)
         return f"{self._part.limit} until {until:%H:%M} UTC"
 
@@ -82,11 +82,11 @@ class RateLimit:
 
     @property
     def changes_at(self) -> float:
-        """When another rate holds; infinite where none does."""
+        """When another rate begins; infinite where none does."""
         return self._changes_at
 
     def due(self, tokens: int) -> float:
-        """When so many tokens are there, or the rate changes; infinite where neither happens, as where the bucket holds fewer."""
+        """When there are so many tokens, or the rate changes; infinite where neither happens, e.g. where the bucket is smaller."""
         rate = self.per_second
         if rate == math.inf or not rate or tokens > self._holds:
             return self._changes_at
@@ -98,7 +98,7 @@ class RateLimit:
         return max(1.0, self.per_second * BURST_SECONDS)
 
     def _fill(self, now: float, until: float) -> None:
-        """Tokens come until a time, at the rate that holds."""
+        """Adds the tokens until a time, at the present rate."""
         if self._part is not None and until > self._at:
             self._tokens = min(self._holds, self._tokens + (until - self._at) * self.per_second)
         self._at = max(self._at, now)

@@ -1,18 +1,18 @@
-"""How much the source of one route may send now.
+"""Flow control of one route's source.
 
-What it is: the credit that was granted and not used, and what to ask of the source: credit, or to take it back. What it is not:
+What it is: the unused credit, and the next request to the source: a grant, or a drain. What it is not:
 the window itself (`credit_window`), or the reasons for a pause (`lease`).
 
-Bytes. Credit counts messages. Where they turn out larger than expected, so that what is under way fills the bound, the rest of the
-credit is taken back. What comes meanwhile is kept up to twice the bound, then given back, and with it all that follows until the
-source has no credit left, so that the order is kept.
+Bytes. Credit counts messages. Where they turn out larger than expected and fill the limit, the rest of the credit is taken back.
+Messages that come meanwhile are kept up to twice the limit; then they are released, with all that follow until the source has no
+credit left, so that the order is kept.
 
 Invariants:
-    I1. Never more than the window in force: messages under way and credit together do not exceed it, except until the answer to a
-        drain after it was narrowed.
+    I1. Messages in flight and credit together never exceed the present window, except until the answer to a drain after it was
+        narrowed.
     I2. After a drain nothing is granted before its answer.
-    I3. Bytes under way do not exceed twice the route's bound, except by one message: alone, or let come beside refused ones.
-    I4. Credit never exceeds what the route's rate allows now; where the rate falls, what is above it is taken back.
+    I3. Bytes in flight do not exceed twice the route's limit, except by one message: alone, or admitted besides refused ones.
+    I4. Credit never exceeds the route's present rate limit; where the rate falls, the excess is taken back.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class SourceFlow:
     """The credit of one route's source.
 
     Args:
-        messages: that may be under way at most.
+        messages: that may be in flight at most.
         nbytes: their bytes; one message alone may be larger.
         budget: of all routes of the process.
-        rate: how many may come in a time; None: no limit.
+        rate: the route's rate limit; None: no limit.
 
     Attributes:
-        window: how many messages may be under way.
-        rate: how many may come in a time.
+        window: how many messages may be in flight.
+        rate: the route's rate limit.
         rate_due: when the rate allows more credit, or changes; infinite where nothing waits for that.
-        left: credit that was granted and not used.
+        left: the unused credit.
         is_draining: whether the answer to a drain is missing.
         drain_by: when that answer is overdue; infinite where none is missing.
     """
@@ -63,17 +63,17 @@ class SourceFlow:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing more comes before credit is granted."""
+        """Whether no more messages come before credit is granted."""
         return not self.left and not self.is_draining
 
     def reset(self) -> None:
-        """The connection is gone, and its credit with it."""
+        """The connection is lost, and its credit with it."""
         self.left = 0
         self.drain_by = self.rate_due = math.inf
         self.is_draining = self._is_returning = self._admits_one = False
 
     def admit_another(self, unsettled: UnsettledMap) -> bool:
-        """Lets one come beside messages that their target refuses, to be tried ahead of them; whether the window grew."""
+        """Admits one message besides those that their target refuses, to be tried ahead of them; returns whether the window grew."""
         has_room = unsettled.outstanding == 1 or unsettled.outstanding_bytes < 2 * self._nbytes
         has_room = has_room and self._budget.used < 2 * self._budget.nbytes
         self._admits_one = self._admits_one or (self.is_quiet and has_room)
@@ -84,7 +84,7 @@ class SourceFlow:
         self.reset()
 
     def take(self, count: int, nbytes: int, unsettled: UnsettledMap) -> bool:
-        """Messages came; whether there is room, or they have to be given back."""
+        """Messages came; returns whether there is room, or they have to be released."""
         self.left = max(0, self.left - count)
         self.rate.took(count)
         if self._is_returning:
@@ -97,7 +97,7 @@ class SourceFlow:
         return not self._is_returning
 
     def drain(self, now: float, effects: list[Effect]) -> None:
-        """Takes back what credit there is."""
+        """Takes the credit back."""
         self.rate_due = math.inf
         if self.left and not self.is_draining:
             self.is_draining = True
@@ -105,7 +105,7 @@ class SourceFlow:
             effects.append(Drain())
 
     def refill(self, unsettled: UnsettledMap, now: float, effects: list[Effect]) -> None:
-        """Grants what there is room for."""
+        """Grants as much credit as there is room."""
         self.rate_due = math.inf
         allowed = self.rate.credit(now)
         if self.is_draining:
@@ -121,7 +121,7 @@ class SourceFlow:
         if self._admits_one:
             wanted = max(wanted, min(1, window.limit - outstanding))
         if allowed < wanted:
-            # More than the rate has left may have come while credit was taken back: tokens are missing then.
+            # More messages than the rate allows may have come while credit was taken back: then the number of tokens is negative.
             wanted = max(0, int(allowed))
             if self.left > wanted:
                 self.drain(now, effects)

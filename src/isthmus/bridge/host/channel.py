@@ -1,17 +1,17 @@
-"""Channels: frames over a connected stream socket, and the private socket on which reader and sink of a Spark task meet.
+"""Channels: frames over a connected stream socket, and the private socket by which reader and sink of a Spark task connect.
 
-What it is: a frame is a kind (one byte), a length (uint32, little endian) and a payload; `Channel` carries frames over any
-connected stream socket. Reader and sink of a task find each other by a Unix socket in a directory that only this user may
-enter, named after the task, without an option that could leak. What it is not: what frames say (`isthmus.bridge.frame`), nor
-the connection to the driver (`control.client`, `control.server`).
+What it is: a frame is a kind (one byte), a length (uint32, little endian) and a payload; `Channel` sends frames over any
+connected stream socket. Reader and sink of a task connect by a Unix socket in a directory that only this user may enter,
+named after the task, without an option that could leak. What it is not: the contents of frames (`isthmus.bridge.frame`),
+nor the connection to the driver (`control.client`, `control.server`).
 
 Invariants:
-    I1. Writing never blocks: what the socket does not take waits here, in order (a sink that waits for the channel while
-        the reader waits for Spark would be a deadlock).
+    I1. Writing never blocks: bytes that the socket does not take wait here, in order (a sink that waits for the channel
+        while the reader waits for Spark would be a deadlock).
     I2. A frame is received whole or not at all, and in the order of sending.
     I3. Only processes of the same user reach a Unix socket: the directory is 0700 and owned by this user, or nothing is opened.
     I4. `sweep` removes only sockets that no process owns: a listener holds a lock on a file beside the socket from before it
-        binds, and the system releases that lock however the process ends. No connection is made to find out.
+        binds, and the system releases that lock when the process ends in any way. No connection is made to find out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 _HEAD = struct.Struct("<BI")
 _RECEIVE_BYTES = 1 << 16
 _SEND_BYTES = 1 << 16
-# Frames come from our own processes; one that claims more is a fault, not a message.
+# Frames come from our own processes; a longer one is a fault.
 FRAME_LIMIT_BYTES = 1 << 24
 _KINDS = frozenset(Kind)
 _LOCK_SUFFIX = ".lock"
@@ -60,7 +60,7 @@ _SWEEP_SECONDS = 0.2
 
 
 class ChannelError(IsthmusError):
-    """The control channel cannot be opened, or the other side does not keep to it."""
+    """The control channel cannot be opened, or the other side violates its protocol."""
 
     code = "control-channel"
     retryable = True
@@ -81,21 +81,21 @@ def private_directory() -> Path:
 
 
 def channel_path(*parts: object) -> Path:
-    """Where the channel of the task that `parts` name lies."""
+    """The path of the channel of the task that `parts` name."""
     name = hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
     return private_directory() / f"{name}.lease"
 
 
 class Claim:
-    """Says to `sweep` that the socket at `path` belongs to a living process; taken before the socket is bound.
+    """Marks the socket at `path`, for `sweep`, as owned by a running process; taken before the socket is bound.
 
-    Whoever held the name before is gone, since a name has one owner: a claim that its process forgot is replaced.
+    A name has one owner, so an earlier owner has ended: a claim that its process did not remove is replaced.
 
     Args:
         path: where the socket will be.
 
     Raises:
-        ChannelError: the file beside it cannot be made.
+        ChannelError: its lock file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,19 +115,19 @@ class Claim:
             time.sleep(0.001)
 
     def discard(self) -> None:
-        """Removes the socket, if it is still this claim's, and gives the claim up."""
+        """Removes the socket, if it is still this claim's, and releases the claim."""
         if _same_file(self._fd, self._lock):
             self._path.unlink(missing_ok=True)
             self._lock.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Gives the claim up as the end of the process would."""
+        """Releases the claim, as the end of the process would."""
         os.close(self._fd)
 
 
 def _locked(fd: int, lock: Path) -> bool:
-    """Locks an open file, unless somebody has it or it is no longer the one at `lock`."""
+    """Locks an open file, unless another process has it locked or it is no longer the one at `lock`."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -177,7 +177,7 @@ class Listening:
 
 
 def listen(path: Path) -> Listening:
-    """The reader's end; whoever left a socket of that name is gone, since a task has one reader.
+    """The reader's end; the owner of an existing socket of that name has ended, because a task has one reader.
 
     Raises:
         ChannelError: no socket can be bound there.
@@ -198,7 +198,7 @@ def listen(path: Path) -> Listening:
 
 
 def sweep() -> None:
-    """Removes the sockets of processes that were killed: nobody holds the locks beside them any more."""
+    """Removes the sockets of killed processes, whose lock files are not locked any more."""
     for lock in private_directory().glob(f"*{_LOCK_SUFFIX}"):
         try:
             fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
@@ -211,7 +211,7 @@ def sweep() -> None:
 
 
 def connect(path: Path) -> socket.socket | None:
-    """A socket connected to the listener at `path`; None while nobody listens."""
+    """A socket connected to the listener at `path`; None while there is no listener."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(str(path))
@@ -235,7 +235,7 @@ class Channel:
         kinds: the kinds of frames that may come.
 
     Attributes:
-        closed: whether the other end is gone.
+        closed: whether the other end has closed.
     """
 
     def __init__(self, sock: socket.socket, kinds: Container[int] = _KINDS) -> None:
@@ -262,14 +262,14 @@ class Channel:
         return bool(self._out)
 
     def send(self, kind: int, payload: bytes = b"") -> None:
-        """Queues a frame behind everything queued so far."""
+        """Queues a frame after everything queued so far."""
         self._out.append(_HEAD.pack(kind, len(payload)) + payload)
 
     def flush(self) -> None:
         """Writes what can be written without blocking.
 
-        Where the other end is gone, what is queued is dropped, and `closed` is left to `receive`: the last frames of the
-        other end may still wait to be read.
+        Where the other end has closed, queued frames are dropped, and `receive` sets `closed`: the last frames of the other
+        end may still wait to be read.
         """
         if self._write_failed:
             self._out.clear()
@@ -291,7 +291,7 @@ class Channel:
                 return
 
     def end_writing(self) -> None:
-        """Tells the other end that nothing more comes; reading goes on. What is still queued is dropped."""
+        """Shuts down the writing side; reading continues. Frames still queued are dropped."""
         self._write_failed = True
         self._out.clear()
         with contextlib.suppress(OSError):
@@ -303,7 +303,7 @@ class Channel:
         """The frames that have arrived; sets `closed` at the end of the stream.
 
         Raises:
-            ChannelError: the bytes are no frames.
+            ChannelError: the bytes are not frames.
         """
         while not self.closed:
             try:

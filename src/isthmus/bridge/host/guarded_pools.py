@@ -1,11 +1,11 @@
-"""The pools of one process by kind, where a fault of one ends nothing of another.
+"""The pools of one process by kind; a fault of one does not affect another.
 
-What it is: what a loop asks of all its pools, with a net under each call, and the pools that have met a fault. What it is not: what becomes of
-their ends: the loop fails these, and opens them again.
+What it is: a loop's calls to all its pools, each with an exception handler, and the faulty pools. What it is not: the handling of their
+ends: the loop fails these, and opens them again.
 
 Invariants:
-    I1. An exception of a pool is told once, by `take_faults`; that pool is asked nothing more, and the next end of its kind gets a new one.
-    I2. A pool at fault is closed only once its ends are, and without holding up the loop.
+    I1. An exception of a pool is reported once, by `take_faults`; that pool is not called again, and the next end of its kind gets a new one.
+    I2. A faulty pool is closed only once its ends are, and without blocking the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GuardedPools(Generic[_P]):
     """The pools.
 
     Args:
-        make: makes the pool of a kind; what it raises is the caller's.
+        make: makes the pool of a kind; its exceptions are passed to the caller.
     """
 
     def __init__(self, make: Callable[[str], _P]) -> None:
@@ -54,31 +54,31 @@ class GuardedPools(Generic[_P]):
         return [each for kind, pool in self._all() for each in self._guarded(kind, pool.descriptors, nothing)]
 
     def deadline(self, now: float) -> float:
-        """When `service` is due though no descriptor is ready."""
+        """When `service` is due even if no descriptor is ready."""
         due = [self._guarded(kind, partial(pool.deadline, now), now) for kind, pool in self._all()]
         return now if self._faults else min(due, default=math.inf)
 
     def service(self, ready: Mapping[int, int], now: float) -> list[int]:
-        """Reads and writes; the keys of ends that have something to tell."""
+        """Reads and writes; returns the keys of ends with new events."""
         nothing: Sequence[int] = ()
         return [
             key for kind, pool in self._all() for key in self._guarded(kind, partial(pool.service, ready, now), nothing)
         ]
 
     def flush(self) -> None:
-        """Writes what is queued."""
+        """Writes queued bytes."""
         for kind, pool in self._all():
             self._guarded(kind, pool.flush, None)
 
     # ---- faults
 
     def take_faults(self) -> dict[str, Exception]:
-        """By kind, what pools have raised since this was asked last: the ends of that kind are of no use any more."""
+        """By kind, the exceptions of pools since the last call: the ends of that kind can no longer be used."""
         faults, self._faults = self._faults, {}
         return faults
 
     def close_faulty(self) -> None:
-        """Closes the pools that have met a fault, in a thread: a pool may wait for what its ends have sent."""
+        """Closes the faulty pools in a thread: a pool may wait for answers to its ends."""
         while self._faulty:
             pool = self._faulty.pop()
             threading.Thread(target=_close, args=(pool,), name="isthmus-faulty-pool", daemon=True).start()
@@ -88,7 +88,7 @@ class GuardedPools(Generic[_P]):
         self.close_faulty()
         for pool in self._pools.values():
             if in_good_order:
-                with contextlib.suppress(Exception):  # it ends anyway
+                with contextlib.suppress(Exception):  # it ends in any case
                     pool.flush()
             _close(pool)
 

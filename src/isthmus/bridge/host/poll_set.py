@@ -1,11 +1,11 @@
 """The descriptors that a loop polls.
 
-What it is: a poll object that is told only of changes, since most descriptors stay from one iteration to the next. What it is not: the
+What it is: a poll object to which only changes are passed, because most descriptors stay from one iteration to the next. What it is not: the
 loop.
 
 Invariants:
-    I1. A descriptor that was closed and opened again under the same number is polled: whoever closes one drops it here first, or it
-        is no longer asked for in one iteration at least.
+    I1. A descriptor that was closed and opened again under the same number is polled: its owner drops it here before closing it,
+        or does not request it for at least one iteration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["PollSet"]
 
 
 class PollSet:
-    """What is polled now."""
+    """The polled descriptors."""
 
     def __init__(self) -> None:
         self._poll = select.poll()

@@ -1,7 +1,7 @@
-"""By what a message is known to the next process where its system numbers none.
+"""A number for a message of a system without positions, by which the next process recognises it.
 
-What it is: a number made of what its sender wrote (OASIS AMQP 1.0, 3.2: the bare message and the footer), which no redelivery changes. What
-it is not: a position, or a duplicate detection: messages that hold the same have one number.
+What it is: a hash of the parts that its sender wrote (OASIS AMQP 1.0, 3.2: the bare message and the footer), which no redelivery changes.
+What it is not: a position, or a duplicate detection: messages with equal contents have the same number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BYTES = 6
 
 
 def content_name(payload: bytes) -> int:
-    """The number of an encoded message, never 0; of what cannot be read, that of all its bytes."""
+    """The number of an encoded message, never 0; of all its bytes, if it cannot be read."""
     try:
         places = section.locate(payload)
         start = max(places.header[1], places.delivery_annotations[1], places.message_annotations[1])

@@ -1,23 +1,22 @@
-"""Which message kills the worker that moves it.
+"""The search for a message that crashes the worker that moves it.
 
-What it is: the driver's account of a route's deaths. A worker that dies takes with it whatever was under way, and a message
-that kills its worker comes back to the next one. After each death fewer messages are allowed under way, until the one at the
-head is alone; when workers go on dying over it, it is set aside: the next lease dead-letters it and hands it on to nobody.
-What it is not: the reports and the plan's way to the lease (`isthmus.bridge.host.control.server`), nor the window
-(`credit_window`).
+What it is: the driver's account of a route's crashed workers. Messages in flight in a crashed worker are delivered again, and a
+message that crashes its worker is delivered to the next one. After each crash fewer messages are allowed in flight, until the
+one at the head is alone; if workers keep crashing with it, it is set aside: the next lease dead-letters it without handing it on.
+What it is not: the reports and the sending of the plan (`isthmus.bridge.host.control.server`), nor the window (`credit_window`).
 
-Why the search ends, and what it costs. What was under way at a death was at most the lease's window then, W; in an ordered
-route these are the next W messages that come. They are gone through with a smaller window w, of which W is the span:
+Why the search ends, and its cost. At a crash at most the lease's window of messages, W, was in flight; in an ordered route
+these are the next W messages. They are delivered with a smaller window w, for a span of W messages:
     W over 64 → w 64;  W over 8 → w 8;  else w 1
-If workers die by chance, the span passes and the window opens again. If a message kills them, the next death is within
-the span, and the span after it is w. So the window is 1 after three deaths, and the message known after DEATHS_ALONE more.
-Of its neighbours, all of the first window are delivered once more than they need be, 63 twice, and 7 three times: far from a
+If workers crash for another reason, the span passes and the window opens again. If a message crashes them, the next crash is
+within the span, and the span after it is w. So the window is 1 after three crashes, and the message known after DEATHS_ALONE
+more. All other messages of the first window are delivered once more than necessary, 63 twice, and 7 three times: far below a
 delivery count of 10, at which their broker would dead-letter them.
 
 Invariants:
-    I1. A message is set aside only after DEATHS_ALONE deaths in a row during each of which it alone was under way.
-    I2. After one was set aside no other is before a message has moved: what kills every worker is no message's fault.
-    I3. Each death narrows the window or names the head; once the span has passed, nothing is left of it.
+    I1. A message is set aside only after DEATHS_ALONE consecutive crashes during each of which it alone was in flight.
+    I2. After one was set aside no other is until a message has moved: if every worker crashes, no message is the cause.
+    I3. Each crash narrows the window or names the head; once the span has passed, its effect ends.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ SET_ASIDE_REASON = "KilledItsWorker"
 
 
 class Plan(NamedTuple):
-    """What a lease is told.
+    """The plan for a lease.
 
     Attributes:
-        window: messages under way at most, until `span` messages are settled; 0: no limit.
+        window: messages in flight at most, until `span` messages are settled; 0: no limit.
         span: see `window`.
         set_aside: sequence number of the message to dead-letter; 0: none.
-        deaths: how many workers died over that message, for the description.
+        deaths: how many workers crashed with that message, for the description.
     """
 
     window: int = 0
@@ -56,24 +55,24 @@ class CrashSearch:
         self._head = 0
         self._deaths = 0
         self._may_set_aside = True
-        self._set_aside = 0  # the last one, which may come again where its settlement was lost with a connection
+        self._set_aside = 0  # the last one, which may come again if its settlement was lost with a connection
 
     def plan(self) -> Plan:
-        """What holds for the lease that moves messages now, and for the next one."""
+        """The plan for the present lease, and for the next one."""
         allowed = self._may_set_aside or self._head == self._set_aside
         named = self._head if self._deaths >= DEATHS_ALONE and allowed else 0
         return Plan(self._window, self._span, named, self._deaths if named else 0)
 
     def died(self, window: int, outstanding: int, head: int) -> None:
-        """A worker of the lease died without a word.
+        """A worker of the lease crashed.
 
         Args:
-            window: messages that may have been under way.
-            outstanding: messages that were, as last told; exact where the window is 1.
+            window: messages that may have been in flight.
+            outstanding: messages that were, as last reported; exact where the window is 1.
             head: the sequence number of the first of them; 0: none was.
         """
         if window <= 1 and not (outstanding and head):
-            return  # whatever it died of, it was not a message
+            return  # no message can be the cause
         self._span = window
         self._window = next((step for step in STEPS if step < window), 1)
         if window > 1:

@@ -1,4 +1,4 @@
-"""What the lease machine of a route is told, and what it asks for.
+"""The events and effects of a route's lease machine.
 
 What it is: the events and effects of `lease`, values only; the events of a source are those of its port. What it is not: frames
 (`frame`) or a port; the reader's host turns frames into events and carries effects out.
@@ -82,55 +82,55 @@ class Disposed(NamedTuple):
 
 
 class TargetPaused(NamedTuple):
-    """The target takes nothing."""
+    """The target accepts nothing."""
 
     text: str
 
 
 class TargetResumed(NamedTuple):
-    """The target takes messages again."""
+    """The target accepts messages again."""
 
 
 class TargetFailed(NamedTuple):
-    """The sink gave the target up: give back what is not settled."""
+    """The sink failed the target: release unsettled messages."""
 
     text: str
     is_fatal: bool = False
 
 
 class Fault(NamedTuple):
-    """The source cannot be used, and does not say so itself: an option is wrong, or a call raised."""
+    """The source cannot be used, and reports no event of its own: an option is invalid, or a call raised."""
 
     text: str
     is_fatal: bool = False
 
 
 class Flushed(NamedTuple):
-    """A flush row came to the sink: how many rows went before it, and how many of them came."""
+    """A flush row reached the sink: how many rows were sent before it, and how many of them arrived."""
 
     yielded: int
     came: int
 
 
 class Statistics(NamedTuple):
-    """What the sink counts for this opening."""
+    """The sink's counts for this opening."""
 
     resent: int
     blocked_by: str
 
 
 class Planned(NamedTuple):
-    """What the driver plans because workers died."""
+    """The driver's plan after workers crashed."""
 
     plan: Plan
 
 
 class End(NamedTuple):
-    """End in good order."""
+    """End in order."""
 
 
 class Abort(NamedTuple):
-    """Give everything back now: the lease failed."""
+    """Release everything now: the lease failed."""
 
     text: str
 
@@ -161,7 +161,7 @@ Event = (
 
 
 class OpenSource(NamedTuple):
-    """Open the source of this handle: a new one, or the same again after it was lost."""
+    """Open the source of this handle: a new one, or the same again after its connection was lost."""
 
     handle: int
 
@@ -189,7 +189,7 @@ class Settle(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Give positions back to the source."""
+    """Release positions at the source."""
 
     first: int
     last: int
@@ -203,7 +203,7 @@ class OpenTarget(NamedTuple):
 
 
 class CloseTarget(NamedTuple):
-    """Tell the sink that a handle is over."""
+    """Tell the sink that a handle has ended."""
 
     handle: int
 
@@ -216,7 +216,7 @@ class Window(NamedTuple):
 
 
 class HandOn(NamedTuple):
-    """Hand messages on to Spark, after everything that was to be told before."""
+    """Hand messages on to Spark, after all frames that must precede them."""
 
     handle: int
     positions: Sequence[int]
@@ -224,11 +224,11 @@ class HandOn(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Tell the driver how the route is doing at once, before anything is handed on or granted."""
+    """Report the route to the driver at once, before anything is handed on or granted."""
 
 
 class Ended(NamedTuple):
-    """The route is over; nothing of it is outstanding."""
+    """The route has ended; nothing of it is outstanding."""
 
 
 Effect = (

@@ -1,24 +1,24 @@
-"""The reader's side of one route: what its source may send, and what becomes of what it sent.
+"""The reader's side of one route: flow control of its source, and the settlement of its messages.
 
-What it is: a machine without I/O. It says when to open the source and the target, how much credit to grant, what to hand on, what to
-settle and what to give back. `on(event, now)` returns effects; a run of many messages is one event. What it is not: a connection
+What it is: a machine without I/O. It decides when to open the source and the target, how much credit to grant, what to hand on, what to
+settle and what to release. `on(event, now)` returns effects; a run of many messages is one event. What it is not: a connection
 (`port`), the sink's machine (`delivery`), or the reader's process, which carries many routes (`host.reader`).
 
 An opening. The source is opened; then the sink is told to open the target under a new handle; credit is granted when that is ready. An
-opening fails when the sink gives the target up, the source can never be read, a step of the query removes rows, or the claim is not
-confirmed: everything that is not settled is given back, both ends are closed, and another opening begins later. A source that is
-merely lost is opened again within the opening: what the sink has is settled over the next connection.
+opening fails when the sink fails the target, the source can never be read, a step of the query removes rows, or the claim is not
+confirmed: unsettled messages are released, both ends are closed, and another opening begins later. After a mere loss of its
+connection the source is opened again within the opening: messages at the sink are settled over the next connection.
 
-The end of a route, in order: credit is taken back; what still comes is handed on; everything outstanding is settled; the sink is told
-that the handle is over; the source is closed. A target that takes nothing, or a source that is lost, is not waited for: the rest is
-given back.
+The end of a route, in order: credit is taken back; messages that still come are handed on; everything outstanding is settled; the
+sink is told that the handle has ended; the source is closed. It does not wait for a target that accepts nothing, or a lost source:
+the rest is released.
 
 Invariants:
-    I1. A position is settled at the source only after the sink said so, or as the driver planned for one that killed workers.
-    I2. Whatever was delivered and is not settled is given back when an opening ends, for whatever reason.
-    I3. No credit is held before the target is ready, while it is paused, while the claim is not confirmed, or after the end began.
+    I1. A position is settled at the source only after the sink reported it, or by the driver's plan for one that crashed workers.
+    I2. Delivered and unsettled messages are released when an opening ends, for any reason.
+    I3. No credit is granted before the target is ready, while it is paused, while the claim is not confirmed, or after the end began.
     I4. Nothing is handed on, and nothing is settled, for a handle after `CloseTarget`.
-    I5. With a window of at most TOLD_WINDOW the driver is told of each message before it is handed on.
+    I5. With a window of at most TOLD_WINDOW each message is reported to the driver before it is handed on.
     I6. A position that comes again while it is outstanding is not handed on again: the sink still has it.
     I7. Every opening has a handle of its own.
 """
@@ -44,7 +44,7 @@ from isthmus.bridge.route_spec import RouteSpec
 
 __all__ = ["TOLD_WINDOW", "RouteLease"]
 
-TOLD_WINDOW = 8  # I5: it may be the one that kills
+TOLD_WINDOW = 8  # I5: it may be the one that crashes workers
 
 
 class RouteLease:
@@ -54,12 +54,12 @@ class RouteLease:
         spec: how the route is carried.
         fence: of the route's claim; one that requires none is always open.
         budget: bytes of all routes of the process.
-        new_handle: gives the next free handle.
-        counts: where the route was carried before in this lease, what was counted then.
+        new_handle: returns the next free handle.
+        counts: the counts of an earlier time in this lease at which the route was carried.
         wall_offset_seconds: wall time minus monotonic time, for rates that change with the hour of the day.
 
     Attributes:
-        messages: what became of them.
+        messages: their account.
         handle: of the current opening; 0 while there is none.
     """
 
@@ -109,11 +109,11 @@ class RouteLease:
             e.Tick: lambda event, now, effects: None,
         }
 
-    # ---- what the host asks
+    # ---- queries of the host
 
     @property
     def has_ended(self) -> bool:
-        """Whether the route is over; events change nothing after it."""
+        """Whether the route has ended; later events have no effect."""
         return self._phase is Phase.ENDED
 
     @property
@@ -122,7 +122,7 @@ class RouteLease:
         return self.messages.unsettled.outstanding
 
     def deadline(self, now: float) -> float:
-        """When a `Tick` is due though nothing happened; infinite where none is."""
+        """When a `Tick` is due even without events; infinite where none is."""
         if self._phase is Phase.ENDED:
             return math.inf
         due = self._trouble.retry_at if self._phase is Phase.WAITING and self._fence.is_open(now) else math.inf
@@ -134,7 +134,7 @@ class RouteLease:
         return due
 
     def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
-        """How the route is doing; `clock_offset_ms` as its source tells it."""
+        """The route's report; `clock_offset_ms` is from its source."""
         return report_of(
             self._phase,
             self.messages,
@@ -152,7 +152,7 @@ class RouteLease:
     # ---- events
 
     def on(self, event: Event, now: float) -> list[Effect]:
-        """Takes an event; what to do, in order."""
+        """Takes an event; returns the effects, in order."""
         effects: list[Effect] = []
         if self._phase is not Phase.ENDED:
             self._check_claim(event, now, effects)
@@ -175,7 +175,7 @@ class RouteLease:
         if not (source := self._source).is_made:
             return
         if source.identity and event.identity and source.identity != event.identity:
-            # The same address, another namespace: its positions are others.
+            # The same address, another namespace: its positions mean other messages.
             text = f"the source is another namespace now: '{event.identity}', before '{source.identity}'"
             self._fail(text, False, now, effects)
             return
@@ -229,7 +229,7 @@ class RouteLease:
             self._phase = Phase.RUNNING
             self._source.target_opened()
             self._trouble.text = self._paused = ""
-            effects.append(e.Report())  # who dies from now on may have been killed by a message
+            effects.append(e.Report())  # from now on a message may be the cause of a crash
 
     def _on_target_paused(self, event: e.TargetPaused, now: float, effects: list[Effect]) -> None:
         self._paused = event.text or "the target takes nothing"
@@ -252,19 +252,19 @@ class RouteLease:
             self._window_changed(effects)
         elif self._flow.window.limit <= TOLD_WINDOW:
             effects.append(e.Report())
-        self._look_for_removed(now, effects)
+        self._find_removed(now, effects)
 
     def _on_flushed(self, event: e.Flushed, now: float, effects: list[Effect]) -> None:
         self.messages.flushed(event.yielded, event.came)
-        self._look_for_removed(now, effects)
+        self._find_removed(now, effects)
 
-    def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
+    def _find_removed(self, now: float, effects: list[Effect]) -> None:
         if text := self.messages.removed_text(self.spec.step_names):
             self._fail(text, True, now, effects)
 
     def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
         self.messages.counts.sent_again(event.resent)
-        # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
+        # Blocked, but not paused: the sink needs another message to find out whether the message or the target is the cause.
         if event.blocked_by and not self._paused and self._flow.admit_another(self.messages.unsettled):
             self._window_changed(effects)
 
@@ -302,7 +302,7 @@ class RouteLease:
         effects.append(e.OpenSource(self.handle))
 
     def _close(self, effects: list[Effect]) -> int:
-        """Gives back what is not settled, and closes both ends; how many messages were given back."""
+        """Releases unsettled messages, and closes both ends; returns how many messages were released."""
         count = self.messages.give_back(effects)
         if self._source.is_told:
             effects.append(e.CloseTarget(self.handle))
@@ -325,13 +325,13 @@ class RouteLease:
     def _finish(self, effects: list[Effect]) -> int:
         note = self._source.note
         count = self._close(effects)
-        self._source.note = note  # what is left undone is told beyond the end
+        self._source.note = note  # a note about unfinished work is reported also after the end
         self._phase = Phase.ENDED
         effects += (e.Report(), e.Ended())
         return count
 
     def _check_claim(self, event: Event, now: float, effects: list[Effect]) -> None:
-        """An opening ends with the claim; where the claim was never confirmed there is nothing to give back."""
+        """Ends the opening with the claim; where the claim was never confirmed there is nothing to release."""
         if self.handle and self._fence.required and -math.inf < self._fence.until <= now:
             if isinstance(event, Arrived):
                 self.messages.return_unknown(event.positions, effects)
@@ -340,7 +340,7 @@ class RouteLease:
             self._trouble.retry_at = now  # as soon as it is confirmed again
             effects.append(e.Report())
 
-    # ---- what is due
+    # ---- timers
 
     def _advance(self, now: float, effects: list[Effect]) -> None:
         if self._phase is Phase.ENDED:
@@ -385,11 +385,11 @@ class RouteLease:
             self._trouble.text = f"{count} messages were not settled in time and have been given back"
 
     def _drains_until(self) -> float:
-        """Until when the end waits for what is still on its way from the source."""
+        """Until when the end waits for messages in transit from the source."""
         is_quiet = self._phase is not Phase.RUNNING or not self._source.is_open or self._flow.is_quiet
         return self._end.drains_until(is_quiet)
 
     def _waits_until(self) -> float:
-        """Until when the end waits for what is outstanding, and for a source that has to be told what was settled."""
-        is_untold = bool(self._source.lost) and self._source.is_told
-        return self._end.waits_until(self.messages.unsettled.outstanding, is_untold, bool(self._paused))
+        """Until when the end waits for outstanding messages, and for a source that has to receive settlements."""
+        has_unsent = bool(self._source.lost) and self._source.is_told
+        return self._end.waits_until(self.messages.unsettled.outstanding, has_unsent, bool(self._paused))

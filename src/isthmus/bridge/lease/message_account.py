@@ -1,14 +1,14 @@
-"""What became of the messages of one route.
+"""The account of one route's messages.
 
-What it is: which positions are outstanding, which of them a step removed, which one is dead-lettered unread because workers died over
-it, and the counts. What it is not: the decisions about an opening or its end (`lease`).
+What it is: which positions are outstanding, which of them a step removed, which one is dead-lettered unread because workers crashed
+with it, and the counts. What it is not: the decisions about an opening or its end (`lease`).
 
 Invariants:
     I1. A position that comes again while it is outstanding is not handed on again: the sink still has it.
     I2. One that comes again after its target has acknowledged it is completed again, where its completion may have been lost.
-    I3. The position that the driver named is dead-lettered whenever it comes, but while it is outstanding, and counted once. Where a system
-        keeps no positions from process to process, the driver is told and names the message's content (`content_name`).
-    I4. A position that is outstanding and comes again with another message is told (`replaced`), and is never completed with the first.
+    I3. The position that the driver named is dead-lettered whenever it comes, except while it is outstanding, and counted once. Where a
+    system keeps no positions from process to process, driver and reader identify the message by its content (`content_name`).
+    I4. A position that is outstanding and comes again with another message is reported (`replaced`), and never completed with the first.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from isthmus.bridge.lease.unsettled import Run, UnsettledMap, runs_of
 
 __all__ = ["MessageAccount"]
 
-# With more under way no message is told by its content: a search for one that kills narrows the window to fewer.
+# With more in flight no message is identified by its content: a search for one that crashes workers narrows the window to fewer.
 _FEW_NAMED = 16
-# For so long the age of the message that came last is reported.
+# How long the age of the last message is reported.
 LAG_SECONDS = 2.0
 
 
@@ -39,16 +39,16 @@ class MessageAccount:
     """The messages of one route.
 
     Args:
-        counts: to go on with.
+        counts: the initial counts.
         has_steps: whether rows go through custom steps, which may remove some.
 
     Attributes:
-        unsettled: what is outstanding.
-        plan: what the driver plans because workers died.
-        memory: what was completed, and may come again all the same.
-        is_numbered_again: whether the source's system may give positions to other messages, and tells by their times; the connectors of
-            logs see it by themselves.
-        is_known_by_content: whether positions mean nothing to the next process, so that the driver is told of messages by their content.
+        unsettled: the outstanding positions.
+        plan: the driver's plan after workers crashed.
+        memory: completed positions that may come again.
+        is_numbered_again: whether the source's system may give positions to other messages, which is detected by their times; the
+        connectors of logs detect it themselves.
+        is_known_by_content: whether positions mean nothing to the next process, so that messages are identified by their content.
         replaced: a position under which another message came while it was outstanding; 0: none.
     """
 
@@ -62,12 +62,12 @@ class MessageAccount:
         self._last_came: tuple[float, bytes] = (-math.inf, b"")
         self.is_numbered_again = False
         self.is_known_by_content = False
-        self._names: dict[int, int] = {}  # by position, of some that are outstanding and some that were
+        self._names: dict[int, int] = {}  # by position, of outstanding messages and of some earlier ones
         self.replaced = 0
         self._newest = Newest()
 
     def new_opening(self) -> None:
-        """What is handed on from now on has another handle."""
+        """Begins an opening: messages handed on from now on have another handle."""
         self._rows = RowAccount()
         self._newest = Newest() if self.replaced else self._newest
         self.replaced = 0
@@ -81,7 +81,7 @@ class MessageAccount:
         now: float,
         effects: list[Effect],
     ) -> tuple[Sequence[int], Sequence[bytes], Sequence[int]]:
-        """Messages came: those to hand on, with their sizes, which are outstanding from now on."""
+        """Takes messages; returns those to hand on, with their sizes, which are outstanding from now on."""
         self._last_came = now, payloads[-1]
         self._newest.came(positions, payloads)
         if self._is_any_known(positions, payloads, now):
@@ -107,7 +107,7 @@ class MessageAccount:
 
     @property
     def head(self) -> int:
-        """By what the driver knows the first message that is outstanding; 0 where none is, or it is not known."""
+        """The driver's identification of the first outstanding message; 0 where there is none, or it is unknown."""
         first = self.unsettled.first or 0
         return self._names.get(first, 0) if self.is_known_by_content else first
 
@@ -117,10 +117,10 @@ class MessageAccount:
         return bool(named) and named == (content_name(payload) if self.is_known_by_content else position)
 
     def _is_any_known(self, positions: Sequence[int], payloads: Sequence[bytes], now: float) -> bool:
-        """Whether some of these are outstanding, were completed, or are to be set aside."""
+        """Whether some of these are outstanding, were completed, or have to be set aside."""
         set_aside = self.plan.set_aside
         if set_aside and self.is_known_by_content:
-            return True  # each is looked at
+            return True  # each is checked
         for low, high in runs_of(positions):
             first, last = positions[low], positions[high - 1]
             if (set_aside and first <= set_aside <= last) or self.unsettled.within(first, last):
@@ -152,7 +152,7 @@ class MessageAccount:
         return False
 
     def settle(self, runs: Sequence[Run], disposition: Disposition | None, now: float, effects: list[Effect]) -> int:
-        """Settles what is outstanding of some positions; how many."""
+        """Settles the outstanding ones of some positions; returns how many."""
         before = self.unsettled.settled
         is_diverted = disposition is not None and disposition.kind == DIVERT
         for first, last in runs:
@@ -169,7 +169,7 @@ class MessageAccount:
         return count
 
     def source_lost(self, is_fatal: bool, now: float) -> None:
-        """The connection to the source is gone; where that is fatal, perhaps the entity is, too."""
+        """The connection to the source is lost; if that is fatal, the entity may be gone, too."""
         if is_fatal:
             self.memory.forget()
             self._newest = Newest()
@@ -177,24 +177,24 @@ class MessageAccount:
         self.memory.lost(now, self._newest.taken_in_ms(), self.unsettled.runs())
 
     def give_back(self, effects: list[Effect]) -> int:
-        """Gives back everything that is outstanding; how many."""
+        """Releases everything outstanding; returns how many."""
         count = self.unsettled.outstanding
         self.memory.given_back()
         effects.extend(Release(first, last) for first, last in self.unsettled.clear())
         return count
 
     def return_unknown(self, positions: Sequence[int], effects: list[Effect]) -> None:
-        """Messages came for which there is no room: those go back that the sink does not have."""
+        """Messages came for which there is no room: releases those that the sink does not have."""
         unknown = [at for at in positions if not self.unsettled.within(at, at)]
         effects.extend(Release(unknown[low], unknown[high - 1]) for low, high in runs_of(unknown))
 
     def flushed(self, yielded: int, came: int) -> None:
-        """A flush row came to the sink, behind so many of the rows that were handed on."""
+        """A flush row reached the sink, after so many of the rows that were handed on."""
         if self._has_steps:
             self._rows.flushed(yielded, came)
 
     def removed_text(self, steps: Sequence[str]) -> str:
-        """What is wrong where steps removed rows, as far as that is known; empty where it is not."""
+        """The error if steps removed rows, as far as that is known; empty if not."""
         removed = self._rows.removed(self.unsettled) if self._has_steps else []
         if not removed:
             return ""
@@ -206,13 +206,13 @@ class MessageAccount:
 
     @property
     def replaced_text(self) -> str:
-        """What is wrong where another message came under a position that is outstanding (I4); empty where none did."""
+        """The error if another message came under an outstanding position (I4); empty if not."""
         if not self.replaced:
             return ""
         return f"the source has given position {self.replaced} to another message: it was made again, or set back to an earlier state"
 
     def lag_ms(self, now: float, clock_offset_ms: int | None) -> int:
-        """The age of the message that came last; 0 where none came lately, or the clock of the source is not known."""
+        """The age of the last message; 0 where none came recently, or the source's clock is unknown."""
         came_at, payload = self._last_came
         if not payload or clock_offset_ms is None or now - came_at >= LAG_SECONDS:
             return 0

@@ -1,10 +1,10 @@
-"""How old a message was when it came.
+"""The age of a message when it arrived.
 
 What it is: when a message was enqueued, from its annotation `x-opt-enqueued-time`, or when it was made, from its property
 creation-time (OASIS AMQP 1.0 part 3, 3.2.4). What it is not: an estimate of clocks (`source_clock`).
 
 Invariants:
-    I1. A message that cannot be read, or tells no time, has age 0.
+    I1. A message that cannot be read, or has no time, has age 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def age_ms(message: bytes, wall_ms: int) -> int:
 
 
 def enqueued_ms(message: bytes) -> int:
-    """The wall time at which the source's system took an encoded message in; 0 where it does not tell."""
+    """The wall time at which the source's system enqueued an encoded message; 0 where it has none."""
     try:
         return _enqueued_ms(message, section.locate(message))
     except (CodecError, ValueError, IndexError, struct.error):

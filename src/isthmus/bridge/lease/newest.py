@@ -1,12 +1,12 @@
-"""The newest messages that have come, by which a message of another time is told from one that comes again.
+"""The newest messages of a source, to distinguish a new message under a reused position from a redelivery.
 
 What it is: of each partition of a source the message with the highest position and the one that came last, and when the source's system
-took them in. Positions are numbers that the system gives. Where an entity is made again, or goes back to an earlier state, it gives them
-to other messages; those were taken in later (`x-opt-enqueued-time`) than all that came before. What it is not: an account of what is
-outstanding or settled.
+enqueued them. Positions are numbers of the system. If an entity is created again, or restored to an earlier state, it gives them to other
+messages; those were enqueued later (`x-opt-enqueued-time`) than all earlier ones. What it is not: an account of outstanding or settled
+messages.
 
 Invariants:
-    I1. Memory grows with partitions, and nothing is decoded before it is asked for.
+    I1. Memory grows with the number of partitions, and nothing is decoded before it is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Newest:
         self._last: dict[int, tuple[int, bytes]] = {}
 
     def came(self, positions: Sequence[int], payloads: Sequence[bytes]) -> None:
-        """Messages came; not none."""
+        """Messages came, at least one."""
         if isinstance(positions, range):
             self._came(positions[-1], payloads[-1])
             return
@@ -42,7 +42,7 @@ class Newest:
             self._highest[partition] = found
 
     def taken_in_ms(self) -> dict[int, int]:
-        """By partition, when the newest was taken in; 0 where no message tells."""
+        """By partition, when the newest was enqueued; 0 where no message has the time."""
         return {
             partition: max(enqueued_ms(payload), enqueued_ms(self._last[partition][1]))
             for partition, (_, payload) in self._highest.items()

@@ -1,6 +1,6 @@
 """The report of a route, from the state of its lease machine.
 
-What it is: which state a route is in, and the values of its `RouteReport`. What it is not: when it is reported (`lease`), or to whom.
+What it is: which state a route is in, and the values of its `RouteReport`. What it is not: the time of a report (`lease`), or its receiver.
 
 Invariants:
     I1. A route whose claim is not confirmed is never reported as running.
@@ -38,20 +38,20 @@ def report_of(
     now: float,
     clock_offset_ms: int | None,
 ) -> RouteReport:
-    """How a route is doing.
+    """The report of a route.
 
     Args:
-        phase: how far its opening is.
-        messages: what became of them.
+        phase: of its opening.
+        messages: their account.
         source: the connection to it.
         trouble: why the route is not carried.
-        end: how far its end is.
+        end: the state of its end.
         window: messages that may be outstanding.
-        rate: how many may come in a time.
-        paused: why its target takes nothing; empty where it does.
+        rate: its rate limit.
+        paused: why its target accepts nothing; empty where it does.
         is_confirmed: whether its claim is, where it needs one.
         now: monotonic seconds.
-        clock_offset_ms: as its source tells it.
+        clock_offset_ms: from its source.
     """
     counts, unsettled = messages.counts, messages.unsettled
     retry_at = min(trouble.retry_at, source.reopen_at) if phase is not Phase.ENDED else math.inf

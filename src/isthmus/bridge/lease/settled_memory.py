@@ -1,23 +1,24 @@
-"""What a source may give again after its connection was lost, and whether it is the same message then.
+"""Redelivery detection after a lost connection: which positions a source may deliver again, and whether it is the same message.
 
-What it is: of each loss the positions that were outstanding then, and those that the target has acknowledged and whose completion the
-source may not have taken in: completed shortly before the loss, or since, without having come again. The source may give these again; they
-are completed again instead of being sent twice. What it is not: a duplicate detection: it lives as long as the lease, and knows nothing of
+What it is: for each loss the positions that were outstanding then, and those that the target has acknowledged and whose completion the
+source may not have processed: completed shortly before the loss, or since, without having come again. The source may deliver these again;
+they are completed again instead of being sent twice. What it is not: a duplicate detection: it exists as long as the lease, and has no
 messages that were never acknowledged here.
 
-Why no message is taken for another. A position is known only together with the identity of its namespace. Where the entity is made
-again, or goes back to an earlier state, positions are given to other messages; those were taken in after the loss, and tell it
-(`x-opt-enqueued-time`): later than the newest message of their partition before that loss. With the first of them everything of their
-partition is forgotten. A message that does not tell is never taken for a known one. Dead letters keep the time at which another entity
-took them in, which tells nothing about their order: of these the time of each is kept, and the same message has the same one.
+Why no message is mistaken for another. A position is valid only together with the identity of its namespace. If the entity is created
+again, or restored to an earlier state, positions are given to other messages; those were enqueued after the loss, and their enqueued time
+(`x-opt-enqueued-time`) shows it: it is later than that of the newest message of their partition before the loss. With the first of them
+everything of their partition is forgotten. A message without an enqueued time is never taken for a known one. Dead letters keep the
+enqueued time of another entity, which is unrelated to their order: of these the time of each is kept, and the same message has the same
+one.
 
 Invariants:
-    I1. Nothing is known but positions that were completed before a loss, within `RECENT_SECONDS` before the last of them, or that were
-        outstanding then.
-    I2. What is known is forgotten `KEPT_SECONDS` after the source is back, and after the last of what was outstanding at the loss has been
-        completed: it comes again only once there is credit for it. It is forgotten, too, when the source turns out to be another one.
-    I3. A position is judged by the first loss since its message came last: what came after that may be of other numbers.
-    I4. What was completed again counts as completed just now: it is known after another loss, too.
+    I1. Only positions are kept that were completed before a loss, within `RECENT_SECONDS` before the last of them, or that were outstanding
+        then.
+        I2. They are forgotten `KEPT_SECONDS` after the source has reconnected, and after the last message that was outstanding at the loss has
+        been completed: it comes again only once there is credit for it. They are also forgotten when the source turns out to be another one.
+        I3. A position is checked against the first loss since its message came last: later messages may have other numbers.
+        I4. A position completed again counts as completed just now: it is kept after another loss, too.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from isthmus.bridge.port import PARTITION_SHIFT
 
 __all__ = ["KEPT_SECONDS", "RECENT_SECONDS", "SettledMemory"]
 
-# So long before a loss is noticed something may have been written that the source did not take in: a connection over which nothing comes
-# any more is given up after 60 s (`isthmus.transport.client`).
+# Completions written so long before a loss is detected may not have reached the source: a silent connection is closed after 60 s
+# (`isthmus.transport.client`).
 RECENT_SECONDS = 75.0
-# What was completed within so long is kept together, as few ranges: outcomes come out of order.
+# Positions completed within this time are kept together, as few ranges: outcomes come out of order.
 TOGETHER_SECONDS = 1.0
 # A lock lasts five minutes at most; then the message comes again.
 KEPT_SECONDS = 600.0
-# Of more losses within `KEPT_SECONDS` the first are forgotten: what was completed before them may be sent twice.
+# Of more losses within `KEPT_SECONDS` the first are forgotten: messages completed before them may be sent twice.
 MOST_LOSSES = 64
-# So many times are kept before those are looked for that are not needed any more.
+# So many times are kept before unneeded ones are removed.
 _FEW_TIMES = 4096
 
 
@@ -54,23 +55,23 @@ class _Loss:
 
     def __init__(self, newest_ms: Mapping[int, int], times: Mapping[int, int]) -> None:
         self.newest_ms = newest_ms
-        self.times = times  # when each message was taken in, where that is kept
+        self.times = times  # when each message was enqueued, where that is kept
         self.outstanding = UnsettledMap()
         self.known = UnsettledMap()
         self.until = math.inf
 
     def is_same(self, position: int, taken_in_ms: int) -> bool:
-        """Whether a message may be the one that had come under a position; 0: it does not tell when it was taken in."""
-        told = self.times.get(position)
-        return 0 < taken_in_ms <= self.newest_of(position) if told is None else 0 < taken_in_ms == told
+        """Whether a message may be the one that had come under a position; 0: it has no enqueued time."""
+        kept_ms = self.times.get(position)
+        return 0 < taken_in_ms <= self.newest_of(position) if kept_ms is None else 0 < taken_in_ms == kept_ms
 
     def is_another(self, position: int, taken_in_ms: int) -> bool:
-        """Whether a message is another than the one that had come under a position."""
-        told = self.times.get(position)
-        return 0 < self.newest_of(position) < taken_in_ms if told is None else 0 < told != taken_in_ms > 0
+        """Whether a message is not the one that had come under a position."""
+        kept_ms = self.times.get(position)
+        return 0 < self.newest_of(position) < taken_in_ms if kept_ms is None else 0 < kept_ms != taken_in_ms > 0
 
     def newest_of(self, position: int) -> int:
-        """When the newest message was taken in that had come of its partition; 0 where none tells."""
+        """The enqueued time of the newest message of its partition; 0 where none has one."""
         return self.newest_ms.get(partition_of(position), 0)
 
 
@@ -78,11 +79,11 @@ class SettledMemory:
     """The memory of one route."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[float, IndexSet]] = deque()  # since when, and what was completed from then on
+        self._recent: deque[tuple[float, IndexSet]] = deque()  # since when, and the positions completed from then on
         self._losses: list[_Loss] = []
         self._identity = ""
         self._keeps_times = False
-        self._times: dict[int, int] = {}  # of what is outstanding or was completed lately, and of some more
+        self._times: dict[int, int] = {}  # of outstanding and recently completed messages, and of some more
         self._most_times = _FEW_TIMES
 
     def came(self, positions: Sequence[int], payloads: Sequence[bytes], unsettled: UnsettledMap) -> None:
@@ -99,7 +100,7 @@ class SettledMemory:
             self._most_times = max(_FEW_TIMES, 2 * len(self._times))
 
     def completed(self, first: int, last: int, now: float) -> None:
-        """The target has acknowledged these positions, and the source was told."""
+        """The target has acknowledged these positions, and they were completed at the source."""
         left: list[Run] = [(first, last)]
         for loss in self._losses:
             for low, high in loss.outstanding.settle(first, last):
@@ -114,17 +115,17 @@ class SettledMemory:
             recent[-1][1].add(low, high + 1)
 
     def disposed(self, first: int, last: int) -> None:
-        """These positions are outstanding no more, and were not acknowledged by the target."""
+        """These positions are no longer outstanding, and were not acknowledged by the target."""
         for loss in self._losses:
             loss.outstanding.settle(first, last)
 
     def lost(self, now: float, newest_ms: Mapping[int, int], outstanding: Iterable[Run]) -> None:
-        """The connection to the source is gone.
+        """The connection to the source is lost.
 
         Args:
             now: monotonic seconds.
-            newest_ms: by partition, when the newest message that had come was taken in.
-            outstanding: what was delivered and is not settled.
+            newest_ms: by partition, the enqueued time of the newest message.
+            outstanding: the delivered and unsettled positions.
         """
         self._forget_old(now)
         loss = _Loss(newest_ms, dict(self._times))
@@ -136,7 +137,7 @@ class SettledMemory:
             for low, high in left:
                 _add(loss.outstanding, low, high)
         if self._recent:
-            self._forget_recent(self._recent[-1][0])  # not from now: the process may have stood still since
+            self._forget_recent(self._recent[-1][0])  # not from now: the process may have been stalled since
         for _, positions in self._recent:
             for start, stop in positions:
                 _add(loss.known, start, stop - 1)
@@ -144,7 +145,7 @@ class SettledMemory:
         self._losses = [*self._losses[1 - MOST_LOSSES :], loss]
 
     def opened(self, identity: str, now: float, *, keeps_times: bool = False) -> None:
-        """The source is connected. `keeps_times`: times tell nothing about the order of messages."""
+        """The source is connected. `keeps_times`: times are unrelated to the order of messages."""
         if identity != self._identity:
             self.forget()
         self._identity, self._keeps_times = identity, keeps_times
@@ -157,7 +158,7 @@ class SettledMemory:
             loss.outstanding.clear()
 
     def forget(self) -> None:
-        """The positions mean nothing any more."""
+        """Forgets all positions, which have become invalid."""
         self._losses.clear()
         self._recent.clear()
         self._times.clear()

@@ -1,42 +1,42 @@
-"""The clock of a source's broker, as far as its messages tell it.
+"""An estimate of the clock of a source's broker, from its messages.
 
-What it is: an estimate of the broker's wall time, kept as its distance from this machine's monotonic clock, so that
-neither a wrong wall clock here nor a step of it counts. What is left of a message's time to live is reckoned with it, since
-the broker stamped the message by its own clock. What it is not: a clock protocol; it asks nobody and reads no clock.
+What it is: an estimate of the broker's wall time, kept as its offset from this machine's monotonic clock, so that neither a
+wrong wall clock here nor a step of it matters. The rest of a message's time to live is computed with it, because the broker
+stamped the message by its own clock. What it is not: a clock protocol; it does no I/O and reads no clock.
 Spec: Microsoft Learn, "Message expiration (time to live)": a message expires at its enqueued time plus its time to live,
 by the broker's clock; "Message transfers, locks, and settlement": a delivery is locked until the broker's now plus the
 entity's lock duration.
 
-What a delivery tells at its receipt:
+Information of a delivery at its receipt:
     exact   locked-until minus the lock duration is the broker's time when it sent the message.
     exact   the enqueued time of a message that the link was waiting for: it was enqueued just now.
     bound   the broker's time is not before the enqueued time of any delivery, nor more than the shortest lock duration
             before locked-until, nor less than the longest.
-The broker's time is the latest of the exact ones, since each is too early by what its delivery took on the way. Without any,
-it is this machine's wall time, moved into the bounds.
+The broker's time is the latest of the exact ones, because each is too early by the transit time of its delivery. Without
+any, it is this machine's wall time, moved into the bounds.
 
 Invariants:
-    I1. With a known lock duration the estimate is never ahead of the broker's clock, and behind it by no more than the
-        fastest recent delivery took on its way.
-    I2. The machine's wall clock counts only while nothing exact is known, and only within the bounds.
+    I1. With a known lock duration the estimate is never ahead of the broker's clock, and behind it by no more than the transit
+        time of the fastest recent delivery.
+        I2. The machine's wall clock is used only while nothing exact is known, and only within the bounds.
     I3. A step of the broker's clock is followed: forwards at once, backwards within two periods.
-    I4. A lock duration that was told and is longer, or shorter, than what a delivery shows gives way to that.
+    I4. A configured lock duration that is longer, or shorter, than a delivery shows is replaced by that of the delivery.
 """
 
 from __future__ import annotations
 
 __all__ = ["PERIOD_SECONDS", "SourceClock", "bounded_ms"]
 
-# The latest of the samples of this period and the one before counts.
+# The latest sample of this period and the one before is used.
 PERIOD_SECONDS = 30.0
-# What Service Bus allows for LockDuration.
+# The range of LockDuration in Service Bus.
 SHORTEST_LOCK_MS, LONGEST_LOCK_MS = 5_000, 300_000
-# A broker counts in milliseconds, and a message that was waited for takes a moment to be sent.
+# A broker's times are in milliseconds, and an awaited message takes a moment to be sent.
 FRESH_MS = 1_000
 
 
 def bounded_ms(wall_ms: int, enqueued_ms: int, locked_until_ms: int) -> int:
-    """This machine's wall time, moved to where a locked message allows the broker's to be; 0 is unknown."""
+    """This machine's wall time, moved into the range of the broker's time that a locked message implies; 0 is unknown."""
     latest = locked_until_ms or wall_ms
     return max(enqueued_ms, min(wall_ms, latest))
 
@@ -45,7 +45,7 @@ class SourceClock:
     """The estimate for one link.
 
     Args:
-        lock_seconds: the entity's lock duration as told; 0: not told, or nothing is locked.
+        lock_seconds: the entity's configured lock duration; 0: unknown, or nothing is locked.
     """
 
     def __init__(self, lock_seconds: float = 0.0) -> None:
@@ -69,11 +69,11 @@ class SourceClock:
         Args:
             now: monotonic seconds.
             wall_ms: this machine's wall time.
-            enqueued_ms: when the broker enqueued it; 0: it does not say.
+            enqueued_ms: when the broker enqueued it; 0: unknown.
             locked_until_ms: until when the broker has locked it; 0: it is not locked.
             awaited: whether the link had credit for a while and nothing came, so that the message has just been enqueued.
         """
-        self._turn_period(now)
+        self._next_period(now)
         now_ms = now * 1000
         if locked_until_ms and enqueued_ms:
             self._learn_lock(locked_until_ms - enqueued_ms, awaited)
@@ -108,12 +108,12 @@ class SourceClock:
         known = self._lock_ms
         if known > shown_ms or (awaited and (not known or shown_ms > known + FRESH_MS)):
             self._lock_ms = shown_ms
-            self._exact = [None, None]  # they were reckoned with another
+            self._exact = [None, None]  # they were computed with another
 
-    def _turn_period(self, now: float) -> None:
+    def _next_period(self, now: float) -> None:
         if now >= self._period_ends:
             current, before = self._exact
-            self._exact = [None, before if current is None else current]  # who hears nothing new keeps what is known
+            self._exact = [None, before if current is None else current]  # without new samples the estimate is kept
             self._period_ends = now + PERIOD_SECONDS
 
     def _add(self, offset_ms: float) -> None:

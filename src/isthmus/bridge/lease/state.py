@@ -1,7 +1,7 @@
 """The parts of a lease machine's state.
 
-What it is: values that belong together, each with the decisions that need nothing else: what is wrong and when to try again, how far
-the end is, and what was counted. What it is not: the machine (`lease`).
+What it is: groups of values, each with the decisions that need nothing else: errors and the time of the next attempt, the state of the
+end, and the counts. What it is not: the machine (`lease`).
 
 Invariants:
     I1. Counts never fall.
@@ -33,9 +33,10 @@ __all__ = [
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.5, 30.0
 DRAIN_SECONDS = 5.0
 FATAL_SECONDS, FATAL_LIMIT_SECONDS = 5.0, 60.0
-# A source that was lost is opened again quickly: what is outstanding is locked for a while only.
+# A lost source is opened again quickly: outstanding messages are locked only for a limited time.
 REOPEN_SECONDS, REOPEN_LIMIT_SECONDS = 0.1, 5.0
-# A source that does not answer to `open` for so long is opened again. Connectors have limits of their own, which are shorter and tell more.
+# A source that does not answer `open` for so long is opened again. Connectors have time-outs of their own, which are shorter and give a
+# better error.
 OPEN_LIMIT_SECONDS = 120.0
 # How long the end of a route waits for a target that is paused, or a source that is lost.
 GIVE_BACK_SECONDS = 3.0
@@ -44,7 +45,7 @@ CLOSING_SECONDS = 20.0
 
 
 class Phase(enum.Enum):
-    """How far an opening of a route is."""
+    """The phase of a route's opening."""
 
     NEW = "new"
     OPENING = "opening"
@@ -59,7 +60,7 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True)
 class LeaseCounts:
-    """What a route has counted since the lease began, over all its openings."""
+    """The counts of a route since the lease began, over all its openings."""
 
     settled: int = 0
     received_bytes: int = 0
@@ -75,11 +76,11 @@ class LeaseCounts:
         return self.settled - self.disposed.total()
 
     def sent_again(self, messages: int) -> None:
-        """The sink has sent so many again in this opening."""
+        """Sets how many messages the sink has resent in this opening."""
         self.resent = max(self.resent, self.resent_before + messages)
 
     def new_opening(self) -> None:
-        """The sink counts from 0 again."""
+        """The sink's counts begin at 0 again."""
         self.resent_before = self.resent
 
 
@@ -103,7 +104,7 @@ class Trouble:
         self.retry_at = now + (self.fatal if is_fatal else self.failed).next()
 
     def moved(self) -> None:
-        """A message has reached its target: the next failure is the first again."""
+        """A message has reached its target: the next failure counts as the first."""
         self.failed.reset()
         self.fatal.reset()
 
@@ -132,20 +133,20 @@ class SourceState:
         self.reopen_at = self.open_by = math.inf
 
     def target_opened(self) -> None:
-        """The sink has opened the target; the source may be away by now."""
+        """The sink has opened the target; the source may be disconnected by now."""
         if self.is_open:
             self.open_by = math.inf
 
     def blocked(self, position: int) -> None:
-        """It waits for a message that somebody else holds; 0: it no longer waits."""
+        """It waits for a message that another receiver has locked; 0: it no longer waits."""
         self.blocked_by = position
 
     def noted(self, text: str) -> None:
-        """What an operator should know of it; empty: it is over."""
+        """A note for the operator; empty: it no longer applies."""
         self.note = text
 
     def lost_now(self, text: str, now: float) -> None:
-        """The connection is gone."""
+        """The connection is lost."""
         self.is_open, self.lost, self.blocked_by, self.note = False, text, 0, ""
         self.open_by = math.inf
         self.reopen_at = now + self.backoff.next()
@@ -153,7 +154,7 @@ class SourceState:
 
 @dataclass(slots=True)
 class EndState:
-    """How far the end of a route is."""
+    """The state of a route's end."""
 
     begun_at: float = math.inf
     progress_at: float = -math.inf
@@ -169,17 +170,17 @@ class EndState:
         return self.begun_at < math.inf
 
     def drains_until(self, is_quiet: bool) -> float:
-        """Until when it waits for what is still on its way from the source; `is_quiet`: nothing is."""
+        """Until when it waits for messages in transit from the source; `is_quiet`: there are none."""
         return -math.inf if is_quiet else self.begun_at + DRAIN_SECONDS
 
-    def waits_until(self, outstanding: int, is_untold: bool, is_paused: bool) -> float:
-        """Until when it waits for what is outstanding.
+    def waits_until(self, outstanding: int, has_unsent: bool, is_paused: bool) -> float:
+        """Until when it waits for outstanding messages.
 
         Args:
             outstanding: messages delivered and not settled.
-            is_untold: whether the source is lost, so that it may not know what was settled.
-            is_paused: whether the target takes nothing.
+            has_unsent: whether the source is lost, so that it may not have received settlements.
+            is_paused: whether the target accepts nothing.
         """
-        if is_untold or (is_paused and outstanding):
+        if has_unsent or (is_paused and outstanding):
             return self.begun_at + GIVE_BACK_SECONDS
         return max(self.begun_at, self.progress_at) + CLOSING_SECONDS if outstanding else -math.inf

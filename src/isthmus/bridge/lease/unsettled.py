@@ -1,7 +1,7 @@
-"""What a route has received and not yet settled.
+"""The unsettled positions of a route.
 
-What it is: the account of one opening of a source, kept as runs of consecutive positions. What it is not: it sends nothing and
-holds no message.
+What it is: the account of one opening of a source, kept as runs of consecutive positions. What it is not: I/O, or
+the messages.
 
 Invariants:
     I1. A position is outstanding from `add` until the first `settle` that covers it, or `clear`.
@@ -62,7 +62,7 @@ class UnsettledMap:
         for low, high in runs_of(positions):
             first, last, nbytes = positions[low], positions[high - 1], sum(sizes[low:high])
             if self._runs and first <= self._runs[-1][1]:
-                self._cut(first, last)  # I2: the account of its first delivery gives way
+                self._cut(first, last)  # I2: the entry of its first delivery is replaced
                 insort(self._runs, (first, last, nbytes))
             else:
                 self._runs.append((first, last, nbytes))
@@ -83,7 +83,7 @@ class UnsettledMap:
         return sum(end - start + 1 for start, end in self.within(first, last))
 
     def settle(self, first: int, last: int) -> list[Run]:
-        """Takes positions first to last off the account; those that were outstanding, in runs."""
+        """Removes positions first to last; returns those that were outstanding, in runs."""
         found = self._cut(first, last)
         count = sum(end - start + 1 for start, end in found)
         self.settled += count
@@ -91,11 +91,11 @@ class UnsettledMap:
         return found
 
     def runs(self) -> list[Run]:
-        """What is outstanding."""
+        """The outstanding positions."""
         return _joined(self._runs)
 
     def clear(self) -> list[Run]:
-        """Takes everything off the account; what was outstanding."""
+        """Removes everything; returns what was outstanding."""
         left = self.runs()
         self._runs = []
         self.outstanding = self.outstanding_bytes = 0

@@ -1,1 +1,1 @@
-"""What Spark calls: one source and one sink for routes of every kind."""
+"""The interface to Spark: one source and one sink for routes of every kind."""

@@ -1,6 +1,6 @@
-"""How many bytes Spark gathers before it hands a batch to the next Python worker.
+"""The number of bytes that Spark collects before it passes a batch to the next Python worker.
 
-What it is: the session's setting, as a task sees it, and the padding of a flush row that closes such a batch. What it is
+What it is: the session's setting, as a task reads it, and the padding of a flush row that closes such a batch. What it is
 not: the flush rows (`outflow`).
 
 Invariants:
@@ -18,30 +18,30 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["ARROW_BATCH_BYTES", "ARROW_BATCH_SETTING", "padding_bytes"]
 
 ARROW_BATCH_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
-# What is best, and what isthmus's own session has. The larger, the less Python and Arrow work per message of many; the
-# smaller, the less is copied for a message that comes alone. With 1 KiB messages 64 KiB cost a fifth more in bulk than
+# The best value, and that of isthmus's own session. The larger, the less Python and Arrow work per message in bulk; the
+# smaller, the less is copied for a single message. With 1 KiB messages 64 KiB cost a fifth more in bulk than
 # 256 KiB, 128 KiB 4 % more; at 500 messages a second 128 KiB save Java a fourth of its work, 64 KiB a third (ADR 18).
 ARROW_BATCH_BYTES = 131_072
 LIMIT_BYTES = 4 << 20
-# Spark's own, where the session says nothing.
+# Spark's default.
 DEFAULT_BYTES = 64 << 20
-# Java's stream to a worker is written when so much is in it, whatever batches are (spark.buffer.size).
+# Java's stream to a worker is flushed at this size, independent of batches (spark.buffer.size).
 DEFAULT_BUFFER_BYTES = 65_536
-# A batch is closed by what is over its limit.
+# A batch is closed by the row that exceeds its limit.
 _OVER_BYTES = 1024
 _SIZE = re.compile(r"([0-9]+)([bkmgtp]?)b?")
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
 def padding_bytes(setting: Callable[[str], str | None], buffer_bytes: str | None) -> int:
-    """How large a flush row has to be.
+    """The size of a flush row.
 
     Args:
-        setting: tells a setting of the session by name, as it was written; None if it was not set.
-        buffer_bytes: what Spark tells its workers of `spark.buffer.size`; None if it does not.
+        setting: returns a setting of the session by name, as it was written; None if it was not set.
+        buffer_bytes: `spark.buffer.size` as Spark passes it to its workers; None if it does not.
 
     Raises:
-        InvalidArgumentError: Spark gathers more than any flush row should have.
+        InvalidArgumentError: Spark collects more bytes than a flush row should have.
     """
     written = setting(ARROW_BATCH_SETTING)
     limit = DEFAULT_BYTES if written is None else _bytes_of(written)

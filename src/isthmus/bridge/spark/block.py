@@ -1,8 +1,7 @@
 """Many messages in one row of the data source `isthmus`.
 
-What it is: the encoding of a batch's messages as one cell, for queries in which nothing looks at rows between source and sink: what
-Spark does for each row it does for a hundred messages then. What it is not: a row that a step may see (`row`), or when batches go
-(`outflow`).
+What it is: the encoding of a batch's messages as one cell, for queries in which nothing reads rows between source and sink: Spark's
+cost of a row is then shared by about a hundred messages. What it is not: a row for steps (`row`), or the time of batches (`outflow`).
 
 A block row (`row.BLOCK_ROUTE`) has as position the number of the flush that follows it, or -1, and as message, in the machine's
 byte order::
@@ -15,8 +14,8 @@ byte order::
     zeros, so that the cell is large enough to close the batch that Spark is filling
 
 Invariants:
-    I1. What `runs_of` gives is what `block_of` was given: handles, positions, messages, and their order.
-    I2. The messages of a run are copied once on their way out of Arrow.
+    I1. `runs_of` returns the input of `block_of`: handles, positions, messages, and their order.
+    I2. The messages of a run are copied once when they are read from Arrow.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = ["BLOCK_BYTES", "MOST_BYTES", "block_of", "runs_of"]
 
 # So many bytes go at once.
 BLOCK_BYTES = 256 << 10
-# More go as rows: a cell is in memory several times, and Java keeps a buffer of the largest.
+# Above this size messages are sent as rows: a cell is in memory several times, and Java keeps a buffer of the largest.
 MOST_BYTES = 1 << 20
 _HEAD = struct.Struct("=qqq")
 _COUNT = struct.Struct("=q")

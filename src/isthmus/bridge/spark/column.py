@@ -1,7 +1,7 @@
 """The columns of the data source `isthmus`, as Spark's types.
 
-What it is: what planning a query needs to know of rows. Spark plans in several Python processes; what those import here, each
-of them spends time and memory on, so that numpy and Arrow stay outside. What it is not: the rows (`row`).
+What it is: the schema, which planning a query needs. Spark plans in several Python processes, each of which spends time and
+memory on the imports of this module, so it imports neither numpy nor Arrow. What it is not: the rows (`row`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Messages on their way out of Spark.
+"""Messages from Spark to the sink.
 
-What it is: the taking apart of batches into runs of one route, flush rows in their places. The bytes of a run go on in one
-piece with their offsets, without a Python object per row. What it is not: Spark (`sink`), or the sending (`isthmus.bridge.host.sender.sender`).
+What it is: splitting batches into runs of one route, with flush rows at their positions. The bytes of a run are passed on in
+one piece with their offsets, without a Python object per row. What it is not: Spark (`sink`), or the sending (`isthmus.bridge.host.sender.sender`).
 
 Invariants:
     I1. Rows are handed over in their order, whatever the order of routes in a batch.
     I2. Every row of a route is handed over with its position, or the query fails; none is dropped.
-    I3. What a step wrote into a flush row is not looked at.
+    I3. Values that a step wrote into a flush row are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIVERTS = f"{DIVERT}:"
 
 
 class RowSink(Protocol):
-    """What takes messages: `isthmus.bridge.host.sender.sender.SenderHost`."""
+    """The receiver of messages: `isthmus.bridge.host.sender.sender.SenderHost`."""
 
     def hand_over(
         self,

@@ -1,10 +1,10 @@
-"""When the next lease starts.
+"""The start of the next lease.
 
-What it is: the part of a streaming read that lives at the driver as long as the query: the offset of the next lease, which
-the control server allows or not. What it is not: Spark (`source`), or the lease.
+What it is: the part of a streaming read that lives at the driver as long as the query: the offset of the next lease, if
+the control server allows it. What it is not: Spark (`source`), or the lease.
 
 Invariants:
-    I1. A call blocks for a few seconds at most, where the control server is slow or away; else not at all.
+    I1. A call blocks only if the control server is slow or unreachable, and then for a few seconds at most.
     I2. While the run is stopping no lease starts.
     I3. A control server that cannot be reached for `GIVE_UP_SECONDS` fails the query; a wrong key does at once.
 """
@@ -64,7 +64,7 @@ class LeaseOffset:
         """The lease to carry next; the same one while none may start.
 
         Raises:
-            IsthmusError: the control server is not there, or refuses.
+            IsthmusError: the control server cannot be reached, or refuses.
         """
         if self._one_lease and self._last is not None:
             return self._last
@@ -75,7 +75,7 @@ class LeaseOffset:
         return lease + 1
 
     def close(self) -> None:
-        """The query is over."""
+        """The query has ended."""
         self._hang_up()
 
     def _may_start(self) -> bool:

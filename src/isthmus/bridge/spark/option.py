@@ -1,11 +1,11 @@
 """The options of the data source `isthmus`.
 
-What it is: what `option(name, value)` may say to `format("isthmus")`, read once and pickled to the workers. What it is not: the options
+What it is: the options of `format("isthmus")`, parsed once and pickled to the workers. What it is not: the options
 of a route's ends, which a connector declares.
 
 Invariants:
     I1. Every option that is unknown or malformed is refused by name when the query is planned, all at once.
-    I2. `control_token` is in no text that this package makes.
+    I2. `control_token` is in no text of this package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isthmus.topology.file.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["READ", "WRITE", "ReadOptions", "parse", "read_lists", "shape_of"]
 
-# What Spark itself puts among the options: load(path), start(path), queryName(name), where the query keeps its progress.
+# Options that Spark itself adds: load(path), start(path), queryName(name), where the query keeps its progress.
 SPARK_OPTIONS = ("path", "paths", "checkpointLocation", "queryName")
 
 READ = Spec(
@@ -182,7 +182,7 @@ def shape_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def read_lists(spec: Spec, values: dict[str, Any]) -> list[Fault]:
-    """Put the lists in place of the texts of `steps` and `columns`; what is wrong with them."""
+    """Parses the texts of `steps` and `columns` into lists, in place; returns the faults."""
     faults = []
     for name in ("steps", "columns"):
         try:
@@ -200,7 +200,7 @@ def read_lists(spec: Spec, values: dict[str, Any]) -> list[Fault]:
 
 
 def parse(spec: Spec, options: Mapping[str, str]) -> tuple[dict[str, Any], list[Fault]]:
-    """The values of options by name, with defaults for those that are not given, and what is wrong."""
+    """The values of options by name, with defaults for those that are not given, and the faults."""
     settings = {_folded(setting.name): setting for setting in spec.settings}
     ignored = {_folded(name) for name in SPARK_OPTIONS}
     values: dict[str, Any] = {setting.name: setting.default for setting in spec.settings}

@@ -1,15 +1,15 @@
-"""Messages on their way into Spark.
+"""Messages from the reader to Spark.
 
-What it is: which messages go into one batch, and the flush rows that push them through the buffers of Spark and of its
+What it is: the grouping of messages into batches, and the flush rows that push them through the buffers of Spark and of its
 Python worker. What it is not: Spark (`source`, `worker`), or the rows' columns (`row`).
 
 Invariants:
-    I1. Nothing waits here or in Python's buffers longer than `flush_ms` and what `FLUSH_DELAY_LIMIT_SECONDS` adds, but where
-        rows push each other on.
-    I2. Few messages go in one batch with the flush row that pushes them: each batch costs as much as some hundred rows.
-    I3. Messages of one handle keep their order; those of one batch are together by handle, so that the sink takes few runs.
-    I4. Every message is followed by a flush row, and the reader is told of each flush before it goes.
-    I5. Nothing goes on once the lease has failed: what is held here was given back to its source.
+    I1. No message waits here or in Python's buffers longer than `flush_ms` plus `FLUSH_DELAY_LIMIT_SECONDS`, except where later
+        rows push it on.
+        I2. A few messages share one batch with their flush row: each batch costs as much as about a hundred rows.
+        I3. Messages of one handle keep their order; those of one batch are grouped by handle, so that the sink gets few runs.
+        I4. Every message is followed by a flush row, and the reader is notified of each flush before it is sent.
+        I5. Nothing is sent once the lease has failed: messages that are still here were released at their source.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from isthmus.bridge.spark.row import Run, batch_of, block_batch, flush_batch
 
 __all__ = ["Outflow", "RowSource"]
 
-# 400 rows since the last flush put off the next by 20 ms: at that rate batches fill by themselves in less, and flush rows
-# of their size would double what goes through Spark.
+# 400 rows since the last flush delay the next by 20 ms: at that rate batches fill by themselves in less time, and flush rows
+# of their size would double the bytes through Spark.
 FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
 FLUSH_DELAY_LIMIT_SECONDS = 0.020
 MAX_BATCH_ROWS = 2000
-# How many flush rows push where the worker's file cannot be flushed: what stays in its 64 KiB is less than one of them.
+# Number of flush rows where the worker's file cannot be flushed: its 64 KiB buffer then keeps less than one of them.
 _UNAIDED_FLUSHES = 2
 
 
 class RowSource(Protocol):
-    """What gives messages: `isthmus.bridge.host.reader.reader.ReaderHost`."""
+    """The source of messages: `isthmus.bridge.host.reader.reader.ReaderHost`."""
 
     def take(self, until: float) -> Rows | LeaseEnd | None:
-        """What comes next; None if nothing came until then (monotonic seconds)."""
+        """The next item; None if nothing came until then (monotonic seconds)."""
         ...
 
     def note_flush(self, number: int, rows: Mapping[int, int]) -> None:
-        """Flush row `number` goes now, behind so many rows of each handle; the mapping changes later."""
+        """Flush row `number` is sent now, after so many rows of each handle; the mapping changes later."""
         ...
 
 
@@ -52,11 +52,11 @@ class Outflow:
     """Makes the batches of one lease.
 
     Args:
-        source: what gives messages.
+        source: of the messages.
         flush_ms: the least time between two flushes.
-        padding_bytes: how large a flush row is (`arrow_batch.padding_bytes`).
-        file: the worker's output file (`worker.output_file`); None where there is none to flush: more flush rows push then.
-        packs: whether all messages of a batch go as one row, since nothing looks at rows before the sink.
+        padding_bytes: the size of a flush row (`arrow_batch.padding_bytes`).
+        file: the worker's output file (`worker.output_file`); None where there is none to flush: then there are more flush rows.
+        packs: whether all messages of a batch are sent as one row, because nothing reads rows before the sink.
         clock: monotonic seconds.
     """
 
@@ -82,12 +82,12 @@ class Outflow:
         self._held = _Held()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Batches as messages arrive, until the lease is over.
+        """Batches as messages arrive, until the lease has ended.
 
-        The first is a flush row alone: Spark starts the sink's worker when the first rows come, which connects from then on.
+        The first is a flush row alone: with the first rows Spark starts the sink's worker, which then connects.
 
         Raises:
-            IsthmusError: what the lease ended with.
+            IsthmusError: the error of the lease.
         """
         yield from self._flush()
         held, unflushed = self._held, 0
@@ -97,7 +97,7 @@ class Outflow:
             if isinstance(item, Rows):
                 held.add(item)
                 unflushed += len(item.positions)
-                # Many rows push each other on, so that flushing them may wait longer.
+                # Many rows push each other on, so that their flush may wait longer.
                 delay = min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
                 due = flushed_at + self._spacing + delay
                 if held.rows >= MAX_BATCH_ROWS or held.nbytes >= self._full_bytes:
@@ -112,7 +112,7 @@ class Outflow:
                 return
 
     def _batch(self, flush: int | None = None) -> pa.RecordBatch:
-        """What is held, with flush rows behind it if there is a flush to number."""
+        """The waiting messages, with flush rows after them if there is a flush to number."""
         packs = self._packs and self._held.nbytes <= MOST_BYTES
         runs = self._counted()
         if packs:
@@ -120,7 +120,7 @@ class Outflow:
         return batch_of(runs, flush, self._padding)
 
     def _counted(self) -> Sequence[Run]:
-        """What is held, as yielded."""
+        """Counts the waiting messages as sent."""
         runs = self._held.take()
         for handle, positions, _ in runs:
             self._yielded[handle] = self._yielded.get(handle, 0) + len(positions)
@@ -143,7 +143,7 @@ class Outflow:
 
 
 class _Held:
-    """Messages that go into the next batch, by handle."""
+    """Messages for the next batch, by handle."""
 
     def __init__(self) -> None:
         self.rows = self.nbytes = 0
@@ -155,7 +155,7 @@ class _Held:
         self._runs.setdefault(rows.handle, []).append(rows)
 
     def take(self) -> Sequence[Run]:
-        """All of them; none stay."""
+        """Removes and returns all of them."""
         taken = [run for runs in self._runs.values() for run in runs]
         self._runs = {}
         self.rows = self.nbytes = 0

@@ -1,21 +1,21 @@
 """Rows of the data source `isthmus`, as Arrow batches.
 
 What it is: the schema, and the making of batches from messages of many routes. A batch is built from joined bytes and
-offsets, without a Python object per row. What it is not: when batches go (`outflow`), or how they are taken apart (`inflow`).
+offsets, without a Python object per row. What it is not: the time of batches (`outflow`), or splitting them (`inflow`).
 
-Columns, as a step of the query sees them:
+Columns, for a step of the query:
     message     binary: the message, encoded as AMQP 1.0
     route       int: the handle of its route, positive; a step passes it on as it is
     position    bigint: the message's position at its source, unique within the route; a step passes it on as it is
 A step may add these, null where a row goes on to its target:
-    disposition string: `complete`, `dead-letter`, `defer` or `abandon`: what becomes of the message at its source instead; or `divert:`
+    disposition string: `complete`, `dead-letter`, `defer` or `abandon`: the disposition of the message at its source instead; or `divert:`
                 and the name of an entity of its route (`RouteSpec.diverts`) that it is sent to
     reason, description string: why
 
 A flush row carries no message: its `route` is -1, its `position` the number of the flush, and its `message` zeros, enough to
-close the batch that Spark is filling. A second row with route 0 follows it: it shows Spark that more rows are there, so that
-Spark looks at the size of the first at once instead of waiting for more. Steps pass both on. Where there are no steps, a row
-with route -2 holds all messages of a batch and the number of a flush (`block`).
+close the batch that Spark is filling. A second row with route 0 follows it: Spark checks the size of the first row only when it
+reads another one. Steps pass both on. Where there are no steps, a row with route -2 contains all messages of a batch and the
+number of a flush (`block`).
 
 Invariants:
     I1. A flush row is never taken for a message, nor a message for a flush row: handles are positive.
@@ -58,7 +58,7 @@ FEW_ROWS = 32
 
 
 def batch_of(runs: Sequence[Run], flush: int | None = None, padding: bytes = b"") -> pa.RecordBatch:
-    """Messages as rows, with flush rows behind them if there is a flush to number.
+    """Messages as rows, with flush rows after them if there is a flush to number.
 
     Args:
         runs: the messages.
@@ -82,7 +82,7 @@ def flush_batch(number: int, padding: bytes) -> pa.RecordBatch:
 
 
 def block_batch(cell: bytes, flush: int | None) -> pa.RecordBatch:
-    """A block row (`block`), with a filler behind it.
+    """A block row (`block`), with a filler after it.
 
     Args:
         cell: its message.

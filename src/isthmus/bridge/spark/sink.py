@@ -1,15 +1,15 @@
-"""The Spark data sink `isthmus`: what Spark calls to write.
+"""The Spark data sink `isthmus`: Spark's interface for writing.
 
-What it is: the streaming writer, which applies the steps that come last (`stage`), takes batches apart (`inflow`) and hands messages to
-the host of their targets. The reader of the same task says over their channel what routes there are. What it is not: the sending
+What it is: the streaming writer, which applies the last steps (`stage`), splits batches (`inflow`) and hands messages to the host of
+their targets. The reader of the same task sends the routes over their channel. What it is not: the sending
 (`isthmus.bridge.host.sender.sender`).
 
 Invariants:
-    I1. `write` returns only after everything is acknowledged and settled and the reader said that the lease ended in good
-        order: end of input alone is not success.
+    I1. `write` returns only after everything is acknowledged and settled and the reader sent STOPPED: end of input alone is
+        not success.
     I2. Rows of a route are handed over in their order.
-    I3. What cannot be written is refused when the query is planned: overwriting, rows that have lost a column, and columns that
-        nothing is written from.
+    I3. Invalid writes are refused when the query is planned: overwriting, rows without a required column, and columns from
+        which nothing is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["SinkMixin", "StreamWriter"]
 
 
 class SinkMixin:
-    """The writing half of the data source."""
+    """The writing part of the data source."""
 
     options: Any
 
@@ -75,7 +75,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """A streaming write: one call of `write` is the sink's end of a lease.
 
     Args:
-        steps: what messages go through first.
+        steps: of the messages before they are written.
         columns: columns whose values are written into messages before.
     """
 
@@ -84,7 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._columns = columns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        # Here, since the process in which Spark plans the write imports this module and needs none of it.
+        # Imported here, because the process in which Spark plans the write imports this module and needs none of them.
         from isthmus.bridge.host.sender.sender import SenderHost
         from isthmus.bridge.spark.inflow import Inflow
         from isthmus.bridge.spark.stage import open_stage
@@ -105,7 +105,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing is left to do: what Spark commits was acknowledged before."""
+        """Nothing to do: everything that Spark commits was acknowledged before."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing can be taken back: what was acknowledged stays, the rest went back to its source."""
+        """Nothing to do: acknowledged messages cannot be undone, the others were released at their source."""

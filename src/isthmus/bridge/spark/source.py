@@ -1,19 +1,19 @@
-"""The Spark data source `isthmus`: what Spark calls to read.
+"""The Spark data source `isthmus`: Spark's interface for reading.
 
 What it is: `IsthmusDataSource` and its streaming reader. One query carries many routes: a micro-batch is a lease, which lasts an
 hour or more, and a partition is a slot, whose reader carries some of the routes. What it is not: the reading (`isthmus.bridge.host.reader.reader`),
 the batches (`outflow`), the sink (`sink`).
 
 Which process runs what: `latestOffset` and `partitions` run in one Python process at the driver that lives as long as the
-query; `read` runs in a worker, again for every lease. What passes between them is pickled.
+query; `read` runs in a worker, again for every lease. Objects between them are pickled.
 
-Offsets are {"lease": n}: a queue has no position to go back to. A lease that a crash broke off is repeated under the same
-offset, and moves what waits then.
+Offsets are {"lease": n}: a queue has no position to go back to. A lease that was interrupted by a crash is repeated under the
+same offset, and moves the messages that wait then.
 
 Invariants:
     I1. A lease starts only when the control server allows it (`lease_offset`).
     I2. A schema that is not the data source's own, and a session that would hold messages back or run a task twice, are refused.
-    I3. However the reader ends, its host is stopped: what it holds goes back to its source.
+    I3. However the reader ends, its host is stopped: unsettled messages are released at their source.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IsthmusDataSource", "LeaseReader", "SlotPartition"]
 
-# How long a reader that is closed waits for its host to give back what it holds.
+# How long a closing reader waits for its host to release unsettled messages.
 JOIN_SECONDS = 10.0
 
 
@@ -74,7 +74,7 @@ class IsthmusDataSource(SinkMixin, DataSource):
 
 
 class SlotPartition(InputPartition):
-    """What one reader of a lease is told."""
+    """The input of one reader of a lease."""
 
     def __init__(self, lease: int, slot: int, routes: tuple[RouteSpec, ...]) -> None:
         super().__init__(slot)
@@ -87,7 +87,7 @@ class SlotPartition(InputPartition):
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read; at the driver but for `read`."""
+    """A streaming read; runs at the driver, except `read`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -118,7 +118,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SlotPartition(int(end["lease"]), slot, routes[slot::slots]) for slot in range(slots)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is left to do: a lease settles its messages itself."""
+        """Nothing to do: a lease settles its messages itself."""
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -132,8 +132,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(options: ReadOptions, partition: SlotPartition) -> Iterator[pa.RecordBatch]:
-    """Rows as they arrive; returns when the lease has ended in good order."""
-    # Here, since the processes in which Spark plans import this module and need none of it.
+    """Rows as they arrive; returns when the lease has ended in order."""
+    # Imported here, because the processes in which Spark plans import this module and need none of them.
     from isthmus.bridge.host.reader.item import LeaseName
     from isthmus.bridge.host.reader.reader import ReaderHost
     from isthmus.bridge.spark.outflow import Outflow

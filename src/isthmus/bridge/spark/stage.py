@@ -1,7 +1,7 @@
-"""What reader and sink do with batches where routes have steps.
+"""The steps of reader and sink on batches.
 
-What it is: the protocol, and the one place that names who fulfils it: steps are above the bridge, which knows them by name only, as it
-does connectors (`isthmus.bridge.registry`). What it is not: the steps.
+What it is: the protocol, and the name of its implementation: steps are in a layer above the bridge, which refers to them only by name,
+like connectors (`isthmus.bridge.registry`). What it is not: the steps.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Stage(Protocol):
     """Steps of one message each, applied to batches."""
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The rows that go on, flush rows among them; None where there are none."""
+        """The remaining rows, flush rows included; None where there are none."""
         ...
 
 
 def open_stage(steps: Sequence[str], written: Sequence[str] = (), added: Sequence[str] = ()) -> Stage | None:
-    """A stage; None where there is nothing to do.
+    """A stage; None where it would have no steps.
 
     Args:
         steps: the steps, each as JSON with one key.

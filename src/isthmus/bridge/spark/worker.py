@@ -1,11 +1,11 @@
-"""What reader and sink know of the Spark worker that they run in.
+"""The Spark worker in which reader and sink run.
 
 What it is: everything that depends on how Spark runs Python: the task's identity, the session's settings as a task sees them,
 the file through which a worker's batches go, and the thread switching of a worker with two busy threads. What it is not: the
 data source (`source`, `sink`).
 
 Invariants:
-    I1. Nothing here fails where Spark is another release: what is not found is told as absent.
+    I1. Nothing here fails with another release of Spark: missing parts are reported as absent.
     I2. A session with speculation is refused: a second copy of a running task would settle messages of the first.
 """
 
@@ -24,14 +24,14 @@ from isthmus.errors import InvalidArgumentError
 
 __all__ = ["flush_row_bytes", "output_file", "refuse_speculation", "setting", "share_interpreter", "task_channel"]
 
-# Python's own 5 ms would hold the thread of the sockets up for as long, at each message.
+# Python's default of 5 ms would delay the thread of the sockets by as long, for each message.
 SWITCH_INTERVAL_SECONDS = 0.001
 _SPECULATION = "spark.speculation"
 _QUERY_ID = "sql.streaming.queryId"
 
 
 def task_channel() -> Path | None:
-    """Where reader and sink of the running task meet; None outside a task."""
+    """The channel of reader and sink of the running task; None outside a task."""
     context = TaskContext.get()
     if context is None:
         return None
@@ -41,16 +41,16 @@ def task_channel() -> Path | None:
 
 
 def setting(name: str) -> str | None:
-    """A setting of the session that this task runs in: Spark hands all of them on with its jobs as local properties."""
+    """A setting of the session that this task runs in: Spark passes all of them to its jobs as local properties."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
 
 
 def flush_row_bytes() -> int:
-    """How large a flush row has to be in this session.
+    """The size of a flush row in this session.
 
     Raises:
-        InvalidArgumentError: Spark gathers more than any flush row should have.
+        InvalidArgumentError: Spark collects more bytes than a flush row should have.
     """
     return padding_bytes(setting, os.environ.get("SPARK_BUFFER_SIZE"))
 
@@ -68,15 +68,15 @@ def refuse_speculation() -> None:
 
 
 def share_interpreter() -> None:
-    """Lets the thread of the sockets have the interpreter soon, while Spark's thread is busy."""
+    """Shortens the switch interval, so that the thread of the sockets gets the GIL soon while Spark's thread is busy."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
 
 
 def output_file() -> Any:
     """The file through which the batches of the running reader go, with `flush()`; None where this release has none.
 
-    Spark writes batches through a Python file of 64 KiB whose tail stays until more is written. The frames that called the
-    reader hold it.
+    Spark writes batches through a Python file with a buffer of 64 KiB, whose tail stays until more is written. It is found in
+    the stack frames that called the reader.
     """
     frame: Any = sys._getframe()
     while frame is not None:

@@ -1,11 +1,11 @@
-"""Which resource a request's URL names.
+"""The resource that a request's URL names.
 
-What it is: the path's grammar, from the raw path to names. What it is not: a look at whether the resource exists.
+What it is: the path's grammar, from the raw path to names. What it is not: a check that the resource exists.
 Spec: docs/explanation/protocol.md, Administration. Entity names may hold slashes, percent-encoded (Python, JavaScript) or plain (.NET); the words
 ``subscriptions``, ``rules`` and ``consumergroups`` are segments of their own, in any case.
 
 Invariants:
-    I1. What is authorised and what is acted on come from the same `Address`: `path` is made of the parsed names.
+    I1. Authorisation and operation use the same `Address`: `path` is made of the parsed names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isthmus.errors import InvalidArgumentError
 
 __all__ = ["Address", "Resource"]
 
-# No name has these, and each would make two readings of one path possible.
+# No name has these characters, and each would make a path ambiguous.
 _FORBIDDEN = re.compile(r"[?#%\\\x00-\x1f\x7f]")
 
 
@@ -43,7 +43,7 @@ class Resource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A resource and the names on the way to it, spelt as the client spelt them."""
+    """A resource and the names of its path, spelt as the client spelt them."""
 
     resource: Resource
     entity: str = ""
@@ -85,7 +85,7 @@ class Address:
             if len(raw) == 2:
                 return cls(Resource.CONSUMER_GROUPS, segments[0])
             return cls(Resource.CONSUMER_GROUP, segments[0], group=segments[2])
-        # The raw segments decide, so that an encoded slash never makes a separator.
+        # Raw segments are compared, so that an encoded slash is never a separator.
         at = next((i for i, segment in enumerate(raw) if i and segment.lower() == "subscriptions"), len(raw))
         entity, rest = "/".join(segments[:at]), segments[at + 1 :]
         if at == len(raw):

@@ -9,7 +9,7 @@ Invariants:
     I2. A change is answered only after the commit that makes it durable.
     I3. Every HTTP request gets a document of the service's form for its answer: no traceback, no closed connection.
     I4. No token and no key gets into a log.
-    I5. An entity is changed by one request at a time: a second one meanwhile is told of the conflict.
+    I5. An entity is changed by one request at a time: a second one meanwhile gets a conflict error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["CATALOG_VERSION_HEADER", "INSTANCE_HEADER", "build_admin_app"]
 
 CATALOG_VERSION_HEADER = "Isthmus-Catalog-Version"
 INSTANCE_HEADER = "Isthmus-Instance"
-"""Of the namespace's own document: another value whenever a description may be another one than before."""
+"""Header of the namespace's document; its value changes whenever a description may have changed."""
 
 _log = logging.getLogger("isthmus.broker.admin")
 
@@ -46,7 +46,7 @@ _BODY_TIMEOUT_SECONDS = 30.0
 _DEFAULT_API_VERSION = "2017-04"
 _API_VERSION = re.compile(r"20\d\d-\d\d")
 _HOST = re.compile(r"[A-Za-z0-9.\-_]{1,255}(?::\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
-# Refusals that no client earns by asking for what is there or not there.
+# Refusals worth a log line: not 404 or 409, with which clients test whether an entity exists.
 _SUSPECT = frozenset({400, 401, 413})
 _CLAIMS = {"GET": "EntityRead", "HEAD": "EntityRead", "PUT": "EntityWrite", "DELETE": "EntityDelete"}
 # The token for a forwarding target, where the caller's own does not reach it.
@@ -76,11 +76,11 @@ def build_admin_app(
         authority: checks tokens.
         clock: wall time for documents.
         namespace_name: shown in documents and errors.
-        commit: awaited after a change; returns when all that was staged is durable, raises if it never will be.
-        health: what ``/health`` tells.
+        commit: awaited after a change; returns when everything staged is durable, raises if it never will be.
+        health: the content of ``/health``.
         limits: those of the engine, for what documents show.
         token_clock: wall time for the expiry of tokens; by default the machine's, however the namespace's is shifted.
-        on_authorised: told of each request whose token permits it.
+        on_authorised: called for each request whose token permits it.
         listeners: how many listeners a hybrid connection has.
     """
     operations = Operations(engine, clock, namespace_name, limits.max_message_size_bytes, listeners)
@@ -123,10 +123,10 @@ class _Handler:
         self._changing: set[str] = set()
 
     async def handle(self, http: web.Request) -> web.Response:
-        """Answer one request, whatever it is."""
+        """Answers one request."""
         # An entity may be called "health" as well; requests for entities carry an api-version.
         if http.rel_url.raw_path == "/health" and "api-version" not in http.query and http.method in ("GET", "HEAD"):
-            return _told(self._health())
+            return _health_answer(self._health())
         try:
             answer = await self._answer(http)
         except IsthmusError as error:
@@ -169,7 +169,7 @@ class _Handler:
         token = http.headers.get("Authorization", "")
         if not token:
             raise UnauthorizedError("MissingToken: The authorization header was not found.")
-        # Every namespace's token opens the list of nothing at its root.
+        # Any valid token of the namespace permits the empty list at its root.
         path = "" if address.resource is Resource.ROOT else address.path
         grant = self._authority.authorise_token(token, f"{_origin(http)}/{path}", self._token_clock.wall_ms())
         if not grant.covers(path, Right.MANAGE):
@@ -223,21 +223,21 @@ class _Handler:
         )
 
 
-def _told(health: Health) -> web.Response:
-    told: dict[str, object] = {"status": health.status}
+def _health_answer(health: Health) -> web.Response:
+    document: dict[str, object] = {"status": health.status}
     if health.reason:
-        told["reason"] = health.reason
+        document["reason"] = health.reason
     if health.partition_stores_down:
-        told["partition_stores_down"] = list(health.partition_stores_down)
+        document["partition_stores_down"] = list(health.partition_stores_down)
     if health.zones_down:
-        told["zones_down"] = list(health.zones_down)
+        document["zones_down"] = list(health.zones_down)
     if health.without_listener:
-        told["hybrid_connections_without_listener"] = health.without_listener
-    return web.json_response(told, status=200 if health.is_ready else 503)
+        document["hybrid_connections_without_listener"] = health.without_listener
+    return web.json_response(document, status=200 if health.is_ready else 503)
 
 
 def _origin(http: web.Request) -> str:
-    """Scheme and authority as the client wrote them, where that is a host at all."""
+    """Scheme and authority as the client wrote them, where they name a host."""
     return f"{http.scheme}://{http.host if _HOST.fullmatch(http.host) else 'localhost'}"
 
 

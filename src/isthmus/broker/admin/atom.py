@@ -5,7 +5,7 @@ Spec: RFC 4287 as far as the service uses it; docs/explanation/protocol.md, Admi
 
 Invariants:
     I1. An entry's ``id`` is an absolute URL whose path is the entity's, capitals included: clients take names from it.
-    I2. A feed has exactly two links when, and only when, more follows: the Python client pages by that.
+    I2. A feed has exactly two links when, and only when, more follows: the Python client's paging depends on it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def feed(title: str, url: str, entries: Sequence[str], *, updated_ms: int, next_
 
 
 def empty_feed(url: str, *, updated_ms: int) -> str:
-    """What the service answers where nothing is: clients turn it into their not-found error."""
+    """The service's answer for an unknown entity: clients turn it into their not-found error."""
     return element(
         "feed",
         text_element("title", "Publicly Listed Services", {"type": "text"})

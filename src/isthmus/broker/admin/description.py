@@ -6,8 +6,8 @@ Spec: docs/explanation/protocol.md, Administration.
 
 Invariants:
     I1. A written description reads back equal.
-    I2. Every element that the JavaScript and Go clients cannot do without is always written.
-    I3. ``CountDetails`` declares its prefix itself, as its only attribute: the JavaScript client finds it no other way.
+    I2. Every element that the JavaScript and Go clients require is always written.
+    I3. ``CountDetails`` declares its prefix itself, as its only attribute: the JavaScript client finds it in no other form.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COUNTS = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 
 AnyDescription = QueueDescription | TopicDescription | SubscriptionDescription
 _D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription)
-# What the namespace says of an entity, beside what the operator set: element by element.
+# The elements with the namespace's values of an entity, besides those that the operator set.
 _Fact = tuple[str, Callable[[Runtime], str]]
 
 
@@ -74,7 +74,7 @@ _FORWARD_DEAD = Setting("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_
 _METADATA = Setting("UserMetadata", "user_metadata", setting.text)
 _MESSAGE_SIZE = Setting("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", setting.number, since="2021-05")
 
-# Names in capitals stand for what is written by a function of its own.
+# Elements with names in capitals are written by a function of their own.
 _RULES, _DETAILS, _AVAILABILITY = "AuthorizationRules", "CountDetails", "EntityAvailabilityStatus"
 _Row = Setting | _Fact | str
 
@@ -110,7 +110,7 @@ _FILTER_COUNTS_SINCE = "2024-05"
 
 
 def read_description(node: Node, kind: type[_D], *, current: _D | None = None, api_version: str, now_ms: int) -> _D:
-    """The description in an element; what the element leaves out takes its default.
+    """The description in an element; settings that the element omits take their defaults.
 
     Args:
         node: the ``QueueDescription``, ``TopicDescription`` or ``SubscriptionDescription``.
@@ -121,7 +121,7 @@ def read_description(node: Node, kind: type[_D], *, current: _D | None = None, a
         now_ms: wall time, for new authorization rules.
 
     Raises:
-        InvalidArgumentError: a value is malformed, or its setting is younger than `api_version`.
+        InvalidArgumentError: a value is malformed, or its setting is newer than `api_version`.
     """
     values: dict[str, Any] = {}
     for row in _TABLES[kind]:
@@ -148,7 +148,7 @@ def write_description(
     api_version: str,
     message_size_limit_bytes: int,
 ) -> str:
-    """The element of a description with what the namespace knows of the entity.
+    """The element of a description with the runtime values of the entity.
 
     Args:
         description: what the operator set.

@@ -7,7 +7,7 @@ Spec: XML 1.0, Namespaces in XML 1.0.
 Invariants:
     I1. A document type declaration is refused, so that no entity is ever declared, expanded or fetched.
     I2. The tree is bounded: 256 KiB of text, 32 levels, 20,000 elements.
-    I3. What is written is well-formed whatever the text: characters that XML cannot hold become U+FFFD.
+    I3. Written documents are well-formed for any text: characters that XML cannot hold become U+FFFD.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Node:
     Attributes:
         namespace: the namespace's URI, "" for none.
         name: the local name.
-        attributes: values by local name; namespaces of attributes tell nothing apart in this vocabulary.
+        attributes: values by local name; namespaces of attributes do not matter in this vocabulary.
         children: the elements inside.
         text: the character data directly inside, joined.
     """
@@ -70,7 +70,7 @@ class Node:
 
 
 class _Builder:
-    """Receives the parser's events and holds the bounds."""
+    """Receives the parser's events and enforces the bounds."""
 
     def __init__(self) -> None:
         self.root: Node | None = None

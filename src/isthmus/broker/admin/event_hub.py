@@ -5,8 +5,8 @@ and topics (`operation`), which share names and errors with these.
 Spec: docs/explanation/protocol.md, Event Hubs; learn.microsoft.com/rest/api/eventhub (create-event-hub, create-consumer-group).
 
 Invariants:
-    I1. An update replaces what the service's description has; what only this namespace knows (size retention, the size
-        of a transfer) and the consumer groups exist.
+    I1. An update replaces the settings of the service's description; settings that only this namespace has (size retention,
+        the size of a transfer) and the consumer groups stay.
     I2. A request that is refused has changed nothing.
 """
 
@@ -161,7 +161,7 @@ class EventHubOperations:
 
 
 def _read(node: Node, current: EventHubDescription | None, now_ms: int) -> EventHubDescription:
-    """The description in an element; what it leaves out takes its default, but partitions never become fewer."""
+    """The description in an element; omitted settings take their defaults, but the number of partitions never decreases."""
     wanted = EventHubDescription()
     if current is not None:
         wanted = replace(
@@ -205,7 +205,7 @@ def _described(name: str, inside: str) -> str:
 
 
 def _days(retention_ms: int) -> int:
-    """As the service tells it, in whole days; a shorter retention, which only the file can set, is told as the next one."""
+    """In whole days, as the service shows it; a retention with a fraction of a day, which only the file can set, is rounded up."""
     return -(-retention_ms // _DAY_MS)
 
 

@@ -1,10 +1,10 @@
 """Errors as the service's HTTP answers.
 
-What it is: the one table from errors to status, SubCode and text. What it is not: a place that raises or logs.
+What it is: the table from errors to status, SubCode and text. What it is not: code that raises or logs.
 Spec: docs/explanation/protocol.md, Administration; service-bus-resource-manager-exceptions.md.
 
 Invariants:
-    I1. An error that the table does not know becomes 500 with a text that says nothing of the inside.
+    I1. An error that is not in the table becomes 500 with a text that reveals no internals.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["ConflictError", "MethodError", "PreconditionError", "TooLargeError",
 
 
 class ConflictError(IsthmusError):
-    """Another change of the same entity is under way."""
+    """Another change of the same entity is in progress."""
 
     code = "conflict"
     retryable = True
@@ -58,7 +58,7 @@ class TooLargeError(IsthmusError):
     code = "too-large"
 
 
-# Status and SubCode text; the first line whose class fits counts, so that subclasses come before their bases.
+# Status and SubCode text; the first line whose class fits is used, so that subclasses come before their bases.
 # Answers to bad tokens have no SubCode: the text starts with the reason's name.
 _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (TokenError, 401, ""),

@@ -1,12 +1,12 @@
-"""The `$filter` of a list: which of the entities a client wants to see.
+"""The `$filter` of a list: which entities it contains.
 
-What it is: the expression parsed once and asked of each entity. What it is not: the rules language of messages.
+What it is: the expression parsed once and evaluated for each entity. What it is not: the rules language of messages.
 Spec: the OData subset that the service's clients document for lists of queues, topics and subscriptions: comparisons
 (`eq ne gt ge lt le`) of `path`, `messageCount`, `createdAt`, `updatedAt`, `accessedAt`; `startswith(path, 'text')`, with or
 without `eq true`; `and`, `or`, `not`, parentheses. Names are compared without case, as paths are everywhere.
 
 Invariants:
-    I1. Whatever the text, it is parsed or refused with what is wrong; nesting and length are bounded.
+    I1. Any text is parsed, or refused with its fault; nesting and length are bounded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What of an entity a filter may ask for.
+    """The fields of an entity that a filter may compare.
 
     Attributes:
         path: queue's or topic's path; a subscription's name.
@@ -64,7 +64,7 @@ _FIELDS: dict[str, Callable[[Listed], Any]] = {
 
 
 def parse_filter(text: str) -> Predicate:
-    """What a filter asks.
+    """The condition of a filter.
 
     Raises:
         InvalidArgumentError: it does not parse.

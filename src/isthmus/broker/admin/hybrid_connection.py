@@ -6,7 +6,7 @@ Spec: the document `HybridConnectionDescription` as the service's client for .NE
 `HybridConnectionRuntimeInformation`).
 
 Invariants:
-    I1. An update replaces the whole description: what the request leaves out takes its default.
+    I1. An update replaces the whole description: omitted settings take their defaults.
     I2. A request that is refused has changed nothing.
 """
 

@@ -1,12 +1,12 @@
-"""What the administration API does, without HTTP.
+"""The operations of the administration API, without HTTP.
 
 What it is: get, list, create, update and delete over the engine, from parsed requests to documents. What it is not:
-authentication, sockets, or durability: a changed answer goes out after the commit that covers it (`app`).
+authentication, sockets, or durability: the answer to a change is sent after the commit that covers it (`app`).
 Spec: docs/explanation/protocol.md, Administration.
 
 Invariants:
-    I1. An update replaces the whole description: what the request leaves out takes its default. What it sends back as it was
-        shown stays as it is.
+    I1. An update replaces the whole description: omitted settings take their defaults. A value that is sent back as it was
+        shown stays unchanged.
     I2. A request that is refused has changed nothing.
 """
 
@@ -74,8 +74,8 @@ class Operations:
         """One entity or one page of a list; an unknown queue or topic gives an empty feed, as the service does.
 
         Raises:
-            EntityNotFoundError: an unknown subscription or rule; the service tells these by the status, and the Java
-                client cannot read a feed in their place.
+            EntityNotFoundError: an unknown subscription or rule; for these the service answers with a status, and the Java
+                client cannot read a feed instead.
         """
         at = request.address
         if (hubs := self._hubs.get(request)) is not None:
@@ -148,10 +148,10 @@ class Operations:
         raise MethodError("PUT")
 
     def delete(self, request: Request) -> Answer:
-        """Remove an entity with all it holds.
+        """Removes an entity with its messages.
 
         Raises:
-            EntityNotFoundError: it is not there.
+            EntityNotFoundError: it does not exist.
         """
         at = request.address
         if self._hubs.delete(request) or self._hybrids.delete(request):
@@ -227,7 +227,7 @@ class Operations:
         return wanted
 
     def _current(self, request: Request, found: _T | None, path: str) -> _T | None:
-        """What an update replaces; None for a creation."""
+        """The description that an update replaces; None for a creation."""
         if request.if_match is None:
             return None
         if found is None:
@@ -236,7 +236,7 @@ class Operations:
         return found
 
     def _check_etag(self, if_match: str, path: str) -> None:
-        """Refuse a change of an entity that is not as the client saw it."""
+        """Refuses a change of an entity that has changed since the client read it."""
         check_etag(if_match, self._engine.runtime(path).updated_at_ms)
 
     def _listed(self, request: Request, items: list[tuple[str, _D]], parent: str = "") -> list[tuple[str, _D]]:

@@ -1,7 +1,7 @@
-"""What of an HTTP request the operations need, and what they answer.
+"""The parts of an HTTP request that the operations need, and their answers.
 
-What it is: the two records, and what every operation does with them: pages of lists, ETags, the status of a change. What
-it is not: HTTP (`app`), nor any operation.
+What it is: the two records, and the functions that every operation needs: pages of lists, ETags, the status of a change.
+What it is not: HTTP (`app`), nor any operation.
 Spec: docs/explanation/protocol.md, Administration.
 """
 
@@ -18,25 +18,25 @@ from isthmus.broker.admin.failure import PreconditionError
 
 __all__ = ["PAGE_LIMIT", "Answer", "Request", "check_etag", "page", "status_of"]
 
-# What the service gives at most in one page.
+# The service's largest page.
 PAGE_LIMIT = 100
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What of an HTTP request the operations need.
+    """The parts of an HTTP request that the operations need.
 
     Attributes:
-        address: what it is about.
+        address: the resource.
         origin: scheme and authority that the client used.
         api_version: of the query, e.g. ``2021-05``.
         body: the document of a PUT.
         if_match: the header's value; None creates, anything else updates.
-        skip: how many entries of a list to leave out.
-        top: how many to give.
+        skip: how many entries of a list to skip.
+        top: how many to return.
         filter: the text of `$filter`; "" for none.
-        check_forward: asked with each forwarding target before anything changes; raises if the caller may not use it.
+        check_forward: called with each forwarding target before anything changes; raises if the caller may not use it.
     """
 
     address: Address
@@ -60,15 +60,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to answer.
+    """An answer.
 
     Attributes:
         status: HTTP status.
         body: the document, "" for none.
         kind: ``entry`` or ``feed``.
         updated_at_ms: the entity's, for the ETag; 0 for none.
-        catalog_version: of all descriptions, where it is told.
-        instance: which start of which namespace this is, where it is told.
+        catalog_version: of all descriptions, where it is sent.
+        instance: identifies the namespace and its start, where it is sent.
     """
 
     status: int
@@ -80,12 +80,12 @@ class Answer:
 
 
 def status_of(request: Request, changed: bool) -> int:
-    """201 for what was created, else 200."""
+    """201 for a creation, else 200."""
     return 201 if changed and request.if_match is None else 200
 
 
 def check_etag(if_match: str, updated_at_ms: int) -> None:
-    """Refuse a change of an entity that is not as the client saw it.
+    """Refuses a change of an entity that has changed since the client read it.
 
     Raises:
         PreconditionError: it has changed since.

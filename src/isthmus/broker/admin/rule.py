@@ -1,12 +1,12 @@
 """Rules as XML: filters, actions and their typed values.
 
-What it is: RuleDescription and DefaultRuleDescription to descriptions and back. What it is not: a look at what an
-expression says; the engine refuses one that does not parse.
+What it is: RuleDescription and DefaultRuleDescription to descriptions and back. What it is not: a check of
+expressions; the engine refuses one that does not parse.
 Spec: docs/explanation/protocol.md, Administration, Rules; the types are those of .NET's serializer for ``KeyValueOfstringanyType``.
 
 Invariants:
     I1. A written rule reads back equal; values keep their type.
-    I2. Every rule is written with an action, an empty one if need be: the Go client panics without.
+    I2. Every rule is written with an action, if necessary an empty one: the Go client panics without it.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _write_value(value: Parameter) -> str:
     if value is None:
         return element("Value", "", {"i:nil": "true"})
     kind, text = _typed(value)
-    # The JavaScript client drops five characters, "d6p1:", and takes the rest for the type.
+    # The JavaScript client drops five characters, "d6p1:", and uses the rest as the type.
     namespace = _SERIALIZATION if kind == "guid" else _SCHEMA
     return text_element("Value", text, {"i:type": f"d6p1:{kind}", "xmlns:d6p1": namespace})
 

@@ -18,13 +18,13 @@ from isthmus.errors import InvalidArgumentError
 
 __all__ = ["Codec", "Setting", "boolean", "duration", "forward", "number", "status", "text"]
 
-# An entity's path, percent-encoded, behind two schemes and hosts.
+# An entity's path, percent-encoded, after two schemes and hosts.
 _FORWARD_LIMIT_CHARACTERS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How one type of value reads and writes.
+    """How one type of value is read and written.
 
     Attributes:
         read: from an element's text; raises ValueError or InvalidArgumentError.
@@ -42,7 +42,7 @@ class Setting:
     Attributes:
         name: the element's name.
         field: the description's attribute.
-        codec: how its value reads and writes.
+        codec: how its value is read and written.
         since: the first api-version that knows the element.
     """
 
@@ -55,7 +55,7 @@ class Setting:
         """The field's value.
 
         Raises:
-            InvalidArgumentError: the text is no such value.
+            InvalidArgumentError: the text is not a value of this type.
         """
         try:
             return self.codec.read(value)
@@ -91,7 +91,7 @@ def _read_forward(value: str) -> str | None:
     value = value.strip()
     if len(value) > _FORWARD_LIMIT_CHARACTERS:
         raise InvalidArgumentError(f"It has {len(value)} characters; {_FORWARD_LIMIT_CHARACTERS} are allowed.")
-    # The Java client takes no "sb://" for a URL: it puts "https://HOST/" before the target that it read here.
+    # The Java client does not recognise "sb://" as a URL: it puts "https://HOST/" before the target that it read here.
     while "://" in value:
         path = urlsplit(value).path.strip("/")
         if path == value:  # what is before "://" is no scheme

@@ -1,1 +1,1 @@
-"""A namespace's file: read, checked, and made true."""
+"""A namespace's file: read, checked and applied."""

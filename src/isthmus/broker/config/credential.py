@@ -1,11 +1,11 @@
 """Keys and issuers in a namespace's file.
 
-What it is: the sections ``authorization_rules`` and ``jwt`` read, with keys fetched from where the file says they lie.
-What it is not: the rules at work (`keyring`), the tokens (`jwt`), nor the rest of the file (`config`).
+What it is: the sections ``authorization_rules`` and ``jwt`` read, with keys resolved from the references in the file.
+What it is not: the use of the rules (`keyring`), the tokens (`jwt`), nor the rest of the file (`config`).
 Spec: service-bus-sas.md; docs/explanation/protocol.md, Tokens.
 
 Invariants:
-    I1. No key is in the file itself, and no fault's text holds one.
+    I1. No key is in the file itself, and no fault's text contains one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _JWT = Spec(
 
 
 def read_authorization_rules(document: Document, node: yaml.Node, what: str) -> list[AuthorizationRule]:
-    """The rules of one namespace or entity; a key that is not named is "".
+    """The rules of one namespace or entity; a missing key is "".
 
     Args:
         document: gets the faults.

@@ -1,6 +1,6 @@
 """ISO 8601 durations as Service Bus writes them.
 
-What it is: text to milliseconds and back, with .NET's greatest time span standing for "never ends". What it is not: a
+What it is: text to milliseconds and back, with .NET's greatest time span for "never ends". What it is not: a
 parser of calendar arithmetic; a year counts 365 days and a month 30, as .NET's XmlConvert takes them.
 Spec: ISO 8601, W3C XML Schema ``xs:duration``.
 """

@@ -1,4 +1,4 @@
-"""What one namespace allows its clients, and how a namespace's file spells every limit.
+"""The limits of one namespace, and their names in a namespace's file.
 
 What it is: the limits of connections and links with the service's values as defaults, and one table of all limits that
 a file may set, those of entities included. What it is not: the limits of entities themselves
@@ -6,7 +6,7 @@ a file may set, those of entities included. What it is not: the limits of entiti
 Spec: docs/explanation/protocol.md, Connection, Tokens, Settlement, Message, Rules, Entities.
 
 Invariants:
-    I1. Every field of `Limits` and of `ConnectionLimits` but the tier has a line in `LIMITS`, and every line a field.
+    I1. Every field of `Limits` and of `ConnectionLimits` except the tier has a line in `LIMITS`, and every line a field.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["LIMITS", "ConnectionLimits", "limit_spec", "make_limits"]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What connections and links may do.
+    """The limits of connections and links.
 
     Attributes:
         max_connections: open at once whose client has shown a token; one more is closed.
-        max_unauthenticated_connections: open at once whose client has not, over whatever protocol; the oldest of the host
-            that has the most is closed for one more. All that may be connected may come back at once after a restart.
+        max_unauthenticated_connections: open at once whose client has not, over any protocol; for one more, the oldest of
+            the host with the most is closed. After a restart all clients may reconnect at once.
         max_receivers_per_entity: receiving links on one queue or subscription.
-        connection_idle_timeout_ms: what clients are told to keep to; a connection is closed after twice as much silence.
+        connection_idle_timeout_ms: the idle time-out in the namespace's open frame; a connection is closed after twice as much silence.
         link_idle_timeout_ms: time without a message, credit or settlement after which a link is detached; 0 is never.
         event_hub_link_idle_timeout_ms: the same for links to event hubs.
         token_deadline_ms: time for a new connection to show a valid token.
-        max_messages_per_batch: in one envelope to a queue or topic. The service tells of no such limit, but refuses more
-            than some 4,500 in its standard tier and 15,885 in its premium one (Azure/azure-service-bus issue 397).
-        sender_credit: deliveries that a sending link may have ahead of what the namespace has read.
-        max_partial_bytes: of messages whose last frame has not come, all connections together.
+        max_messages_per_batch: in one envelope to a queue or topic. The service documents no such limit, but refuses more
+            than about 4,500 in its standard tier and 15,885 in its premium one (Azure/azure-service-bus issue 397).
+        sender_credit: deliveries that a sending client may have in flight on a link, unread by the namespace.
+        max_partial_bytes: of messages whose last frame has not arrived, on all connections together.
         max_listeners_per_hybrid_connection: control channels open at once; the service's limit.
         max_relayed: requests and WebSockets that are relayed at once, or wait for a listener, all hybrid connections together.
-        relay_accept_timeout_ms: time for a listener to connect to the address that it was told.
+        relay_accept_timeout_ms: time for a listener to connect to the address that it was sent.
         relay_response_timeout_ms: time for a listener to answer a request, and between two parts of a body.
     """
 

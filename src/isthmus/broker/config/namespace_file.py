@@ -1,10 +1,10 @@
 """The entities that a namespace starts with, read from a file.
 
 What it is: two layouts read into the same descriptions: isthmus's own YAML and the JSON of the vendor's emulator
-(``UserConfig.Namespaces[].Queues/Topics/...``), every fault collected with its place. What it is not: the making of the
+(``UserConfig.Namespaces[].Queues/Topics/...``), every fault collected with its position. What it is not: creating the
 entities (`provision`), keys, or ports.
-Spec: docs/explanation/protocol.md, Administration for the settings; the emulator's Config-schema.json for its layout. A setting that is left out
-takes the service's default in both layouts, not the emulator's narrower one: no message expires after an hour unasked.
+Spec: docs/explanation/protocol.md, Administration for the settings; the emulator's Config-schema.json for its layout. An omitted setting
+takes the service's default in both layouts, not the emulator's narrower one, by which messages expire after an hour.
 
 Invariants:
     I1. A file that has a fault yields no entities, only the faults, all of them.

@@ -1,14 +1,14 @@
-"""A namespace's file made true.
+"""A namespace's file applied.
 
-What it is: the entities of a `NamespaceConfig` created, or brought in line where they exist already. What it is not: a
-remover; entities that the file does not name stay, and so do their messages.
-Spec: docs/reference/namespace-file.md; the file is read again at every start, and what it says wins over what the administration API changed since.
+What it is: the entities of a `NamespaceConfig` created, or updated where they exist already. What it is not: removal;
+entities that the file does not name stay, and so do their messages.
+Spec: docs/reference/namespace-file.md; the file is read again at every start, and overrides changes made through the administration API.
 
 Invariants:
     I1. A second run with the same file changes nothing.
-    I2. Whatever the engine refuses is told all at once, and nothing is staged then: the file is tried on a copy first.
-    I3. A start opens nothing that was closed: an entity whose status the file does not state keeps the one that it has.
-    I4. Partitions that were added to an event hub prevent no start, where the file does not state how many it has.
+    I2. All refusals of the engine are reported together, and then nothing is staged: the file is tried on a copy first.
+    I3. A start enables nothing that was disabled: an entity whose status the file does not state keeps its status.
+    I4. Partitions that were added to an event hub do not prevent a start, where the file does not state their number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["provision"]
 
 
 def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits: Limits = Limits()) -> list[str]:  # noqa: B008 - frozen
-    """Create or update what the file names; the changes are staged, the caller commits them.
+    """Creates or updates the entities of the file; the changes are staged, the caller commits them.
 
     Args:
         engine: the entities.
@@ -84,7 +84,7 @@ _NO_LIMITS: dict[str, Any] = {
 
 
 def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bool]]]:
-    """Paths, and what to do for each on an engine; the latter tells whether anything changed."""
+    """Paths, and for each a function that applies it to an engine; it returns whether anything changed."""
 
     def keeps(what: str) -> bool:
         return what not in config.stated
@@ -114,9 +114,9 @@ def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bo
 
 
 def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
-    """An engine in memory with what exists now of what the file names, queues and topics crosswise."""
+    """An engine in memory with the existing entities whose names are in the file, also where one is a queue and the other a topic."""
     journal = MemoryJournal()
-    # What exists was made under other limits, maybe: it is copied without any, and then judged by those of today.
+    # Existing entities may have been created under other limits: they are copied without any, and then checked with today's.
     limits = replace(limits, partitions_per_entity=1, partition_stores=1)
     copy = _engine_in_memory(journal, replace(limits, **_NO_LIMITS), partitioned=engine.stores is not None)
     names = (*config.topics, *config.queues, *config.event_hubs, *config.hybrid_connections)
@@ -159,7 +159,7 @@ def _targets(config: NamespaceConfig) -> Iterator[str]:
 
 
 def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, QueueDescription]]:
-    """The queues, those that others forward to before the others; of a circle, one has no target and is refused."""
+    """The queues, forwarding targets first; in a circle, one has no target and is refused."""
     pending = dict(queues)
     while pending:
         waiting = {name.lower() for name in pending}
@@ -225,7 +225,7 @@ def _event_hub(
     if current is None:
         engine.hubs.create(name, wanted)
         return True
-    # Consumer groups are as subscriptions: those that the file does not name stay. Of metadata a file says nothing.
+    # As with subscriptions, consumer groups that the file does not name stay. A file has no metadata.
     standing = {group.lower() for group in (DEFAULT_CONSUMER_GROUP, *current.consumer_groups)}
     added = [group for group in wanted.consumer_groups if group.lower() not in standing]
     count = max(wanted.partition_count, current.partition_count) if keeps_count else wanted.partition_count
@@ -271,7 +271,7 @@ def _subscription(engine: Engine, topic: str, name: str, wanted: SubscriptionCon
 
 
 def _rules(engine: Engine, topic: str, name: str, wanted: list[RuleDescription]) -> bool:
-    """Bring the rules in line with the file's; a file without rules leaves them alone."""
+    """Updates the rules to those of the file; without rules in the file they stay unchanged."""
     if not wanted:
         return False
     standing = {rule.name.lower(): rule for rule in engine.list_rules(topic, name)}

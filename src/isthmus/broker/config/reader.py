@@ -1,6 +1,6 @@
 """What the readers of both layouts of a namespace's file share.
 
-What it is: the descriptions that a file comes to, and a walk over nodes that collects faults: settings, expressions,
+What it is: the descriptions that result from a file, and a walk over nodes that collects faults: settings, expressions,
 correlation filters, names. What it is not: a layout (`own_layout`, `emulator_layout`).
 """
 
@@ -67,7 +67,7 @@ class TopicConfig:
 
 @dataclass(slots=True)
 class NamespaceConfig:
-    """What a file says of a namespace.
+    """The contents of a namespace's file.
 
     Attributes:
         name: the namespace's name, "" where the file gives none.
@@ -77,11 +77,11 @@ class NamespaceConfig:
         hybrid_connections: by name.
         limits: of entities.
         connection_limits: of connections and links.
-        authorization_rules: by path of the entity, "" for the namespace; what is not in it keeps the rules it has.
-        jwt: who issues web tokens; None takes none.
+        authorization_rules: by path of the entity, "" for the namespace; entities that are not in it keep their rules.
+        jwt: the issuer of web tokens; None accepts none.
         zones: folders of the three copies of the store; empty keeps one in the data folder.
         stated: the entities whose status the file states, as faults name them: `queue orders`, `subscription flights/all`. The others
-            keep the status that they have. So it is with the number of partitions: `partitions of event hub clicks`.
+            keep their status. The same applies to the number of partitions: `partitions of event hub clicks`.
     """
 
     name: str = ""
@@ -193,7 +193,7 @@ class Reader:
     # Nodes.
 
     def fault(self, node: yaml.Node, message: str, hint: str) -> None:
-        """Note what is wrong at a node's place."""
+        """Notes a fault at a node's position."""
         self.document.fault(self.document.place(node), message, hint)
 
     def pairs(self, node: yaml.Node | None, what: str, known: tuple[str, ...]) -> Pairs:
@@ -220,8 +220,8 @@ class Reader:
         return list(node.value)
 
     def check_name(self, node: yaml.Node, name: str, what: str, kind: Kind, seen: set[str]) -> None:
-        """Note a name that is taken or that no entity may have."""
-        # Queues and topics share one set of names; case tells none apart.
+        """Notes a fault for a name that is in use or that no entity may have."""
+        # Queues and topics share one set of names; names that differ only in case are equal.
         taken = self._entities if kind is Kind.ENTITY else seen
         if name.lower() in taken:
             self.fault(node, f"{name} in {what} is there already", "rename or remove one; case makes no difference")

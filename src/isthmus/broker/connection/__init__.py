@@ -1,1 +1,1 @@
-"""What a client's connection is made of: its links, what they are attached to, what it has shown, and how far it is read."""
+"""The parts of a client's connection: its links and their entities, its credentials, and the flow control of its reads."""

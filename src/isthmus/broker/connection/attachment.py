@@ -1,4 +1,4 @@
-"""What a link is attached to: an entity, a node, the coordinator, or nothing.
+"""Attaching links: to an entity, a node, the coordinator, or not at all.
 
 What it is: the decision about each link that a client wants. What it is not: the events of links (`link_table`), nor any link's work
 (`isthmus.broker.link`).
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Attachments"]
 
-# By how much a message may be over the limit and still be read to its end, to be rejected.
+# By how much a message may exceed the limit and still be read to its end, so that it is rejected by itself.
 _OVERSIZE_BYTES = 16 << 20
 _TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 _MAX_BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 _LOCAL_TRANSACTIONS = "amqp:local-transactions"
-# A declare or discharge is some 60 bytes.
+# A declare or discharge has about 60 bytes.
 _DISCHARGE_BYTES = 4096
-# A token of 16 KiB and what describes it, with room for one that is told to be too long: requests that are read before
-# any right is known.
+# A token of 16 KiB and its properties, with room for one that is refused as too long: requests that are read before any
+# right is known.
 _CBS_REQUEST_BYTES = 64 << 10
 
 
@@ -77,7 +77,7 @@ class Client(Carrier, Protocol):
         ...
 
     def end_by_fault(self) -> None:
-        """Close the connection for a fault of ours."""
+        """Closes the connection because of a fault of the namespace."""
         ...
 
 
@@ -85,11 +85,11 @@ class Attachments:
     """The links of one connection.
 
     Args:
-        namespace: what the client came for.
+        namespace: that the client connected to.
         client: the connection.
-        links: where links are put that are attached, or wait for a session.
-        authentication: what is shown in requests is presented there.
-        access: what the client has shown.
+        links: takes links that are attached, or wait for a session.
+        authentication: gets the tokens in requests.
+        access: the client's tokens and keys.
         transactions: of the connection.
         pressure: of the connection.
     """
@@ -114,7 +114,7 @@ class Attachments:
         self._limits = namespace.limits
 
     def release(self) -> None:
-        """The connection has ended, and no link is attached any more: let go of it."""
+        """The connection has ended, and no link is attached any more: drops the references to it."""
         del self._client, self._authentication
 
     def attach(self, link: Link) -> None:
@@ -157,7 +157,7 @@ class Attachments:
             onward = (link.properties or {}).get(_TRANSFER_DESTINATION)
             takes_copies = onward is None and DUPLICATE_KEYS in link.desired_capabilities
             restores = takes_copies and RESTORES in link.desired_capabilities
-            if restores:  # what a dead letter says of itself is believed
+            if restores:  # the dead-letter properties of its messages are trusted
                 self._access.require(path, Right.MANAGE)
             destination: MessageTarget = (
                 self._namespace.engine.sender(path, restores=restores)
@@ -166,13 +166,13 @@ class Attachments:
             )
             destination.check_sendable()
             limit_bytes = destination.max_message_size_bytes
-            told = {_MAX_BATCH_SIZE: ULong(BATCH_BYTES)} if limit_bytes > BATCH_BYTES else None
+            properties = {_MAX_BATCH_SIZE: ULong(BATCH_BYTES)} if limit_bytes > BATCH_BYTES else None
             takes_copies = onward is None and DUPLICATE_KEYS in link.desired_capabilities
             takes_deflated = onward is None and DEFLATE in link.desired_capabilities
             met = ((DUPLICATE_KEYS, takes_copies), (RESTORES, restores), (DEFLATE, takes_deflated))
             offered = [name for name, is_met in met if is_met] or None
-            link.accept(max_message_size=limit_bytes, properties=told, offered_capabilities=offered)
-            # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
+            link.accept(max_message_size=limit_bytes, properties=properties, offered_capabilities=offered)
+            # A message over the limit is rejected by itself; only one that is far over it detaches the client's link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
             kind = PartitionedReceiverLink if destination.is_partitioned else ReceiverLink
             desk = self._client.large if destination.takes_bodies else None
@@ -198,7 +198,7 @@ class Attachments:
             self._attach_sender_link(link, path)
 
     def _transfer(self, path: str, onward: object) -> MessageTarget:
-        """The way via an entity to where a link's property says."""
+        """The destination of a transfer via an entity, as a link's property names it."""
         if not isinstance(onward, str) or not onward:
             raise InvalidArgumentError(f"'{_TRANSFER_DESTINATION}' names no address.")
         to = _path(onward)
@@ -207,7 +207,7 @@ class Attachments:
 
     def _attach_coordinator(self, link: Link) -> None:
         self._namespace.engine.check_transactions()
-        # The Java SDK attaches it before it shows the first token; what takes part in a transaction needs its right.
+        # The Java SDK attaches it before it shows the first token; the operations of a transaction are checked for their rights.
         link.accept(max_message_size=_DISCHARGE_BYTES, offered_capabilities=[_LOCAL_TRANSACTIONS])
         coordinator = Coordinator(link, self._transactions, self._client.touch)
         self._links.handlers[link] = coordinator
@@ -245,10 +245,10 @@ class Attachments:
         self._namespace.add_sender_link(sender_link)
 
     def _attach_session(self, link: Link, path: str, queue: Sessions, wanted: Wanted) -> None:
-        """Give a session, or wait for one; the attach is answered when there is one, or when the time is over."""
+        """Grants a session, or waits for one; the attach is answered when there is one, or after a time-out."""
 
         def is_wanted() -> bool:
-            """What the same read says may be known already: the link's own end, or that of its session."""
+            """Whether the link is still open: the same read may contain its end, or that of its session."""
             if link.detached or link.amqp_session.ended or self._links.is_over:
                 return False
             if not self._access.permits(path, Right.LISTEN):  # the token may have expired in the meantime
@@ -281,7 +281,7 @@ class Attachments:
             granted(queue.open_session(wanted.session_id, self._client, link.name))
             return
         wait = SessionWait(queue, self._client, link.name, is_wanted, granted, refused)
-        if not wait.look():
+        if not wait.try_grant():
             self._links.waits[link] = wait
             wait.timer = self._namespace.call_later(wait_seconds(link), wait.time_out)
 

@@ -1,14 +1,14 @@
-"""How a client shows what it may do: SASL, `$cbs`, and tokens in requests.
+"""Authentication of a client: SASL, `$cbs`, and tokens in requests.
 
-What it is: each way in which a token or a key comes, and what follows: that the client is admitted, or sent away, or that links are no longer
-permitted. What it is not: the check of a token (`isthmus.broker.security.access`), what a client may do before its first
+What it is: each way in which a token or a key arrives, and the result: the client is admitted, the connection is closed, or links are
+no longer permitted. What it is not: the check of a token (`isthmus.broker.security.access`), what a client may do before its first
 (`early_access`), nor the end of a connection (`isthmus.broker.peer`).
 Spec: docs/explanation/protocol.md, Connection, Tokens.
 
 Invariants:
-    I1. A client is admitted once, with the first token or key that opens something.
-    I2. Tokens that have expired, or whose key was taken away, or that were replaced by ones that permit less, permit nothing any more.
-    I3. A client whose tokens open nothing is sent away after a bounded number of them.
+    I1. A client is admitted once, with the first token or key that grants a right.
+    I2. Tokens that have expired, whose key was removed, or that were replaced by tokens with fewer rights, permit nothing any more.
+    I3. The connection of a client whose tokens grant no right is closed after a bounded number of them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from isthmus.errors import IsthmusError, UnauthorizedError
 __all__ = ["MECHANISMS", "Authentication"]
 
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS")
-# How long a key that was taken away may still be of use.
+# How long a removed key may still be accepted.
 _REVIEW_SECONDS = 2.0
 
 
 class Authentication:
-    """That of one connection.
+    """The authentication of one connection.
 
     Args:
-        access: what the client has shown.
-        early: what it may do before.
+        access: the client's tokens and keys.
+        early: the limits before the first token.
         has_entity: whether an entity has a path.
         now: monotonic seconds.
-        on_admitted: called once, when the client has shown a token or a key that opens something.
+        on_admitted: called once, when the client has shown a token or a key that grants a right.
         on_lost: called with the reason when tokens permit less than before.
-        give_up: closes the connection for what the client did.
+        give_up: closes the connection because of the client's behaviour.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Authentication:
             self._admit()
 
     def require_any(self, path: str, token: str | None) -> None:
-        """As `Access.require_any`; a token that is shown here counts for the connection's deadline too."""
+        """As `Access.require_any`; a token in a request also meets the connection's deadline."""
         try:
             self._access.require_any(path, token)
         except UnauthorizedError:
@@ -88,7 +88,7 @@ class Authentication:
         self._admit()
 
     def tick(self, now: float) -> None:
-        """Looks for tokens that have expired, and now and then for keys that were taken away."""
+        """Checks for expired tokens, and at intervals for removed keys."""
         if self._access.drop_expired():
             self._on_lost("ExpiredToken: The token is expired.")
         if now >= self._next_review:
@@ -97,7 +97,7 @@ class Authentication:
                 self._on_lost("InvalidSignature: The key that signed the token is no longer valid.")
 
     def release(self) -> None:
-        """The connection has ended: nobody is told any more."""
+        """The connection has ended: no callback is called any more."""
         self._on_admitted = _nothing
         self._on_lost = self._give_up = _nothing_of
 
@@ -119,7 +119,7 @@ class Authentication:
             self._on_admitted()
 
     def _count_failure(self) -> None:
-        """A token opened nothing; a client that only has such ones is closed."""
+        """Counts a token that granted no right; a client with only such tokens is disconnected."""
         error = self._early.fail()
         if error is not None:
             self._give_up(error)

@@ -1,4 +1,4 @@
-"""When one connection is read no further: its client is ahead of the disk.
+"""Back-pressure: reading of a connection stops while its client is ahead of the disk.
 
 What it is: the bytes of one connection that wait for the disk, and the pause and resumption of reading. What it is not: the
 socket. Spec: docs/explanation/protocol.md, Connection.
@@ -13,11 +13,11 @@ from isthmus.broker.net.wire import Wire
 
 __all__ = ["BackPressure"]
 
-# Bytes of one connection that may wait for the disk before it is read no further.
+# Bytes of one connection that may wait for the disk before reading stops.
 _HIGH_BYTES = 32 << 20
 _LOW_BYTES = 8 << 20
-# The same of large messages: others wait for the disk behind what they leave to be synced. All connections together may
-# have more, but with more than that each only what one read brings.
+# The same for large messages: syncs of other messages wait behind their unsynced bytes. All connections together may have
+# more, but beyond that each connection only the bytes of one read.
 _LARGE_HIGH_BYTES = 1 << 20
 _LARGE_LOW_BYTES = 256 << 10
 _LARGE_TOGETHER_BYTES = 64 << 20
@@ -32,8 +32,8 @@ class BackPressure:
 
     Args:
         wire: the stream to the client.
-        desk: where large messages of all connections come from and go to.
-        touch: has what was written sent at the end of the turn.
+        desk: handles the large messages of all connections.
+        touch: schedules a flush at the end of the loop's iteration.
 
     Attributes:
         waiting_bytes: that wait for the disk, without those of large messages.
@@ -52,17 +52,17 @@ class BackPressure:
         self.is_gone = False
 
     def release(self) -> None:
-        """The connection has ended: what still becomes durable concerns nobody."""
+        """The connection has ended: later commits have no effect on it."""
         self.is_gone = True
         self._touch = _nothing
 
     @property
     def is_paused(self) -> bool:
-        """Whether the client is not read now."""
+        """Whether reading is paused."""
         return self._paused
 
     def account(self, size_bytes: int) -> None:
-        """Bytes began or ceased to wait for the disk; a client that is ahead of the disk is read no further."""
+        """Counts bytes that began or ceased to wait for the disk; pauses reading where there are too many."""
         self.waiting_bytes += size_bytes
         if self._paused or self.waiting_bytes > _HIGH_BYTES:
             self._regulate()
@@ -70,12 +70,12 @@ class BackPressure:
             self._touch()
 
     def account_large(self, size_bytes: int) -> None:
-        """As `account`, of bytes of large messages."""
+        """As `account`, for bytes of large messages."""
         self._large_bytes += size_bytes
         self._regulate()
 
     def _regulate(self) -> None:
-        """Read on, or read no further."""
+        """Resumes or pauses reading."""
         waiting, large = self.waiting_bytes, self._large_bytes
         if (
             waiting > _HIGH_BYTES

@@ -1,11 +1,11 @@
-"""What a client may do before it has shown a token, and how long it has for it.
+"""The limits of a client before its first valid token, and the deadline for it.
 
 What it is: counts and a deadline, pure. What it is not: the check of tokens (`isthmus.broker.security.access`), or the
 closing of a connection (`isthmus.broker.peer`). Spec: docs/explanation/protocol.md, Connection, Tokens.
 
 Invariants:
-    I1. A client without a token holds a few sessions, links and requests, whatever it sends, for a limited time.
-    I2. A client that shows only tokens that open nothing is told so a bounded number of times.
+    I1. A client without a token has only a few sessions, links and requests, whatever it sends, for a limited time.
+    I2. A client that shows only tokens without rights gets a bounded number of refusals.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from isthmus.errors import QuotaExceededError, UnauthorizedError
 
 __all__ = ["EarlyAccess"]
 
-# What a client needs to show its first token, with room: SDKs open one or two sessions with two links each.
+# Enough to show a first token, with a margin: SDKs open one or two sessions with two links each.
 _SESSIONS = 8
 _LINKS = 32
 _REQUESTS = 64
-# Tokens in a row that open nothing. A client with many entities shows as many when its key was taken away.
+# Consecutive tokens without rights. A client with many entities shows as many when its key was removed.
 _FAILURES = 100
 
 
@@ -27,10 +27,10 @@ class EarlyAccess:
 
     Args:
         now: monotonic seconds.
-        seconds: that the client has.
+        seconds: until the deadline.
 
     Attributes:
-        is_over: whether the client has shown a token that opens something.
+        is_over: whether the client has shown a token that grants a right.
     """
 
     __slots__ = ("_deadline", "_failures", "_links", "_requests", "_seconds", "_sessions", "is_over")
@@ -51,7 +51,7 @@ class EarlyAccess:
         """A session begins.
 
         Raises:
-            QuotaExceededError: there are too many; so are the next two.
+            QuotaExceededError: there are too many; the next two raise it too.
         """
         if not self.is_over:
             self._sessions += 1
@@ -73,12 +73,12 @@ class EarlyAccess:
                 raise QuotaExceededError(f"More than {_REQUESTS} requests were sent before the first token.")
 
     def fail(self) -> UnauthorizedError | None:
-        """A token opened nothing; the error, if too many did not."""
+        """Counts a token that granted no right; returns the error, if there were too many."""
         self._failures += 1
         if self._failures <= _FAILURES:
             return None
         return UnauthorizedError(f"{self._failures} tokens in a row opened nothing.")
 
     def succeed(self) -> None:
-        """A token opened something, or was taken."""
+        """A token granted a right, or was accepted."""
         self._failures = 0

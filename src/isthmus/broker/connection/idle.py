@@ -1,13 +1,13 @@
-"""Which links of a connection have been idle for as long as their service allows.
+"""Idle time-outs of a connection's links.
 
-What it is: what each link last did and when, for links to queues, topics and subscriptions and for links to event hubs,
-whose service waits longer. What it is not: the detach (`link_table`). Links of `$cbs`, `$management` and coordinators are never
-idle here: neither page below speaks of them.
+What it is: each link's last activity and its time, for links to queues, topics and subscriptions and for links to event
+hubs, whose service waits longer. What it is not: the detach (`link_table`). Links of `$cbs`, `$management` and coordinators
+have no idle time-out: neither page below mentions one.
 Spec: docs/explanation/protocol.md, Tokens; service-bus-amqp-troubleshoot.md (10 minutes), event-hubs-amqp-troubleshoot.md (30 minutes).
 
 Invariants:
-    I1. A link is told to be idle only after a whole time-out in which nothing moved on it: no message, no part of one, no
-        credit, no settlement.
+    I1. A link is reported as idle only after a whole time-out without activity: no message, no part of one, no credit, no
+        settlement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from isthmus.errors import IdleLinkError
 
 __all__ = ["IdleWatch"]
 
-# Idle links are looked for this many times in the time that they may be idle, and at most every five seconds.
+# Idle links are searched this many times per time-out, and at most every five seconds.
 _LOOKS = 20
 _LOOK_SECONDS = 5.0
 
@@ -39,21 +39,21 @@ class IdleWatch:
         self._hub_seconds = limits.event_hub_link_idle_timeout_ms / 1000
         shortest = min(filter(None, (self._seconds, self._hub_seconds)), default=0.0)
         self._pause_seconds = min(_LOOK_SECONDS, shortest / _LOOKS)
-        self._next_look = now if shortest else float("inf")
+        self._next_check = now if shortest else float("inf")
         self._activity: dict[Link, tuple[object, float]] = {}
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look again."""
-        return now >= self._next_look
+        """Whether the next search is due."""
+        return now >= self._next_check
 
     def overdue(self, handlers: Mapping[Link, LinkHandler], now: float) -> list[tuple[Link, IdleLinkError]]:
-        """The links on which nothing has moved for too long, and what to tell their client.
+        """The links that have been idle for too long, and the error for their client.
 
         Args:
-            handlers: what serves each link.
+            handlers: the handler of each link.
             now: monotonic seconds.
         """
-        self._next_look = now + self._pause_seconds
+        self._next_check = now + self._pause_seconds
         found: list[tuple[Link, IdleLinkError]] = []
         for link, handler in handlers.items():
             use = handler.use

@@ -1,16 +1,16 @@
-"""The links of one connection: what serves each, and their ends.
+"""The links of one connection: the handler of each, and their ends.
 
-What it is: the events of links on their way to what serves them, and the detach of a link from either side, for whatever reason. What it is
-not: the decision what a link is attached to (`attachment`), any link's work (`isthmus.broker.link`), or the frames that wait for outcomes
+What it is: the dispatch of links' events to their handlers, and the detach of a link from either side, for any reason. What it is not: the
+decision what a link is attached to (`attachment`), any link's work (`isthmus.broker.link`), or the frames that wait for outcomes
 (`isthmus.broker.link.departure`).
 Spec: docs/explanation/protocol.md, Links.
 
 Invariants:
-    I1. Every refusal of a link has the service's condition, and leaves one line in the log.
+    I1. Every refusal of a link has the service's condition, and writes one line to the log.
     I2. A link whose entity is disabled or deleted, whose token permits it no longer, or that was idle for as long as the namespace allows, is
         detached.
-    I3. The end of a link or session is told behind the outcomes that are owed (`isthmus.broker.link.departure`).
-    I4. While nothing more is taken, no message and no request reaches a link; what the client settles does.
+    I3. The end of a link or session is sent after its outstanding outcomes (`isthmus.broker.link.departure`).
+    I4. While nothing more is taken, no message and no request reaches a link; the client's settlements do.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class LinkTable:
 
     Args:
         name: address of the client, for the log.
-        early: what the client may do before its first token.
-        idle: looks for links on which nothing moves.
+        early: the limits before the client's first token.
+        idle: finds links without activity.
         rounds: of the queues that links receive from.
-        touch: has what was written sent at the end of the turn.
+        touch: schedules a flush at the end of the loop's iteration.
 
     Attributes:
         attach: decides about a link that the client wants, or raises IsthmusError.
-        handlers: what serves each link.
+        handlers: the handler of each link.
         waits: links that wait for a session.
         replies: of `handlers`, those on which replies of nodes go to the client.
-        departures: what has ended and is not told yet.
-        is_taking_large: whether parts of a large message are coming.
-        takes_no_more: whether messages and requests are passed over (I4).
+        departures: the ends that are not sent yet.
+        is_taking_large: whether parts of a large message are arriving.
+        takes_no_more: whether messages and requests are ignored (I4).
         is_over: whether the connection has ended.
     """
 
@@ -96,7 +96,7 @@ class LinkTable:
         self._early.begin_session()
 
     def on_attaching(self, event: LinkAttaching) -> None:
-        """The client wants a link; the answer waits for one of its name to leave."""
+        """The client wants a link; the answer waits until an older link of its name is detached."""
         link = event.link
         if link.detached or link.amqp_session.ended:
             return  # the client ended it in the same read
@@ -155,7 +155,7 @@ class LinkTable:
             handler.on_writable()
 
     def tick(self, now: float) -> None:
-        """Do what time asks of links, and detach those whose entity was deleted or disabled."""
+        """Runs the links' timers, and detaches those whose entity was deleted or disabled."""
         for link, handler in list(self.handlers.items()):
             try:
                 handler.check_open()
@@ -165,26 +165,26 @@ class LinkTable:
             handler.on_tick(now)
 
     def end_idle(self, now: float) -> None:
-        """Detach the links on which nothing has moved for too long."""
+        """Detaches the links that have been idle for too long."""
         if self._idle.is_due(now):
             for link, error in self._idle.overdue(self.handlers, now):
                 self.drop(link, error)
 
     def end_unauthorised(self, access: Access, reason: str) -> None:
-        """Detach the links that no token permits any more."""
+        """Detaches the links that no token permits any more."""
         for link, handler in list(self.handlers.items()):
             if not handler.is_permitted(access):
                 self.drop(link, UnauthorizedError(reason))
 
     @property
     def owes(self) -> bool:
-        """Whether outcomes of messages that were taken are still to be told."""
+        """Whether outcomes of accepted messages are still to be sent."""
         return any(each.owes for each in self.handlers.values())
 
     # ---- answers and ends
 
     def refuse(self, link: Link, error: IsthmusError) -> None:
-        """Answer an attach with a refusal, and log it."""
+        """Answers an attach with a refusal, and logs it."""
         _, condition, text = refusal(error)
         _log.warning(
             "attach refused: peer=%s address=%.300r condition=%s reason=%.300s",
@@ -193,7 +193,7 @@ class LinkTable:
         link.refuse(amqp_error(error))
 
     def drop(self, link: Link, error: IsthmusError) -> None:
-        """Detach a link from this side, once what is on its way on it has been sent."""
+        """Detaches a link from this side, once everything queued on it has been sent."""
         handler = self.handlers.get(link)
         if handler is None:
             self._drop(link, error)
@@ -220,7 +220,7 @@ class LinkTable:
             self.forget(link)
 
     def release(self) -> None:
-        """The connection has ended: let go of it."""
+        """The connection has ended: drops the references to it."""
         self.is_over = True
         self.departures.clear()
         self._touch = _nothing
@@ -240,12 +240,12 @@ class LinkTable:
     def _answer_late(self, link: Link) -> None:
         self._answer_attach(link)
         handler = self.handlers.get(link)
-        if handler is not None:  # what the client has granted meanwhile had nobody to go to
+        if handler is not None:  # credit that the client granted meanwhile reached no handler
             handler.on_credit()
 
     def _answer_attach(self, link: Link) -> None:
         if self.is_over or link.detached or link.amqp_session.ended:
-            return  # while it waited for another link of its name to leave
+            return  # while it waited for an older link of its name to be detached
         try:
             self.attach(link)
         except IsthmusError as error:
@@ -261,6 +261,6 @@ def _refuse_all(link: Link) -> None:
 
 
 def address_of(link: Link) -> Any:
-    """What the client wants to reach: the target of its sender, the source of its receiver."""
+    """The address that the client wants: the target of its sender, the source of its receiver."""
     terminus = link.target if link.role is Role.RECEIVER else link.source
     return terminus.address if isinstance(terminus, Source | Target) else None

@@ -1,11 +1,11 @@
-"""How many bytes of messages that are not whole yet one client holds.
+"""The number of bytes of one client's messages that are not whole yet.
 
-What it is: its share of what all clients together may hold. What it is not: the parts of a message (`isthmus.amqp`), or the end of a
+What it is: its share of the limit for all clients together. What it is not: the parts of a message (`isthmus.amqp`), or the end of a
 connection (`isthmus.broker.peer`). Spec: docs/explanation/protocol.md, Connection.
 
 Invariants:
-    I1. All clients together hold a bounded number of bytes: the one that makes them too many is told so.
-    I2. What a client holds is taken off when its connection ends.
+    I1. All clients together use a bounded number of bytes: the one that exceeds the limit gets the error.
+    I2. A client's bytes are subtracted when its connection ends.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ __all__ = ["PartialAccount"]
 
 
 class _Together(Protocol):
-    """What connections share (`isthmus.broker.namespace`); `partial_bytes` of all of them."""
+    """The sum for all connections (`isthmus.broker.namespace`), `partial_bytes`."""
 
     partial_bytes: int
 
 
 class PartialAccount:
-    """That of one connection.
+    """The account of one connection.
 
     Args:
-        together: the account of all.
-        limit_bytes: how much they may hold.
+        together: the sum for all connections.
+        limit_bytes: of that sum.
 
     Attributes:
-        nbytes: that this one holds.
+        nbytes: of this connection.
     """
 
     __slots__ = ("_limit_bytes", "_together", "nbytes")
@@ -42,7 +42,7 @@ class PartialAccount:
         self.nbytes = 0
 
     def update(self, nbytes: int) -> ServerBusyError | None:
-        """It holds so many now; the error to close it with, if that is too much."""
+        """Sets the connection's bytes; returns the error to close it with, if the sum exceeds the limit."""
         before, self.nbytes = self.nbytes, nbytes
         self._together.partial_bytes += nbytes - before
         if nbytes > before and self._together.partial_bytes > self._limit_bytes:

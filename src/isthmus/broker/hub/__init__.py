@@ -1,7 +1,7 @@
 """Event hubs on the wire: sending and receiving links, owner levels, and the namespace's `$management` node.
 
-What it is not: the logs themselves (`isthmus.entities.hub`). `gate` is the one place where a connection asks about event
-hubs; nothing else here is known to it.
+What it is not: the logs themselves (`isthmus.entities.hub`). `gate` is the only interface for a connection to event
+hubs.
 """
 
 from __future__ import annotations

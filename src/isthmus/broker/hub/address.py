@@ -12,7 +12,7 @@ __all__ = ["HubAddress", "parse_hub_address"]
 
 
 class HubAddress(NamedTuple):
-    """An address taken apart; None for the parts that it does not have."""
+    """A parsed address; None for the parts that it does not have."""
 
     hub: str
     group: str | None = None
@@ -20,7 +20,7 @@ class HubAddress(NamedTuple):
 
 
 def parse_hub_address(path: str) -> HubAddress | None:
-    """Take a path without scheme and authority apart; None if it has no such form."""
+    """Parses a path without scheme and authority; None if it has no such form."""
     match path.strip("/").split("/"):
         case [hub]:
             return HubAddress(hub)

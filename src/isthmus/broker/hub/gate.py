@@ -1,13 +1,13 @@
-"""Where a connection asks about event hubs: which addresses are theirs, and what serves a link to one.
+"""A connection's interface to event hubs: which addresses are theirs, and the handler of a link to one.
 
 What it is: the decision about links to event hubs, for all connections of a namespace. What it is not: rights and tokens
 (the connection's own), or what happens on the links (`receiver link`, `sender link`).
 Spec: docs/explanation/protocol.md, Links, Event Hubs.
 
 Invariants:
-    I1. A path belongs to event hubs only if its first segment is an event hub's name: queues and topics go first nowhere,
-        since names are unique among all three.
-    I2. A link is decided about after its right was checked.
+    I1. A path belongs to event hubs only if its first segment is an event hub's name: names are unique among queues, topics
+        and event hubs.
+        I2. A link is decided after its right was checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SELECTOR = "apache.org:selector-filter:string"
 _EPOCH = "com.microsoft:epoch"
 _RECEIVER_NAME = "com.microsoft:receiver-name"
 _PRESETTLED = 1
-# By how much a transfer may be over the limit and still be read to its end, to be rejected.
+# By how much a transfer may exceed the limit and still be read to its end, so that it is rejected by itself.
 _OVERSIZE_BYTES = 16 << 20
 
 
@@ -55,16 +55,16 @@ class _Client(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what was written, now."""
+        """Sends queued bytes now."""
         ...
 
     def touch(self) -> None:
-        """Send what was written once the turn is over."""
+        """Sends queued bytes at the end of the loop's iteration."""
         ...
 
 
 class HubGate:
-    """The event hubs of a namespace, as connections see them.
+    """The event hubs of a namespace, for its connections.
 
     Args:
         hubs: the event hubs.
@@ -90,14 +90,14 @@ class HubGate:
         account: Callable[[int], None],
         drop: Callable[[Link, IsthmusError], None],
     ) -> HubReceiverLink | HubSenderLink:
-        """Decide about a link, and answer its attach.
+        """Decides about a link, and answers its attach.
 
         Args:
-            link: what the client wants.
+            link: the client's.
             path: its address, which `claims` claimed.
             client: the connection.
             require: raises UnauthorizedError if the connection lacks a right on a path.
-            account: told of the link's bytes that begin or cease to wait for the disk.
+            account: called with the link's bytes that begin or cease to wait for the disk.
             drop: detaches a link of the connection with an error.
 
         Raises:

@@ -1,12 +1,12 @@
 """The namespace's `$management` node: properties of event hubs and partitions.
 
 What it is: the one operation READ for two types. What it is not: the `$management` nodes of queues and subscriptions
-(`isthmus.broker.management`), whose replies are spelt otherwise.
+(`isthmus.broker.management`), whose replies use other property names.
 Spec: docs/explanation/protocol.md, Event Hubs.
 
 Invariants:
     I1. Every request gets exactly one reply with `status-code` and `status-description`.
-    I2. Nothing is told of a hub without a right on it: of the connection, or of the token in the request.
+    I2. A hub's properties are sent only with a right on it: of the connection, or of the token in the request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["HubManagement"]
 _HUB = "com.microsoft:eventhub"
 _PARTITION = "com.microsoft:partition"
 _STRINGS = 0xB1
-# 0001-01-01T00:00:00Z, what the service says of a partition that never had an event.
+# 0001-01-01T00:00:00Z, the service's value for a partition that never had an event.
 _NEVER_MS = -62_135_596_800_000
 
 

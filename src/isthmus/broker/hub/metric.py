@@ -1,4 +1,4 @@
-"""What a partition's end is, told with every event to receivers that ask for it.
+"""The end of a partition, sent with every event to receivers that ask for it.
 
 What it is: the delivery annotations of the capability `com.microsoft:enable-receiver-runtime-metric`, put into encoded
 events. Spec: docs/explanation/protocol.md, Event Hubs.
@@ -19,7 +19,7 @@ RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 
 def with_metric(events: Sequence[bytes], state: PartitionState, now_ms: int) -> list[bytes]:
-    """The events with what is at the end of their partition.
+    """The events with the properties of their partition's last event.
 
     Args:
         events: encoded, sections in order, each with message annotations.
@@ -33,20 +33,22 @@ def with_metric(events: Sequence[bytes], state: PartitionState, now_ms: int) -> 
         "runtime_info_retrieval_time_utc": Timestamp(now_ms),
     }
     encoded = section.encode_map_section(section.DELIVERY_ANNOTATIONS, metric)
-    told = []
+    extended = []
     for event in events:
         if event[2] == section.MESSAGE_ANNOTATIONS:
-            told.append(encoded + event)
+            extended.append(encoded + event)
             continue
         at = value_end(event, 3) if event[2] == section.HEADER else 0
         if event[at + 2] != section.DELIVERY_ANNOTATIONS:
-            told.append(event[:at] + encoded + event[at:])
+            extended.append(event[:at] + encoded + event[at:])
             continue
         end = value_end(event, at + 3)
         try:
             own = {**section.decode_map(event, (at, end)), **metric}
-        except CodecError:  # the producer's own cannot be read: the event goes as it is, and those behind it go on
-            told.append(event)
+        except (
+            CodecError
+        ):  # the producer's own annotations cannot be read: the event is sent unchanged, and the next ones too
+            extended.append(event)
             continue
-        told.append(event[:at] + section.encode_map_section(section.DELIVERY_ANNOTATIONS, own) + event[end:])
-    return told
+        extended.append(event[:at] + section.encode_map_section(section.DELIVERY_ANNOTATIONS, own) + event[end:])
+    return extended

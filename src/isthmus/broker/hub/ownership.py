@@ -1,12 +1,11 @@
 """Who may read a partition: owner levels within a consumer group.
 
-What it is: the receivers of each (partition, consumer group), and the rules by which one takes another's place.
+What it is: the receivers of each (partition, consumer group), and the rules by which one replaces another.
 Spec: docs/explanation/protocol.md, Event Hubs, Administration.
 
 Invariants:
-    I1. There is at most one receiver with an owner level, and none without one beside it.
-    I2. A receiver of a higher or the same level takes the place of those there; one of a lower level, or of none, is
-        refused.
+    I1. There is at most one receiver with an owner level, and with it none without one.
+    I2. A receiver of a higher or the same level replaces the present ones; one of a lower level, or of none, is refused.
     I3. Without owner levels there are at most five.
 """
 
@@ -29,17 +28,17 @@ class Ownership:
         self._seats: dict[tuple[int, str], dict[HubSenderLink, None]] = {}
 
     def check(self, partition: Partition, group: str, name: str, epoch: int | None) -> None:
-        """Refuse a receiver that may not come in.
+        """Refuses a receiver that is not allowed.
 
         Args:
-            partition: what it wants to read.
+            partition: that it wants to read.
             group: its consumer group.
             name: of the receiver.
             epoch: its owner level, if any.
 
         Raises:
-            LinkStolenError: a receiver of a higher level is there, or one of any level where this one has none.
-            QuotaExceededError: there are as many as there may be.
+            LinkStolenError: there is a receiver of a higher level, or one of any level where this one has none.
+            QuotaExceededError: the limit is reached.
         """
         seated = self._seats.get((partition.number, group.lower()), {})
         owner = next((each for each in seated if each.epoch is not None), None)
@@ -58,22 +57,22 @@ class Ownership:
             )
 
     def seat(self, partition: Partition, group: str, sender_link: HubSenderLink) -> None:
-        """Let a receiver in that `check` let pass; one with an owner level sends the others away."""
+        """Adds a receiver that `check` allowed; one with an owner level replaces the others."""
         seated = self._seats.setdefault((partition.number, group.lower()), {})
         if sender_link.epoch is not None:
             for other in list(seated):
-                told = "no epoch" if other.epoch is None else f"epoch '{other.epoch}'"
+                level = "no epoch" if other.epoch is None else f"epoch '{other.epoch}'"
                 other.expel(
                     LinkStolenError(
                         f"New receiver '{sender_link.name}' with higher epoch of '{sender_link.epoch}' is created hence current "
-                        f"receiver '{other.name}' with {told} is getting disconnected. If you are recreating the "
+                        f"receiver '{other.name}' with {level} is getting disconnected. If you are recreating the "
                         "receiver, make sure a higher epoch is used."
                     )
                 )
         self._seats.setdefault((partition.number, group.lower()), {})[sender_link] = None
 
     def leave(self, partition: Partition, group: str, sender_link: HubSenderLink) -> None:
-        """Let a receiver go; no error if it has gone already."""
+        """Removes a receiver; no error if it is removed already."""
         key = (partition.number, group.lower())
         seated = self._seats.get(key, {})
         seated.pop(sender_link, None)

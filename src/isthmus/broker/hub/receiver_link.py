@@ -26,7 +26,7 @@ class HubReceiverLink(IncomingLink):
         link: whose receiver we are, accepted.
         path: the address as the client wrote it.
         hub: where the events go.
-        partition: the one that the address names; None leaves the choice to the hub.
+        partition: the one in the address; None leaves the choice to the hub.
         account: as for `IncomingLink`.
     """
 

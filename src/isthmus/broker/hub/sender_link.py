@@ -1,12 +1,12 @@
 """Links on which consumers receive events from a partition.
 
-What it is: reads on from the receiver's place as far as the client's credit reaches, and waits for the partition where it
-has caught up. What it is not: settlement; events are sent settled, and reading takes nothing away.
+What it is: reads from the receiver's position as far as the client's credit allows, and at the partition's end waits for
+new events. What it is not: settlement; events are sent settled, and reading removes nothing.
 Spec: docs/explanation/protocol.md, Links, Event Hubs.
 
 Invariants:
-    I1. One turn sends at most `TURN_EVENTS` events and about `TURN_BYTES`; other links get their turn in between.
-    I2. A link without credit, or that has read everything, costs nothing until that changes.
+    I1. One iteration sends at most `TURN_EVENTS` events and about `TURN_BYTES`; other links are served in between.
+    I2. A link without credit, or at the partition's end, costs nothing until that changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["TURN_BYTES", "TURN_EVENTS", "HubSenderLink"]
 
 TURN_EVENTS = 512
 TURN_BYTES = 1 << 20
-# Settled deliveries are never spoken of again: one tag does for all.
+# Nothing refers to a settled delivery later: one tag is enough for all.
 _TAG = b"\0\0\0\0"
 
 
@@ -52,14 +52,14 @@ class HubSenderLink(LinkHandler):
         link: whose sender we are, accepted.
         path: the address as the client wrote it.
         hub: whose partition it is.
-        cursor: the receiver's place.
+        cursor: the receiver's position.
         carrier: the connection.
         expel: detaches the link with an error.
         leave: called once when the link is gone.
-        metric_clock: wall time, for a receiver that wants to know the partition's end with every event; else None.
+        metric_clock: wall time, for a receiver that asked for the partition's end with every event; else None.
 
     Attributes:
-        name: of the receiver, for the texts that others get.
+        name: of the receiver, for the errors of other receivers.
         epoch: the owner level; None for a receiver without one.
     """
 
@@ -97,10 +97,10 @@ class HubSenderLink(LinkHandler):
         cursor.partition.add_listener(self.offer)
 
     def check_open(self) -> None:
-        """Refuse where the link cannot go on.
+        """Raises if the link cannot continue.
 
         Raises:
-            IsthmusError: the hub was deleted, or gives no events any more.
+            IsthmusError: the hub was deleted, or is disabled for receiving.
         """
         self._hub.check_receivable()
 
@@ -116,11 +116,11 @@ class HubSenderLink(LinkHandler):
 
     @property
     def activity(self) -> object:
-        """Changes whenever the client gets or asks for events."""
+        """A value that changes whenever the client gets events or grants credit."""
         return self._delivered, self.grants
 
     def offer(self) -> None:
-        """There is more to read, or credit, or room to write: take a turn, if all three are there."""
+        """There is more to read, or credit, or room to write: sends if all three are present."""
         if not self._scheduled and not self.closed and (self._is_ready or self.link.drain):
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -146,7 +146,7 @@ class HubSenderLink(LinkHandler):
             return
         try:
             events = self._cursor.take(min(self.link.sendable, TURN_EVENTS), TURN_BYTES) if self._is_ready else []
-        except IsthmusError as error:  # the disk does not give them: the client is told, and comes again
+        except IsthmusError as error:  # the disk cannot be read: the client gets the error, and attaches again
             self.expel(error)
             return
         if events:
@@ -156,7 +156,7 @@ class HubSenderLink(LinkHandler):
             self._delivered += len(events)
             self._hub.delivered_total += len(events)
         elif self.link.drain and (self._is_ready or (not self.link.credit and self._carrier.is_writable)):
-            # Where the wire or the session's window takes no more there may be events; a later turn tells.
+            # Where the wire or the session's window is full there may be more events; a later iteration checks.
             self.link.drained()
         self._carrier.flush()
         if events:

@@ -1,7 +1,7 @@
-"""Large messages on their way in and out, without holding up anybody else.
+"""Large messages in and out, without delaying other clients.
 
 What it is: uploads (frames to a file), streams (a file to frames), and the threads that touch the disk for both. What it
-is not: what a message is worth, and where it goes (`isthmus.entities`).
+is not: the entities that store them (`isthmus.entities`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Where the body of an encoded message begins, and whether it is one, told while it comes.
+"""The start of an encoded message's body, and its validation while it arrives.
 
-What it is: a walk over the sections of a message that is never in memory as a whole. What it is not: the reading of
-what is before the body (`isthmus.entities.record.parse`).
+What it is: a walk over the sections of a message that is never in memory as a whole. What it is not: reading
+the sections before the body (`isthmus.entities.record.parse`).
 Spec: AMQP 1.0 part 3.2, part 1.2.
 
 Invariants:
-    I1. What `BodyScan` lets pass, `section.locate` would let pass.
+    I1. Everything that `BodyScan` accepts, `section.locate` would accept.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from isthmus.entities import InvalidMessageError
 
 __all__ = ["BodyScan", "front_end"]
 
-# Width of a value by the first four bits of its constructor; variable ones tell their size in so many bytes.
+# Width of a value by the first four bits of its constructor; variable ones have a size field of so many bytes.
 _FIXED = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _SIZED = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 
 
 def front_end(start: bytes) -> int:
-    """Where the body of a message begins, given its first bytes.
+    """The offset of a message's body, given its first bytes.
 
     Raises:
-        InvalidMessageError: it is no message, or its body begins later.
+        InvalidMessageError: it is not a message, or its body begins later.
     """
     at = 0
     try:
@@ -53,10 +53,10 @@ class BodyScan:
         self._footer = False
 
     def feed(self, piece: bytes) -> None:
-        """The bytes that come next.
+        """Takes the next bytes.
 
         Raises:
-            InvalidMessageError: they are no part of a body.
+            InvalidMessageError: they are not part of a body.
         """
         if self._skip >= len(piece):
             self._skip -= len(piece)
@@ -73,16 +73,16 @@ class BodyScan:
         self._skip = at - end
 
     def end(self) -> None:
-        """There is nothing more.
+        """Ends the body.
 
         Raises:
-            InvalidMessageError: there should be.
+            InvalidMessageError: it is incomplete.
         """
         if self._skip or self._held or self._values:
             raise InvalidMessageError("the payload is no AMQP message: its last section is cut off")
 
     def _pass(self, data: bytes, at: int) -> int | None:
-        """Where what begins at `at` ends; None if too little of it is there to tell."""
+        """The end of the value or section that begins at `at`; None if too few bytes are there to know."""
         left = len(data) - at
         if not self._values:
             if left < 3:

@@ -1,10 +1,10 @@
-"""What all large messages of a namespace share: threads, and a bound for what waits for the disk.
+"""The shared resources of a namespace's large messages: threads, and the bytes that wait for the disk.
 
-What it is: the place where uploads and streams get their work done beside the loop. What it is not: either of them.
+What it is: the threads that do the disk work of uploads and streams outside the loop. What it is not: either of them.
 
 Invariants:
-    I1. The loop never waits for a file: it is written, synced, read and removed in threads.
-    I2. Sync of messages and sync of bodies are different threads: a commit waits for no body.
+    I1. The loop never waits for a file: files are written, synced, read and removed in threads.
+    I2. Syncs of messages and of bodies run in different threads: a commit waits for no body.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from isthmus.errors import ServerBusyError
 __all__ = ["LARGE_BYTES", "LargeDesk"]
 
 _T = TypeVar("_T")
-# A message larger than this goes beside the store. It is the default limit of a message, and what one turn of a
-# connection may take.
+# A larger message is stored in a file of its own. It is the default limit of a message, and the most that a connection reads
+# per iteration.
 LARGE_BYTES = 1 << 20
 _WRITERS = 2
 _READERS = 2
 
 
 class LargeDesk:
-    """Must be made on the running loop that owns the engine.
+    """Must be created on the running loop that owns the engine.
 
     Args:
         blobs: the engine's; its `on_discard` is taken over.
-        uploads_limit: how many messages may be coming at once; each has a file open.
+        uploads_limit: how many messages may arrive at once; each has a file open.
 
     Attributes:
         blobs: likewise.
-        uploads: messages that are coming now.
-        waiting_bytes: of all uploads together that wait for the disk.
+        uploads: messages that are arriving now.
+        waiting_bytes: that wait for the disk, of all uploads together.
     """
 
     def __init__(self, blobs: Blobs, uploads_limit: int = 256) -> None:
@@ -54,11 +54,11 @@ class LargeDesk:
 
     @property
     def files(self) -> BlobFiles | None:
-        """Where bodies are; None takes no large messages."""
+        """The files of bodies; None where large messages are not accepted."""
         return self.blobs.files
 
     def check_room(self) -> None:
-        """Refuse one more upload where there are too many.
+        """Refuses one more upload where there are too many.
 
         Raises:
             ServerBusyError: there are.
@@ -69,15 +69,15 @@ class LargeDesk:
             )
 
     def write(self, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
-        """Do work in a thread that writes; `done` is called on the loop afterwards."""
+        """Runs work in a writing thread; `done` is called on the loop afterwards."""
         return self._do(self._writers, work, done)
 
     def read(self, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
-        """Do work in a thread that reads; `done` is called on the loop afterwards."""
+        """Runs work in a reading thread; `done` is called on the loop afterwards."""
         return self._do(self._readers, work, done)
 
     def remove(self, number: int, after: Callable[[], None] = lambda: None) -> None:
-        """Remove a body in a thread, after something else."""
+        """Removes a body in a thread, after other work."""
         files = self.files
 
         def work() -> None:
@@ -87,25 +87,25 @@ class LargeDesk:
 
         if not self._is_closed:
             self._remover.submit(work)
-        # Otherwise it is an orphan at the next start.
+        # Otherwise the next start removes it as an orphan.
 
     def call_later(self, seconds: float, run: Callable[[], None]) -> None:
-        """Call after a rest, in a later turn of the loop."""
+        """Calls after a pause, in a later iteration of the loop."""
         self._loop.call_later(seconds, run)
 
     def _do(self, pool: ThreadPoolExecutor, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
         if self._is_closed:
-            return Future()  # nobody waits for it any more
+            return Future()  # no one waits for it any more
         future = pool.submit(work)
-        future.add_done_callback(lambda each: self._tell(done, each))
+        future.add_done_callback(lambda each: self._call(done, each))
         return future
 
-    def _tell(self, done: Callable[[Future[_T]], None], future: Future[_T]) -> None:
+    def _call(self, done: Callable[[Future[_T]], None], future: Future[_T]) -> None:
         if not self._is_closed:
             self._loop.call_soon_threadsafe(done, future)
 
     def close(self) -> None:
-        """Let go of the threads; what is unfinished is an orphan at the next start."""
+        """Ends the threads; the next start removes unfinished bodies as orphans."""
         self._is_closed = True
         self._writers.shutdown()
         self._readers.shutdown()

@@ -1,6 +1,6 @@
-"""An encoded value that is not in memory as a whole: replies that show large messages.
+"""An encoded value that is not in memory as a whole: replies that contain large messages.
 
-What it is: segments, each bytes or the body of a large message, and the encoding of maps and lists that hold such. What
+What it is: segments, each bytes or the body of a large message, and the encoding of maps and lists that contain them. What
 it is not: a general encoder (`isthmus.amqp.codec`).
 Spec: AMQP 1.0 part 1.6.
 """

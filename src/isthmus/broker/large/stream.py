@@ -1,11 +1,11 @@
-"""One large delivery on its way out: from a file to frames, as fast as the client takes them.
+"""One large outgoing delivery: from a file to frames, as fast as the client takes them.
 
 What it is: a delivery in parts on one link. Each part is read in a thread and sent when the socket and the session have
-room for it. What it is not: the choice of what is delivered (`isthmus.broker.link.sender_link`).
+room for it. What it is not: the choice of the message (`isthmus.broker.link.sender_link`).
 
 Invariants:
-    I1. Of a body no more than one part is in memory here, whatever the client's pace.
-    I2. A turn of the loop sends at most one part.
+    I1. No more than one part of a body is in memory here, however slow the client is.
+    I2. An iteration of the loop sends at most one part.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from isthmus.errors import IsthmusError, StoreError
 __all__ = ["Stream", "Way"]
 
 PART_BYTES = 256 << 10
-# Between a part and the reading of the next one the processor, the memory and the client are others'; some
-# 200 MB/s are left to a stream.
+# A pause between a part and the reading of the next one leaves processor and memory to others; a stream still reaches
+# about 200 MB/s.
 _REST_SECONDS = 0.001
 
 
@@ -37,12 +37,12 @@ class Way(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what was written, now."""
+        """Sends queued bytes now."""
         ...
 
 
 class Stream:
-    """A delivery that goes out in parts; its first part is sent at once.
+    """A delivery that is sent in parts; its first part is sent at once.
 
     Args:
         link: whose sender we are, with credit.
@@ -50,7 +50,7 @@ class Stream:
         tag: of the delivery.
         way: the connection.
         desk: of the namespace.
-        on_end: called once the last part was sent (with None), or with why it cannot be. Not after `close`.
+        on_end: called with None once the last part was sent, or with the error that prevents it. Not after `close`.
         settled: whether the delivery needs no disposition.
 
     Attributes:
@@ -84,7 +84,7 @@ class Stream:
         self._go_on()
 
     def pump(self) -> None:
-        """Send what can be sent: the socket or the session has room again."""
+        """Sends what can be sent: the socket or the session has room again."""
         if self._is_over or self._is_reading:
             return
         if self._link.detached or self._link.amqp_session.ended:
@@ -96,7 +96,7 @@ class Stream:
             self._go_on()
 
     def close(self) -> None:
-        """Send nothing more; what the payload held is let go of."""
+        """Sends nothing more, and releases the payload."""
         self._is_over = True
         self._part = b""
         if not self._is_reading:
@@ -105,7 +105,7 @@ class Stream:
 
     @property
     def left_bytes(self) -> int:
-        """How much is still to be sent."""
+        """The bytes still to be sent."""
         return self._left
 
     # ---- the steps
@@ -118,7 +118,7 @@ class Stream:
         self._way.flush()
 
     def _go_on(self) -> None:
-        """Get the next part, after a rest, while this one is on its way."""
+        """Reads the next part, after a pause, while this one is being sent."""
         if not self._left:
             self._end(None)
         elif not self._part or (self._way.is_writable and self._link.part_room_bytes > 0):

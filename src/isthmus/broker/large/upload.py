@@ -1,14 +1,14 @@
-"""One large message on its way in: from frames to a file.
+"""One large incoming message: from frames to a file.
 
 What it is: the pieces that a connection reads, checked and handed to a thread that writes and syncs them; in the end the
-payload that an entity takes. What it is not: flow control, which the connection does by what it is told of.
+payload that an entity takes. What it is not: flow control, which the connection does with the reported byte counts.
 
 Invariants:
     I1. A payload is handed over only when its body is durable.
-    I2. What was begun and not handed over leaves no file behind.
-    I3. Bytes that came count to the entity's quota until the message is taken or given up; what does not fit is removed at
-        once.
-    I4. Little waits to be written at any time: the owner is told of every byte that begins and ceases to.
+    I2. An upload that is not handed over leaves no file behind.
+    I3. Received bytes count towards the entity's quota until the message is taken or aborted; a message that does not fit is
+    removed at once.
+    I4. Few bytes wait to be written at any time: the owner is notified of every byte that begins or ceases to wait.
 """
 
 from __future__ import annotations
@@ -25,35 +25,34 @@ from isthmus.errors import IsthmusError, StoreError
 
 __all__ = ["Upload"]
 
-# What is given to the disk in one go while the message still comes: a sync of somebody else's messages finds no more of
-# it to wait for.
+# The bytes written at once while the message still arrives: a sync of other messages waits for no more than these.
 _SLICE_BYTES = 512 << 10
-# After each slice the disk is others' for so long.
+# After each slice the disk is free for others for so long.
 _REST_SECONDS = 0.001
 
 
 class Room(Protocol):
-    """What has a quota."""
+    """An entity with a quota."""
 
     def hold_room(self, size_bytes: int, /) -> None:
-        """Count bytes of a message that is still coming, or raise IsthmusError."""
+        """Counts bytes of a message that is still arriving, or raises IsthmusError."""
         ...
 
     def give_back_room(self, size_bytes: int, /) -> None:
-        """Count them no more."""
+        """Subtracts them again."""
         ...
 
 
 class Upload:
-    """A message that comes in.
+    """An incoming message.
 
     Args:
         desk: of the namespace.
-        account: told of bytes that wait for the disk: positive when they come, negative when they are written.
-        room: the entity to whose quota the bytes count while they come.
+        account: called with bytes that wait for the disk: positive when they arrive, negative when they are written.
+        room: the entity to whose quota the bytes count while they arrive.
 
     Attributes:
-        is_over: whether the message is there, or has failed.
+        is_over: whether the message is complete, or has failed.
         error: why it has failed.
     """
 
@@ -78,12 +77,12 @@ class Upload:
         self._is_whole = self._is_aborted = self._is_synced = self._is_discarded = False
         self._on_over: Callable[[], None] = lambda: None
         self._payload: Large | None = None
-        # The thread's:
+        # Used by the thread:
         self._writer: BlobWriter | None = None
         self._unsettled_bytes = 0
 
     def add(self, parts: list[bytes]) -> None:
-        """Take the next pieces of the encoded message."""
+        """Takes the next pieces of the encoded message."""
         if self.error is not None:
             return
         try:
@@ -120,7 +119,7 @@ class Upload:
         self._work()
 
     def finish_now(self) -> None:
-        """As `finish` without a call; blocks until what is left has been written."""
+        """As `finish` without a callback; blocks until the remaining bytes have been written."""
         self._is_whole = True
         while not self.is_over:
             job, self._job = self._job, None
@@ -131,7 +130,7 @@ class Upload:
                 self._end_job(job)
 
     def abort(self) -> None:
-        """The message does not come to its end."""
+        """Aborts the message: its end will not arrive."""
         if not self.is_over:
             self._is_aborted = True
             self._on_over = lambda: None
@@ -187,7 +186,7 @@ class Upload:
     _job_bytes = 0
 
     def _written(self, job: Future[None]) -> None:
-        if job is self._job:  # otherwise `finish_now` was faster
+        if job is self._job:  # otherwise `finish_now` has done it
             self._job = None
             self._end_job(job)
 
@@ -201,7 +200,7 @@ class Upload:
         self._work()
 
     def _discard(self) -> None:
-        """Leave nothing behind, though the client may still send the rest."""
+        """Removes the file, although the client may still send the rest."""
         if self._is_discarded:
             return
         self._is_discarded = True
@@ -237,7 +236,7 @@ class Upload:
             if self._unsettled_bytes >= _SLICE_BYTES:
                 writer.write(due)
                 writer.settle()
-                if not is_last:  # perhaps the loop waits: see `finish_now`
+                if not is_last:  # the loop may be waiting: see `finish_now`
                     time.sleep(_REST_SECONDS)
                 due, self._unsettled_bytes = [], 0
         if due:

@@ -1,4 +1,4 @@
-"""Links on which clients browse: they see copies of messages, which stay where and as they are.
+"""Links on which clients browse: they get copies of messages, which stay unchanged in the entity.
 
 What it is: a source with distribution mode `copy`, as a JMS QueueBrowser attaches it, served as peeks in sequence order:
 messages of every state, locked ones included. What it is not: `peek-message` of `$management`, with which the SDKs browse
@@ -7,8 +7,8 @@ Spec: OASIS AMQP 1.0 3.5.6 (std-dist-mode); Microsoft Learn, "Message browsing".
 
 Invariants:
     I1. Nothing is locked, counted as delivered or removed, whatever the client answers; its outcomes are echoed.
-    I2. Each message that is there when the browser comes to its place is shown once, in sequence order.
-    I3. A drain is answered when the last message was shown, so that the client knows the end.
+    I2. Each message that exists when the browser reaches its position is sent once, in sequence order.
+    I3. A drain is answered after the last message was sent, so that the client knows the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isthmus.message.name import SEQUENCE_NUMBER
 
 __all__ = ["BrowseSenderLink"]
 
-# Messages of one turn; a peek reads no more than its own bound of bytes.
+# Messages per iteration; a peek also has a limit of bytes.
 _AT_ONCE = 64
 
 
@@ -49,7 +49,7 @@ class BrowseSenderLink(SenderLink):
         self._loop = asyncio.get_running_loop()
 
     def offer(self) -> None:
-        """There is credit, a drain, or room to write: take a turn."""
+        """There is credit, a drain, or room to write: sends messages."""
         if not self._scheduled and not self.closed:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -90,5 +90,5 @@ def _sequence_of(payload: Payload) -> int:
 
 
 def _tag(payload: Payload) -> bytes:
-    """A delivery tag that is no lock token of any message."""
+    """A delivery tag that is not a lock token of any message."""
     return bytes(8) + _sequence_of(payload).to_bytes(8, "big")

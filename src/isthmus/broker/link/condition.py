@@ -1,12 +1,12 @@
 """Errors of isthmus as AMQP conditions and status codes.
 
-What it is: the one table that maps an `IsthmusError` to the condition that Service Bus clients understand, as an AMQP
+What it is: the table that maps an `IsthmusError` to the condition that Service Bus clients understand, as an AMQP
 `Error` and as the status of a `$management` or `$cbs` reply. What it is not: it raises nothing and logs nothing.
 Spec: AMQP 1.0 part 2, section 2.8.14; the conditions are those that the official SDKs map to their exceptions.
 
 Invariants:
-    I1. An error that is in no line of the table becomes `amqp:internal-error` with a text that says nothing of the
-        inside: no traceback, no path of this machine, no secret.
+    I1. An error that is not in the table becomes `amqp:internal-error` with a text that reveals no internals: no traceback,
+        no path of this machine, no secret.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ INTERNAL_TEXT = "The namespace could not complete the request."
 
 
 class Refusal(NamedTuple):
-    """How an error is told: status code (of a reply), condition and text."""
+    """An error as it is sent: status code (of a reply), condition and text."""
 
     status: int
     condition: str
     text: str
 
 
-# The first line whose class fits counts, so that subclasses come before their bases.
+# The first line whose class fits is used, so that subclasses come before their bases.
 _TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
     (EntityNotFoundError, 404, "amqp:not-found"),
     (EntityExistsError, 409, "com.microsoft:entity-already-exists"),
@@ -82,7 +82,7 @@ _TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
 
 
 def refusal(error: Exception) -> Refusal:
-    """How `error` is told to a client."""
+    """`error` as it is sent to a client."""
     for kind, status, condition in _TABLE:
         if isinstance(error, kind):
             text = "The namespace could not store the change." if kind is StoreError else str(error)
@@ -91,6 +91,6 @@ def refusal(error: Exception) -> Refusal:
 
 
 def amqp_error(error: Exception) -> Error:
-    """`error` as it goes on the wire."""
+    """`error` as an AMQP error."""
     _, condition, text = refusal(error)
     return Error(Symbol(condition), text)

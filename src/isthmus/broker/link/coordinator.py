@@ -5,11 +5,11 @@ What it is: the coordinator of AMQP transactions for one connection. What it is 
 Spec: AMQP 1.0 part 4; docs/explanation/protocol.md, Transactions.
 
 Invariants:
-    I1. A transaction is known on its connection only, and to nobody after its discharge.
-    I2. A discharge is accepted only when what it committed is durable.
-    I3. The end of the coordinator's link, session or connection rolls back what is not discharged; so does the time-out.
+    I1. A transaction is known on its connection only, and no longer after its discharge.
+    I2. A discharge is accepted only when the operations that it committed are durable.
+    I3. The end of the coordinator's link, session or connection rolls back undischarged transactions; so does the time-out.
     I4. A message sent to another entity than the transaction's takes part only if its link is on the AMQP session of the
-        first operation, and goes via the transaction's entity: so clients ask for transactions across entities.
+        first operation, and goes via the transaction's entity, which is how clients use transactions across entities.
     I5. A discharge commits only if the connection still has every right that the operations needed; otherwise the
         transaction is rolled back.
 """
@@ -41,7 +41,7 @@ from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, 
 __all__ = ["Coordinator", "Transactions"]
 
 _CREDIT = 100
-# Transactions whose time was over: their ids are kept for as long as somebody may ask what became of them.
+# Transactions that timed out: their ids are kept for as long as a client may still refer to them.
 _REMEMBERED = 100
 _AMQP_VALUE = 0x77
 
@@ -66,10 +66,10 @@ class Transactions:
         self._overdue: dict[bytes, TransactionTimeoutError] = {}
 
     def declare(self, owner: Coordinator) -> bytes:
-        """Begin one; its id.
+        """Begins one; returns its id.
 
         Raises:
-            QuotaExceededError: the connection has as many as it may have.
+            QuotaExceededError: the connection has reached its limit.
         """
         limit = self._engine.limits.max_transactions_per_connection
         if len(self._open) >= limit:
@@ -86,11 +86,11 @@ class Transactions:
         Args:
             txn_id: as the client wrote it.
             amqp_session: of the link whose operation is to take part.
-            needs: the rights by which it does, each with the path; they are asked for again at the discharge (I5).
+            needs: the rights that it requires, each with the path; they are checked again at the discharge (I5).
 
         Raises:
             UnknownTransactionError: there is none.
-            TransactionTimeoutError: its time was over.
+            TransactionTimeoutError: it has timed out.
         """
         self.tick()
         if txn_id in self._overdue:
@@ -105,7 +105,7 @@ class Transactions:
         return found[0]
 
     def way(self, txn_id: bytes, path: str, amqp_session: AmqpSession) -> MessageTarget | None:
-        """How a message for an entity takes part in an open transaction on another one; None if no way leads there (I4).
+        """The route by which a message for an entity takes part in an open transaction on another one; None if there is none (I4).
 
         Raises:
             IsthmusError: as `Engine.via`.
@@ -120,7 +120,7 @@ class Transactions:
         return known
 
     def take(self, txn_id: bytes) -> Transaction:
-        """As `find`; it is known to nobody from then on."""
+        """As `find`, and removes it."""
         found = self.find(txn_id)
         self._close(txn_id)
         return found
@@ -132,12 +132,12 @@ class Transactions:
         return self._open.pop(txn_id)[0]
 
     def drop(self, owner: Coordinator) -> None:
-        """Roll back what was declared on a link and not discharged."""
+        """Rolls back the transactions that were declared on a link and not discharged."""
         for txn_id in [each for each, (_, link) in self._open.items() if link is owner]:
             self._close(txn_id).rollback()
 
     def tick(self) -> None:
-        """Roll back what has lasted too long."""
+        """Rolls back the transactions that have timed out."""
         if not self._open:
             return
         now = self._clock.monotonic()
@@ -158,7 +158,7 @@ class Coordinator(LinkHandler):
     Args:
         link: whose receiver we are, accepted.
         transactions: of the connection.
-        touch: flushes the connection at the end of the turn.
+        touch: schedules a flush at the end of the loop's iteration.
     """
 
     path = "$coordinator"
@@ -183,7 +183,7 @@ class Coordinator(LinkHandler):
         self._transactions.drop(self)
 
     def on_transfers(self, event: Transfers) -> None:
-        """Carry out declarations and discharges; a client that does not want to hear of them has no use for the link."""
+        """Carries out declarations and discharges; a settled transfer is an error, because its outcome could not be sent."""
         if event.settled:
             self.close()
             error = NotAllowedError("Messages to the coordinator must not be sent settled.")
@@ -200,7 +200,7 @@ class Coordinator(LinkHandler):
             self.link.grant(_CREDIT)
 
     def _take(self, payload: bytes, delivery_id: int) -> None:
-        def tell(state: Composite | None) -> None:
+        def answer(state: Composite | None) -> None:
             self.link.dispose(delivery_id, delivery_id, state)
             self._touch()
 
@@ -209,25 +209,25 @@ class Coordinator(LinkHandler):
             if isinstance(request, Declare):
                 if request.global_id is not None:
                     raise NotAllowedError("Transactions with a global id are not supported.")
-                tell(Declared(self._transactions.declare(self)))
+                answer(Declared(self._transactions.declare(self)))
             else:
-                self._discharge(request, tell)
+                self._discharge(request, answer)
         except IsthmusError as error:
-            tell(Rejected(amqp_error(error)))
+            answer(Rejected(amqp_error(error)))
 
-    def _discharge(self, request: Discharge, tell: Callable[[Composite | None], None]) -> None:
+    def _discharge(self, request: Discharge, answer: Callable[[Composite | None], None]) -> None:
         found = self._transactions.take(request.txn_id)
         if request.fail:
             found.rollback()
-            tell(None)
+            answer(None)
             return
 
         def committed() -> None:
-            tell(None)
+            answer(None)
             self.owed.paid()
 
         def failed(error: Exception) -> None:
-            tell(Rejected(amqp_error(TransactionRolledBackError(str(amqp_error(error).description)))))
+            answer(Rejected(amqp_error(TransactionRolledBackError(str(amqp_error(error).description)))))
             self.owed.paid()
 
         self.owed.add()
@@ -239,7 +239,7 @@ class Coordinator(LinkHandler):
 
 
 def _request(payload: bytes) -> Declare | Discharge:
-    """What a message to the coordinator asks for.
+    """The request in a message to the coordinator.
 
     Raises:
         InvalidArgumentError: neither a declaration nor a discharge.

@@ -1,16 +1,16 @@
-"""The ends of links, AMQP sessions and a connection: each is told behind the outcomes of what came before it.
+"""The ends of links, AMQP sessions and a connection: each is sent after the outcomes of the deliveries before it.
 
-What it is: the count of outcomes that a link owes its client (`Owed`), since commits are asynchronous, and the Detach, End
-and Close frames that wait for them (`Departures`). What it is not: the decision that something ends (`peer`), nor the frames
+What it is: the number of a link's outstanding outcomes (`Owed`), because commits are asynchronous, and the Detach, End and
+Close frames that wait for them (`Departures`). What it is not: the decision that something ends (`peer`), nor the frames
 themselves (`isthmus.amqp`). Pure: nothing here reads a clock or a socket.
 Spec: OASIS AMQP 1.0 part 2, sections 2.4.3, 2.5.4, 2.6.6: no frame of a link, session or connection may follow its end, so an
-outcome that comes after it is lost to the client.
+outcome after it does not reach the client.
 
 Invariants:
-    I1. Detach, End and Close leave behind every outcome that their link, session or connection owes.
-    I2. Where nothing is owed they leave at once.
-    I3. This holds whichever side ends the link, and for whatever reason.
-    I4. A link that is attached under the name of one that has not left yet waits for it.
+    I1. Detach, End and Close are sent after every outstanding outcome of their link, session or connection.
+    I2. Without outstanding outcomes they are sent at once.
+    I3. This holds whichever side ends the link, and for any reason.
+    I4. A link that is attached under the name of one whose Detach is not sent yet waits for it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Owed:
         self._on_none: Callable[[], None] | None = None
 
     def add(self) -> None:
-        """One more is owed."""
+        """Counts one more."""
         self.count += 1
 
     def paid(self) -> None:
-        """One of them was told."""
+        """One of them was sent."""
         self.count -= 1
         if self.count <= 0 and self._on_none is not None:
             run, self._on_none = self._on_none, None
             run()
 
     def when_none(self, run: Callable[[], None]) -> None:
-        """Call once, as soon as none is owed; a later call takes the place of an earlier one."""
+        """Calls once, as soon as none is outstanding; a later call replaces an earlier one."""
         if self.count <= 0:
             run()
         else:
@@ -59,10 +59,10 @@ class Owed:
 
 
 class Departures:
-    """What of one connection has ended and not been told yet.
+    """The ends of one connection that are not sent yet.
 
     Args:
-        touch: has what was written sent at the end of the turn.
+        touch: schedules a flush at the end of the loop's iteration.
     """
 
     def __init__(self, touch: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Departures:
         self._on_empty: Callable[[], None] | None = None
 
     def detach(self, link: Link, owed: Owed | None) -> None:
-        """A link has ended; its Detach, if there is one to send, leaves behind what it owes."""
+        """A link has ended; its Detach, if there is one to send, is sent after its outstanding outcomes."""
         if link in self._links:
             return  # it waits already; now the other side has ended it, too
         if owed is None or owed.count <= 0:
@@ -97,7 +97,7 @@ class Departures:
             run()
 
     def after(self, link: Link, run: Callable[[], None]) -> bool:
-        """Whether a link of the same name has not left yet; `run` is called then, once it has (I4)."""
+        """Whether the Detach of a link of the same name is not sent yet; then `run` is called afterwards (I4)."""
         for each in self._links:
             if _is_same(each, link):
                 self._waiting.append((link, run))
@@ -105,7 +105,7 @@ class Departures:
         return False
 
     def clear(self) -> None:
-        """The connection is gone: nobody hears of anything."""
+        """The connection is lost: nothing is sent or called any more."""
         self._touch = _nothing
         for owed in self._links.values():
             owed.when_none(_nothing)

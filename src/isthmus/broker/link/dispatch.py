@@ -1,11 +1,11 @@
-"""Whose turn it is: spreads one queue's messages over the links that wait for them.
+"""Round-robin: distributes one queue's messages over the links that wait for them.
 
 What it is: the round of one queue over its ready links. What it is not: credit and settlement (`isthmus.broker.link.sender_link`).
 Spec: docs/explanation/protocol.md, Tokens: competing receivers share a queue.
 
 Invariants:
     I1. Links are served in turn; no link gets a second share while another one that is ready waits for its first.
-    I2. One round takes at most `ROUND_MESSAGES`; other queues and the sockets get their turn in between.
+    I2. One round takes at most `ROUND_MESSAGES`; other queues and the sockets are served in between.
     I3. An idle queue costs nothing: rounds run only after something became available, a client granted credit, or a
         connection can write again.
 """
@@ -25,8 +25,8 @@ __all__ = ["Dispatch"]
 
 _log = logging.getLogger(__name__)
 
-# Messages that one link gets at a time: alone it may take what amortises the work of a turn; beside others less, so that
-# many receivers get about the same.
+# Messages that one link gets at a time: alone, enough to amortise the cost of a round; with others fewer, so that many
+# receivers get about the same.
 _SHARE_ALONE = 256
 _SHARE = 32
 ROUND_MESSAGES = 1024
@@ -55,7 +55,7 @@ class Dispatch:
         return not self._links
 
     def add(self, sender_link: SenderLink) -> None:
-        """Let a link take part; `offer` tells when it can take messages."""
+        """Adds a link; `offer` says when it can take messages."""
         self._links.add(sender_link)
 
     def offer(self, sender_link: SenderLink) -> None:
@@ -70,7 +70,7 @@ class Dispatch:
         self.wake()
 
     def remove(self, sender_link: SenderLink) -> None:
-        """Let a link go; no error if it is gone already."""
+        """Removes a link; no error if it is removed already."""
         self._links.discard(sender_link)
         self._draining.pop(sender_link, None)
         if sender_link in self._queued:
@@ -86,7 +86,7 @@ class Dispatch:
         self._draining.clear()
 
     def wake(self) -> None:
-        """Run a round at the next turn of the loop, if any link waits for one."""
+        """Schedules a round for the next iteration of the loop, if any link waits for one."""
         if not self._scheduled and (self._ready or self._draining):
             self._scheduled = True
             self._loop.call_soon(self._round)
@@ -121,7 +121,7 @@ class Dispatch:
             left -= count
             touched[sender_link] = None
             if sender_link.is_ready:
-                # Who was served goes behind all others; who found nothing keeps its place.
+                # A link that was served goes to the end; one that found nothing keeps its position.
                 (ready.appendleft if dry else ready.append)(sender_link)
                 self._queued.add(sender_link)
         for sender_link in list(self._draining):

@@ -1,7 +1,7 @@
-"""What serves one link, as the connection sees it.
+"""The handler of one link: the connection's interface to it.
 
-What it is: the events of a link with what a link does about them that has no use for one, so that the connection asks no
-link for its kind. What it is not: any link's work.
+What it is: the events of a link, with defaults for links that do not need one, so that the connection need not distinguish
+kinds of links. What it is not: any link's work.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["LinkHandler", "LinkUse", "Need", "NodeLink", "Rounds"]
 
 
 class LinkUse(NamedTuple):
-    """What a client is to whom a link serves.
+    """The use of a link: the client's role and the service.
 
     Attributes:
         client: ``publisher`` or ``consumer``.
-        service: ``Message`` or ``EventHub``: their links may be idle for times of their own.
+        service: ``Message`` or ``EventHub``: their links have different idle time-outs.
     """
 
     client: str
@@ -34,20 +34,20 @@ class LinkUse(NamedTuple):
 
 
 class Rounds(Protocol):
-    """The rounds in which queues are spread over links (`isthmus.broker.namespace`)."""
+    """The rounds that distribute queues over links (`isthmus.broker.namespace`)."""
 
     def remove_sender_link(self, sender_link: SenderLink) -> None:
-        """Let a receiving link go."""
+        """Removes a receiving link."""
         ...
 
 
 class LinkHandler:
-    """What serves one link.
+    """The handler of one link.
 
     Attributes:
-        owed: outcomes that the link's end is told behind; None where there are none.
+        owed: outcomes after which the link's end is sent; None where there are none.
         grants: how often the client granted credit.
-        use: what the link serves; None where it is never idle.
+        use: the link's use; None where it has no idle time-out.
     """
 
     owed: Owed | None = None
@@ -56,19 +56,19 @@ class LinkHandler:
 
     @property
     def activity(self) -> object:
-        """Changes whenever something moves on the link."""
+        """A value that changes with all activity on the link."""
         return None
 
     @property
     def owes(self) -> bool:
-        """Whether outcomes of messages that were taken are still to be told; not those of settlements."""
+        """Whether outcomes of accepted messages are still to be sent; not those of settlements."""
         return False
 
     def on_transfers(self, event: Transfers) -> None:
         """Take a run of deliveries."""
 
     def on_parts(self, event: TransferParts) -> None:
-        """Take what has come of a large message."""
+        """Takes parts of a large message."""
 
     def on_disposed(self, first: int, last: int, state: Any, settled: bool) -> None:
         """The client disposed of deliveries first to last."""
@@ -80,32 +80,32 @@ class LinkHandler:
         """The connection takes bytes again."""
 
     def check_open(self) -> None:
-        """Refuse where the link cannot go on.
+        """Raises if the link cannot continue.
 
         Raises:
             IsthmusError: its entity was deleted or disabled.
         """
 
     def on_tick(self, now: float) -> None:
-        """Do what time asks for; `now` in monotonic seconds."""
+        """Runs the link's timers; `now` in monotonic seconds."""
 
     def is_permitted(self, access: Access) -> bool:
         """Whether the connection's tokens still permit the link."""
         return access.has_grant
 
     def when_sent(self, run: Callable[[], None]) -> None:
-        """Call once nothing is on its way that only this link can bring to the client; the link is to be ended then."""
+        """Calls once everything that only this link can deliver to the client has been sent; the link is ended then."""
         run()
 
     def close(self) -> None:
         """The link is gone."""
 
     def withdraw(self, rounds: Rounds) -> None:
-        """The link is gone: take part in no round any more."""
+        """The link is gone: it takes part in no round any more."""
 
 
 class Need(Enum):
-    """What a client needs for its links with a node."""
+    """The rights that a client needs for its links with a node."""
 
     NOTHING = "nothing"
     TOKEN = "any valid token: each request shows its right"
@@ -117,7 +117,7 @@ class NodeLink(LinkHandler):
 
     Attributes:
         node: its path.
-        needs: what permits the link.
+        needs: the rights that permit the link.
     """
 
     node: str

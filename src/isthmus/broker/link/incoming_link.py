@@ -1,18 +1,18 @@
-"""What all links have in common on which clients send: taking deliveries, and answering them once they are durable.
+"""Base of all links on which clients send: takes deliveries, and answers them once they are durable.
 
-What it is: the base of the links into queues and topics (`receiver link`) and into event hubs (`hub.receiver link`). It keeps the client
-in credit, holds it back while too much waits for the disk, and disposes of each delivery. What it is not: where messages
-go, and what a transaction is, which those say.
+What it is: the base of the links into queues and topics (`receiver link`) and into event hubs (`hub.receiver link`). It grants credit
+to the client, withholds it while too much waits for the disk, and disposes of each delivery. What it is not: where messages
+are stored, and transactions, which the subclasses define.
 Spec: docs/explanation/protocol.md, Links, Sending.
 
 Invariants:
-    I1. accepted leaves only from the callback of the commit that made the messages durable.
+    I1. accepted is sent only from the callback of the commit that made the messages durable.
     I2. A batch envelope is accepted or rejected as a whole; a run of single messages is one unit for the disk, but a bad
         message in it is rejected alone.
     I3. The only outcomes sent are accepted, and rejected with condition and text: one SDK hangs on any other.
     I4. Settled transfers get no disposition.
-    I5. A deflated envelope is taken as the envelope that it was, on a link that was offered the capability.
-    I6. `owed` counts what waits for a commit, so that the link's end is told behind it (`isthmus.broker.link.departure`).
+    I5. A deflated envelope is expanded and taken like any envelope, on a link that was offered the capability.
+    I6. `owed` counts outcomes that wait for a commit, so that the link's end is sent after them (`isthmus.broker.link.departure`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["BATCH_BYTES", "CREDIT", "IncomingLink", "Refusing", "wrap"]
 
 _log = logging.getLogger(__name__)
 
-# Deliveries that a client may have under way on a link; one frame of a flow serves half as many.
+# Deliveries that a client may have in flight on a link; a flow frame is sent after half as many.
 CREDIT = 2000
-# An envelope is taken in one turn of the loop; the service's limit, however large an entity's messages may be.
+# An envelope is taken in one iteration of the loop; the service's limit, however large an entity's messages may be.
 BATCH_BYTES = 1 << 20
 
 Durable = Callable[[], None]
@@ -46,12 +46,12 @@ Failed = Callable[[Exception], None]
 
 
 class Refusing(Protocol):
-    """What may take no messages, and counts those that it refused."""
+    """An entity that may refuse messages, and counts them."""
 
     refused_total: int
 
     def check_sendable(self) -> None:
-        """Refuse where no message would be taken."""
+        """Raises if no message would be taken."""
         ...
 
 
@@ -61,8 +61,8 @@ class IncomingLink(LinkHandler, ABC):
     Args:
         link: whose receiver we are, accepted.
         path: the address as the client wrote it.
-        taker: what the messages go to.
-        account: told of bytes that wait for the disk: positive when they come, negative when they are durable.
+        taker: the entity that takes the messages.
+        account: called with bytes that wait for the disk: positive when they arrive, negative when they are durable.
 
     Attributes:
         destinations: other paths that the messages go to, on which the client needs Send as well.
@@ -89,15 +89,15 @@ class IncomingLink(LinkHandler, ABC):
 
     @abstractmethod
     def store(self, payloads: list[bytes], durable: Durable, failed: Failed, /) -> None:
-        """Take messages as one unit, or raise IsthmusError and take none; later call one of the two."""
+        """Takes messages as one unit, or raises IsthmusError and takes none; later calls one of the two."""
 
     @abstractmethod
     def store_batch(self, envelope_bytes: bytes, durable: Durable, failed: Failed, /) -> None:
-        """Take the messages of a batch envelope in the same way."""
+        """Takes the messages of a batch envelope in the same way."""
 
     @abstractmethod
     def enlist(self, event: Transfers) -> None:
-        """Take or reject deliveries whose state names a transaction."""
+        """Takes or rejects deliveries whose state names a transaction."""
 
     # ---- called by the connection
 
@@ -106,10 +106,10 @@ class IncomingLink(LinkHandler, ABC):
         self.link.grant(self._credit)
 
     def check_open(self) -> None:
-        """Refuse where the link cannot go on.
+        """Raises if the link cannot continue.
 
         Raises:
-            IsthmusError: the entity was deleted, or takes no messages any more.
+            IsthmusError: the entity was deleted, or is disabled for sending.
         """
         self._taker.check_sendable()
 
@@ -125,7 +125,7 @@ class IncomingLink(LinkHandler, ABC):
 
     @property
     def activity(self) -> object:
-        """Changes whenever the client sends, be it a part of a message."""
+        """A value that changes whenever the client sends a message or a part of one."""
         partial = self.link.partial
         return self.link.delivery_count, 0 if partial is None else partial.size_bytes
 
@@ -186,12 +186,12 @@ class IncomingLink(LinkHandler, ABC):
         self._await(size_bytes)
 
     def _await(self, size_bytes: int) -> None:
-        """Note that `_outcomes` will come: what waits for the disk, and what the client is owed."""
+        """Counts the bytes that wait for the disk and the outstanding outcome, until `_outcomes` is called."""
         self.owed.add()
         self._account(size_bytes)
 
     def _outcomes(self, first: int, count: int, size_bytes: int, settled: bool) -> tuple[Durable, Failed]:
-        """What happens when the commit has ended well, and when it has not."""
+        """The callbacks for a commit that succeeded, and one that failed."""
 
         def durable() -> None:
             self._account(-size_bytes)
@@ -208,7 +208,7 @@ class IncomingLink(LinkHandler, ABC):
         return durable, failed
 
     def reject(self, first: int, count: int, error: Exception, settled: bool) -> None:
-        """Answer deliveries with a refusal, and count them."""
+        """Rejects deliveries, and counts them."""
         self._rejected += count
         self._taker.refused_total += count
         _, condition, text = refusal(error)

@@ -1,14 +1,15 @@
-"""Links on which requests come in to a `$cbs` or `$management` node.
+"""Links on which requests arrive at a `$cbs` or `$management` node.
 
-What it is: each request read, settled, handed to the node, and its reply sent on the client's own link. What it is not:
+What it is: each request is read, settled, handed to the node, and its reply is sent on the client's own link. What it is not:
 any operation (`cbs`, `management`).
 Spec: docs/explanation/protocol.md, Tokens, Management.
 
 Invariants:
     I1. A request that can be read is accepted before it is answered: one SDK waits for that. One that cannot is rejected.
-    I2. A reply without a link to go to is dropped; the client that takes no replies hears of its request by the outcome.
-    I3. Replies that wait for credit hold no more than a request may, and one reply more.
-    I4. A request in a transaction that cannot take part is rejected and answered: clients wait for the one or the other.
+    I2. A reply without a link for it is dropped; a client without a reply link gets only the outcome of its request.
+    I3. Replies that wait for credit have at most the size limit of a request together, plus one reply.
+    I4. A request in a transaction that cannot take part is rejected and answered: some clients wait for the one, some for the
+    other.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 Answer = Callable[[Request, Respond], None]
 
-# Requests that a client may have under way on a link.
+# Requests that a client may have in flight on a link.
 _CREDIT = 100
 
 
@@ -49,7 +50,7 @@ class _Client(Protocol):
         ...
 
     def touch(self) -> None:
-        """Send what was written once the turn is over."""
+        """Sends queued bytes at the end of the loop's iteration."""
         ...
 
 
@@ -126,7 +127,7 @@ class Requests(NodeLink):
         """The transaction that a transfer's state names.
 
         Raises:
-            NotAllowedError: requests to this node take part in none; carried out at once, a roll-back would not undo them.
+            NotAllowedError: requests to this node take part in no transaction; they are carried out at once, and a roll-back would not undo them.
             IsthmusError: as `Transactions.find`.
         """
         if self._transactions is None or not isinstance(state, TransactionalState):

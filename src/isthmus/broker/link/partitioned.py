@@ -1,12 +1,12 @@
 """Links on partitioned entities.
 
-What it is: a `ReceiverLink` and a `SenderLink` that do in one step only what belongs to one fragment: runs of messages are split by
-their keys, dispositions by their lock tokens, so that each delivery's outcome is that of its own store. What it is not:
+What it is: a `ReceiverLink` and a `SenderLink` whose steps each concern one fragment: runs of messages are split by their
+keys, dispositions by their lock tokens, so that each delivery's outcome is that of its own store. What it is not:
 the choice of fragments (`isthmus.entities.fragment`).
 Spec: docs/explanation/protocol.md, Entities.
 
 Invariants:
-    I1. A delivery is accepted or settled as soon as its own fragment has it durable, whatever other stores do.
+    I1. A delivery is accepted or settled as soon as it is durable in its own fragment, independent of other stores.
     I2. A batch envelope is one unit, and goes to one fragment.
 """
 

@@ -5,8 +5,9 @@ entity does.
 Spec: docs/explanation/protocol.md, Links, Sending, Transactions.
 
 Invariants:
-    I1. Messages of a link are taken in the order in which they were sent: what comes while a large one is written waits.
-    I2. A large message in a transaction is there before anything that follows it on the connection is read.
+    I1. Messages of a link are taken in the order in which they were sent: messages that arrive while a large one is written
+    wait.
+    I2. A large message in a transaction is stored before anything that follows it on the connection is read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["BATCH_BYTES", "CREDIT", "Destination", "ReceiverLink"]
 
 
 class Destination(Participant, Refusing, Protocol):
-    """What takes messages: a queue, a topic, or the way via one."""
+    """The destination of messages: a queue, a topic, or a transfer via one."""
 
     def accept(
         self,
@@ -41,7 +42,7 @@ class Destination(Participant, Refusing, Protocol):
         on_failed: Callable[[Exception], None] | None = None,
         /,
     ) -> None:
-        """Take messages as one unit."""
+        """Takes messages as one unit."""
         ...
 
     def hold_room(self, size_bytes: int, /) -> None:
@@ -62,11 +63,11 @@ class ReceiverLink(IncomingLink):
         destination: the entity.
         account: as for `IncomingLink`.
         transactions: of the connection.
-        large: what takes large messages; None reads them like all others.
-        account_large: told of bytes of large messages that wait for the disk, as `account` is of the others'.
+        large: takes large messages; None reads them like all others.
+        account_large: called with bytes of large messages that wait for the disk, as `account` with those of others.
         batch_limit: how many messages an envelope may have; None for any number.
-        credit: deliveries that the client may send ahead of what is read.
-        takes_copies: whether what comes are a route's copies, which carry duplicate keys.
+        credit: deliveries that the client may have in flight, unread by the namespace.
+        takes_copies: whether the messages are a route's copies, which have duplicate keys.
     """
 
     use = LinkUse("publisher", "Message")
@@ -96,7 +97,7 @@ class ReceiverLink(IncomingLink):
             link.parts_above_bytes = LARGE_BYTES
         # A large message whose end has not come.
         self._coming: Upload | None = None
-        # What has come and cannot be taken yet: a large message that is being written, and all behind it.
+        # Messages that cannot be taken yet: a large message that is being written, and all after it.
         self._line: deque[tuple[Upload | None, Transfers]] = deque()
 
     # ---- large messages
@@ -111,7 +112,7 @@ class ReceiverLink(IncomingLink):
         super().on_transfers(event)
 
     def on_parts(self, event: TransferParts) -> None:
-        """Take what has come of a large message."""
+        """Takes parts of a large message."""
         upload = self._coming
         if upload is None:
             assert self._large is not None
@@ -132,7 +133,7 @@ class ReceiverLink(IncomingLink):
             self._clear_line()
 
     def close(self) -> None:
-        """The link is gone; what came whole is stored all the same."""
+        """The link is gone; complete messages are still stored."""
         if self._coming is not None:
             self._coming.abort()
             self._coming = None
@@ -142,7 +143,7 @@ class ReceiverLink(IncomingLink):
         self.owed.add()
 
     def _clear_line(self) -> None:
-        """Take everything now (I2)."""
+        """Takes everything now (I2)."""
         for upload, _ in list(self._line):
             if upload is not None:
                 upload.finish_now()
@@ -185,7 +186,7 @@ class ReceiverLink(IncomingLink):
         self._touch()
 
     def _touch(self) -> None:
-        """Let what was said be sent: this is not a turn of the connection."""
+        """Schedules a flush: this runs outside the connection's own event handling."""
         self._account(0)
 
     # ---- as all links
@@ -197,7 +198,7 @@ class ReceiverLink(IncomingLink):
         self._destination.accept(self._unpack(envelope_bytes), durable, failed)
 
     def enlist(self, event: Transfers) -> None:
-        """Take a delivery into the transaction that its state names; deliveries with a state come alone."""
+        """Takes a delivery into the transaction that its state names; deliveries with a state arrive in runs of one."""
         state, first = event.state, event.first_delivery_id
         found: Transaction | None = None
         try:
@@ -226,7 +227,7 @@ class ReceiverLink(IncomingLink):
 
         Raises:
             MessageTooLargeError: there are many, and the envelope is too large, or too many.
-            InvalidMessageError: it is none.
+            InvalidMessageError: it is not an envelope.
         """
         messages = envelope.unpack(payload, self._batch_limit, are_copies=self._takes_copies)
         if len(payload) > BATCH_BYTES and len(messages) > 1:
@@ -234,7 +235,7 @@ class ReceiverLink(IncomingLink):
         return messages
 
     def _typed(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Messages as what they are: copies, or what any client sends. What is large knows by itself."""
+        """Messages with their type: copies, or messages of a client. Large ones have it already."""
         if not self._takes_copies:
             return payloads
         return [Copy(payload) if isinstance(payload, bytes) else payload for payload in payloads]

@@ -8,8 +8,8 @@ Invariants:
     I1. correlation-id of the reply is the message-id of the request with the identical AMQP type.
     I2. A reply goes to the link whose target is the request's reply-to, else to the link of that name, else to the link
         of the same session from the same node.
-    I3. No reply waits for ever for a client that grants credit once and then no more: azure-servicebus for Python grants 10,000 when it
-        attaches, and would wait without end for the reply to its request number 10,001.
+    I3. No reply waits forever for a client that grants credit once and then never again: azure-servicebus for Python grants 10,000 when it
+        attaches, and would wait forever for the reply to its request number 10,001.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Replies", "Reply", "Request", "Respond", "Style", "find_replies"]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a node spells the properties of its replies: `$cbs` and `$management` differ."""
+    """The names of the properties of a node's replies: `$cbs` and `$management` differ."""
 
     status: str
     description: str
@@ -45,12 +45,12 @@ class Request:
 
     Attributes:
         message_id: of any AMQP type that the client chose; None where it set none.
-        reply_to: where the client wants the reply; None where it set nothing.
+        reply_to: the address for the reply; None where the client set none.
         operation: e.g. ``put-token``, ``com.microsoft:peek-message``.
         properties: all application properties.
         body: the decoded amqp-value; None where there is none.
-        holder: the connection that it came on, where a node asks for it.
-        transaction: in which it is to be carried out; None for at once.
+        holder: the connection that it arrived on, where a node needs it.
+        transaction: in which it is to be carried out; None: at once.
     """
 
     message_id: Any
@@ -63,11 +63,11 @@ class Request:
 
     @classmethod
     def decode(cls, payload: bytes) -> Request:
-        """Read a request.
+        """Reads a request.
 
         Raises:
             InvalidArgumentError: it names no operation.
-            CodecError: the bytes are no message.
+            CodecError: the bytes are not a message.
         """
         sections = section.locate(payload)
         properties = section.decode_properties(payload, sections.properties)
@@ -90,7 +90,7 @@ class Request:
         """A value of the body map.
 
         Raises:
-            InvalidArgumentError: it is missing, or of none of `kinds`.
+            InvalidArgumentError: it is missing, or not of a type in `kinds`.
         """
         value = self.body.get(name) if isinstance(self.body, dict) else None
         if value is None:
@@ -104,7 +104,7 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """What a request came to.
+    """The reply to a request.
 
     Attributes:
         status: an HTTP status code.
@@ -119,7 +119,7 @@ class Reply:
     condition: str = ""
 
     def encode(self, request: Request | None, style: Style) -> bytes | Rope:
-        """The reply message to a request; a rope if it shows large messages."""
+        """The reply message to a request; a rope if it contains large messages."""
         properties: dict[str, Any] = {style.status: Int(self.status), style.description: self.description}
         if self.condition:
             properties[style.condition] = Symbol(self.condition)
@@ -142,7 +142,8 @@ class Reply:
 
 Respond = Callable[[Reply], None]
 
-# A client that has granted so much at once, has used all of it, and grants no more for so long while a reply waits, does not count replies.
+# A client that granted at least so much credit at once, has used all of it, and grants no more for so long while a reply waits, does not
+# count replies.
 _ONE_GRANT = 1000
 _STARVED_SECONDS = 1.0
 
@@ -156,21 +157,21 @@ class Way(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what was written, now."""
+        """Sends queued bytes now."""
         ...
 
     def touch(self) -> None:
-        """Send what was written once the turn is over."""
+        """Sends queued bytes at the end of the loop's iteration."""
         ...
 
     @property
     def large(self) -> LargeDesk:
-        """Where large messages come from."""
+        """The source of large messages."""
         ...
 
 
 class Replies(NodeLink):
-    """The link on which a node's replies go to the client.
+    """The link on which a node's replies are sent to the client.
 
     Args:
         link: whose sender we are.
@@ -196,13 +197,13 @@ class Replies(NodeLink):
         self._counts_replies = True
 
     def send(self, message: bytes | Rope) -> None:
-        """Send now, or as soon as the client grants credit."""
+        """Sends now, or as soon as the client grants credit."""
         self._waiting.append(message)
         self.waiting_bytes += _memory_bytes(message)
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the credit reaches."""
+        """Sends waiting replies, as far as the credit allows."""
         while (
             self._waiting
             and self._stream is None

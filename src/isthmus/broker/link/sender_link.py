@@ -1,13 +1,13 @@
 """Links on which clients receive messages from a queue, subscription or dead-letter queue.
 
-What it is: takes messages from the entity as far as the client's credit reaches, and sends them. What it is not: the choice of whose turn it
-is (`isthmus.broker.link.dispatch`), or what becomes of what was sent (`isthmus.broker.link.settlement`).
+What it is: takes messages from the entity as far as the client's credit allows, and sends them. What it is not: the choice between links
+(`isthmus.broker.link.dispatch`), or the settlement of deliveries (`isthmus.broker.link.settlement`).
 Spec: docs/explanation/protocol.md, Links.
 
 Invariants:
     I1. Messages taken without a lock are sent only after their deletion is durable.
-    I2. Messages go out in the order in which they were taken, large ones in parts.
-    I3. Where this side ends the link, what was deleted for the client is sent before.
+    I2. Messages are sent in the order in which they were taken, large ones in parts.
+    I3. Where this side ends the link, messages that were deleted for the client are sent before.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["Carrier", "SenderLink"]
 _log = logging.getLogger(__name__)
 
 _PRESETTLED = 1
-# Messages of one turn together: large ones must not fill the memory of the connection.
+# Bytes of the messages of one iteration: large ones must not fill the memory of the connection.
 _TURN_BYTES = 1 << 20
-# What a message is taken to be large before the first one was seen.
+# The assumed size of a message before the first one was seen.
 _EXPECTED_BYTES = 16 * 1024
 
 
@@ -60,7 +60,7 @@ class SenderLink(LinkHandler):
     Args:
         link: whose sender we are, accepted.
         path: the entity as the client wrote it.
-        queue: where the messages come from.
+        queue: the source of the messages.
         carrier: the connection.
         transactions: of the connection.
     """
@@ -87,12 +87,12 @@ class SenderLink(LinkHandler):
         self.owed = self._settlement.owed
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._reserved = 0
-        # What ends the link, once nothing is reserved.
+        # Called to end the link, once nothing is reserved.
         self._on_sent_all: Callable[[], None] | None = None
         self._mean_bytes = _EXPECTED_BYTES
         self._delivered = 0
         self._stream: Stream | None = None
-        # Taken, and waiting for a large message before them to have left.
+        # Taken, and waiting until a large message before them has been sent.
         self._behind: deque[tuple[Payload, bytes]] = deque()
 
     @property
@@ -101,10 +101,10 @@ class SenderLink(LinkHandler):
         return not self.closed and self._on_sent_all is None and self._room > 0 and self._carrier.is_writable
 
     def check_open(self) -> None:
-        """Refuse where the link cannot go on.
+        """Raises if the link cannot continue.
 
         Raises:
-            IsthmusError: the entity was deleted, or gives no messages any more.
+            IsthmusError: the entity was deleted, or is disabled for receiving.
         """
         self.queue.check_receivable()
 
@@ -117,7 +117,7 @@ class SenderLink(LinkHandler):
         self.offer()
 
     def offer(self) -> None:
-        """There is credit, a drain, or room to write: take part in the rounds."""
+        """There is credit, a drain, or room to write: takes part in the rounds."""
         self._carrier.offer(self)
 
     def is_permitted(self, access: Access) -> bool:
@@ -125,7 +125,7 @@ class SenderLink(LinkHandler):
 
     @property
     def activity(self) -> object:
-        """Changes whenever the client gets, settles or asks for messages; a large one comes in parts."""
+        """A value that changes whenever the client gets messages or parts of them, settles, or grants credit."""
         left_bytes = 0 if self._stream is None else self._stream.left_bytes
         return self._delivered, len(self._settlement.tokens), self.grants, left_bytes
 
@@ -134,10 +134,10 @@ class SenderLink(LinkHandler):
         return self.link.sendable - self._reserved - len(self._behind)
 
     def deliver(self, limit: int) -> int:
-        """Send up to `limit` messages; how many were taken, 0 if the queue has none.
+        """Sends up to `limit` messages; returns how many were taken, 0 if the queue has none.
 
         Raises:
-            IsthmusError: the entity gives nothing any more (disabled, deleted).
+            IsthmusError: the entity was deleted, or is disabled for receiving.
         """
         count = max(1, min(limit, self._room, _TURN_BYTES // self._mean_bytes))
         if count > 1 and self.queue.holds_large:
@@ -159,9 +159,9 @@ class SenderLink(LinkHandler):
         return len(taken.tags)
 
     def drain(self) -> None:
-        """Answer a drain: there is nothing more to send, so the credit that is left is used up.
+        """Answers a drain: there is nothing more to send, so the remaining credit is used up.
 
-        Where the wire or the session's window takes no more there may be; `on_writable` and `on_credit` come back to it.
+        Where the wire or the session's window is full there may be more; `on_writable` and `on_credit` continue then.
         """
         link = self.link
         is_sending = self._reserved or self._behind or link.is_sending
@@ -177,7 +177,7 @@ class SenderLink(LinkHandler):
             self._send_behind()
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Sends queued bytes."""
         self._carrier.flush()
 
     def on_disposed(self, first: int, last: int, state: Any, settled: bool) -> None:
@@ -198,14 +198,14 @@ class SenderLink(LinkHandler):
         rounds.remove_sender_link(self)
 
     def when_sent(self, run: Callable[[], None]) -> None:
-        """Call once what is being deleted for the client has been sent (I3), and take nothing more; not after `close`."""
+        """Takes no more messages, and calls once those being deleted for the client have been sent (I3); not after `close`."""
         if self._reserved and not self.closed:
             self._on_sent_all = run
         else:
             run()
 
     def detach(self, error: Exception) -> None:
-        """End the link from this side, behind what it owes."""
+        """Ends the link from this side, after its outstanding outcomes."""
         self.link.begin_detach(amqp_error(error))
         self.owed.when_none(self.link.finish_detach)
 
@@ -226,15 +226,15 @@ class SenderLink(LinkHandler):
         self._send_now(payloads, tags)  # type: ignore[arg-type]  # none is large
 
     def _send_behind(self) -> None:
-        """Send what waits in its turn, up to the next large message, which then is on its way."""
+        """Sends waiting messages in order, up to the next large message, whose sending begins."""
         while self._behind and self._stream is None:
             payload, tag = self._behind.popleft()
-            # A client may take credit back meanwhile; what was taken for it is sent all the same.
+            # A client may take credit back meanwhile; messages already taken for it are still sent.
             self.link.credit = max(self.link.credit, 1)
             if isinstance(payload, bytes) and len(payload) <= LARGE_BYTES:
                 self._send_now([payload], [tag])
                 continue
-            if self.link.sendable < 1:  # the session's window is closed: until it opens nothing is begun
+            if self.link.sendable < 1:  # the session's window is closed: no delivery begins until it opens
                 self._behind.appendleft((payload, tag))
                 return
             self._stream = stream = Stream(
@@ -245,7 +245,7 @@ class SenderLink(LinkHandler):
                 self._settlement.tokens[stream.delivery_id] = tag
 
     def _on_sent(self, error: IsthmusError | None) -> None:
-        """A large message has left, or cannot."""
+        """A large message has been sent, or cannot be."""
         self._stream = None
         if self.closed:
             return
@@ -264,24 +264,24 @@ class SenderLink(LinkHandler):
             self._settlement.sent(first, tags)
 
     def _send_deleted(self, box: list[Acquired]) -> None:
-        """Messages whose deletion is durable; a client that has gone meanwhile loses them, as the mode says."""
+        """Sends messages whose deletion is durable; a client that has disconnected meanwhile loses them, as the mode says."""
         self._unreserve(box)
         if self.closed or self.link.detached or self.link.amqp_session.ended:
             return
-        # A client may take credit back while the deletion is synced; what is already on its way is sent all the same.
+        # A client may take credit back while the deletion is synced; messages already taken are still sent.
         self.link.credit = max(self.link.credit, len(box[0].tags))
         self._send(box[0])
         self.drain()
         self._carrier.touch()
-        self._tell_sent_all()
+        self._report_sent()
 
     def _not_deleted(self, box: list[Acquired]) -> None:
-        """The disk refused: the messages are there again, and the client, which has granted its credit, waits for them."""
+        """The disk refused: the messages are in the queue again, and are offered to the client, whose credit still waits."""
         self._unreserve(box)
         self._carrier.offer_later(self)
-        self._tell_sent_all()
+        self._report_sent()
 
-    def _tell_sent_all(self) -> None:
+    def _report_sent(self) -> None:
         if not self._reserved and self._on_sent_all is not None:
             run, self._on_sent_all = self._on_sent_all, None
             run()

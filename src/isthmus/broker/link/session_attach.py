@@ -1,16 +1,16 @@
-"""Receivers of a session: what they ask for at attach, how they wait for it, and the link by which they have it.
+"""Receivers of a session: the request at attach, the wait for a session, and the link that has it.
 
-What it is: the session filter read and echoed, the wait of a receiver that takes any session, and an `SenderLink` that holds
-a session as long as it lives. What it is not: the locks of sessions (`isthmus.entities.session.lock`), nor the right to
+What it is: the session filter read and echoed, the wait of a receiver that takes any session, and a `SenderLink` that
+holds the lock of a session until it is closed. What it is not: the locks of sessions (`isthmus.entities.session.lock`), nor the right to
 receive (`isthmus.broker.peer`).
 Spec: docs/explanation/protocol.md, Links, Sessions, Clients.
 
 Invariants:
     I1. An attach is answered once: with the session that it got, or with why it got none.
-    I2. The link's end, whatever its cause, gives the session back.
-    I4. In receive-and-delete each delivery renews the session's lock, which outlasts what the client was told by some
-        seconds: a client whose wait for the next message equals the lock's time ends its wait before the lock does.
-    I3. A link that is gone, or may not receive any more, takes no session; a grant that fails gives it back at once.
+    I2. The end of the link, for any reason, releases the session.
+    I3. A link that is gone, or may not receive any more, takes no session; a grant that fails releases it at once.
+        I4. In receive-and-delete each delivery renews the session's lock, which lasts some seconds longer than the time sent to
+        the client: a client that waits for the next message for exactly the lock's time ends its wait before the lock ends.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = [
     "wanted_session",
 ]
 
-# How long a receiver waits for any session if it does not say: the service's own limit.
+# How long a receiver waits for any session by default: the service's own limit.
 DEFAULT_WAIT_SECONDS = 60.0
-# Nothing is locked but the session: a client that waits as long as that lock lasts must come to the end of its wait.
+# Only the session is locked: a client that waits as long as that lock lasts must reach the end of its wait.
 _GRACE_MS = 5_000
 _FILTER = "com.microsoft:session-filter"
 _TIMEOUT = "com.microsoft:timeout"
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
     Attributes:
         session_id: None asks for the next available one.
         key: the name of the filter.
-        descriptor: of the filter's value; None if it came bare.
+        descriptor: of the filter's value; None if it had none.
     """
 
     session_id: str | None
@@ -63,13 +63,13 @@ class Wanted(NamedTuple):
     descriptor: Any
 
     def granted(self, source: Source, session_id: str) -> Source:
-        """The source with the session in place of what was asked for, in the form in which it was."""
+        """The source with the granted session in the filter, in the form of the request."""
         value: Any = session_id if self.descriptor is None else Described(self.descriptor, session_id)
         return replace(source, filter={**(source.filter or {}), self.key: value})
 
 
 def wanted_session(source: Any) -> Wanted | None:
-    """What the source of an attach asks for; None if it says nothing of sessions.
+    """The session filter of an attach's source; None if it has none.
 
     Raises:
         InvalidArgumentError: the filter's value is neither a string nor null.
@@ -94,7 +94,7 @@ def wait_seconds(link: Link) -> float:
 
 
 def dotnet_ticks(wall_ms: int) -> int:
-    """A wall time as .NET clients read it."""
+    """A wall time in the ticks of .NET clients."""
     return _TICKS_AT_EPOCH + wall_ms * _TICKS_PER_MS
 
 
@@ -105,7 +105,7 @@ class SessionSenderLink(SenderLink):
         link: whose sender we are, not answered yet.
         path: the entity as the client wrote it.
         wanted: what the attach asked for.
-        hold: what it gets.
+        hold: the session's lock.
         carrier: the connection.
         transactions: of the connection.
     """
@@ -131,7 +131,7 @@ class SessionSenderLink(SenderLink):
 
     @property
     def activity(self) -> object:
-        """As of any receiving link; a session whose lock is renewed is not idle."""
+        """As for any receiving link; a session whose lock is renewed is not idle."""
         return super().activity, self.hold.locked_until_ms
 
     def close(self) -> None:
@@ -141,23 +141,23 @@ class SessionSenderLink(SenderLink):
 
 
 class Timer(Protocol):
-    """What was to be called later."""
+    """A pending call."""
 
     def cancel(self) -> None:
-        """It is not called, and what it holds is let go."""
+        """Cancels the call, and drops its references."""
         ...
 
 
 class SessionWait:
-    """An attach that takes the next session, and has none yet.
+    """An attach that waits for the next available session.
 
     Args:
         queue: the entity.
-        holder: whose the session will be.
+        holder: the connection that will have the session.
         link_name: likewise.
         is_wanted: whether the link is still open; raises IsthmusError where it may not receive any more.
-        granted: told of the session.
-        refused: told why there is none.
+        granted: called with the session's lock.
+        refused: called with the error if there is none.
     """
 
     def __init__(
@@ -179,8 +179,8 @@ class SessionWait:
         # Calls `time_out`; set by the owner.
         self.timer: Timer | None = None
 
-    def look(self) -> bool:
-        """Take a session if there is one; whether the wait is over."""
+    def try_grant(self) -> bool:
+        """Takes a session if there is one; returns whether the wait is over."""
         if self._is_over:
             return True
         try:
@@ -200,13 +200,13 @@ class SessionWait:
         return True
 
     def _end(self) -> None:
-        """The wait is over, and its timer with it: a client may have asked for weeks."""
+        """Ends the wait and cancels its timer: a client may have asked for weeks."""
         self._is_over = True
         if self.timer is not None:
             self.timer.cancel()
 
     def _look_again(self) -> None:
-        self.look()
+        self.try_grant()
 
     def time_out(self) -> None:
         """The time is over."""
@@ -217,6 +217,6 @@ class SessionWait:
             )
 
     def cancel(self) -> None:
-        """The attach is of no use any more."""
+        """The attach is no longer wanted."""
         self._end()
         self._queue.cancel_wait(self._look_again)

@@ -1,18 +1,18 @@
-"""What becomes of deliveries that are out on a link.
+"""The settlement of deliveries that were sent on a link.
 
-What it is: the account of deliveries that a client has not settled, the settlements that its dispositions ask for, and the answers once they are
-durable; transactions included. What it is not: sending (`sender_link`), or what a state means (`verdict`).
+What it is: the unsettled deliveries of a client, the settlements that its dispositions request, and the answers once they are durable;
+transactions included. What it is not: sending (`sender_link`), or the meaning of a state (`verdict`).
 Spec: docs/explanation/protocol.md, Settlement; OASIS AMQP 1.0 2.6.12, 4.4.3.
 
 Invariants:
     I1. Every unsettled disposition is answered with the outcome's own type after the change is durable, or with rejected
         and the reason; settled ones are answered with nothing.
-    I2. A detached link settles nothing: its locks live on until they expire, and `$management` settles them.
+    I2. A detached link settles nothing: its locks stay until they expire, and can be settled by `$management`.
     I3. Each delivery is settled once, whatever the client sends.
-    I4. What was disposed of in a transaction is settled from this side when the commit is durable, not before. After a
-        roll-back the client disposes of it again; if it has settled its side already, the link's default outcome applies.
-    I5. `owed` counts settlements that wait for a commit, so that the link's end is told behind it
-        (`isthmus.broker.link.departure`); they are answered although the link takes nothing any more.
+    I4. Deliveries disposed of in a transaction are settled from this side when the commit is durable, not before. After a
+    roll-back the client disposes of them again; if it has settled its side already, the link's default outcome applies.
+    I5. `owed` counts settlements that wait for a commit, so that the link's end is sent after them
+    (`isthmus.broker.link.departure`); they are answered although the link accepts nothing any more.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _LOST = LockLostError("The lock supplied is invalid. Either the lock expired, or
 
 
 class Settlement:
-    """That of one link on which a client receives.
+    """The settlement of one link on which a client receives.
 
     Args:
         link: whose sender we are.
         path: the entity as the client wrote it.
-        queue: where the messages come from.
+        queue: the source of the messages.
         transactions: of the connection.
-        touch: has what was written sent at the end of the turn.
+        touch: schedules a flush at the end of the loop's iteration.
 
     Attributes:
-        tokens: by delivery id, the lock tokens of what the client has not disposed of.
+        tokens: by delivery id, the lock tokens of deliveries that the client has not disposed of.
         owed: outcomes that wait for a commit.
     """
 
@@ -69,11 +69,11 @@ class Settlement:
         self._transactions = transactions
         self._touch = touch
         self._is_closed = False
-        # Deliveries in open transactions; with what the client has settled each, if it has.
+        # Deliveries in open transactions; each with the outcome with which the client has settled it, if it has.
         self._enlisted: dict[int, Verdict | None] = {}
 
     def sent(self, first: int, tags: Sequence[bytes]) -> None:
-        """Deliveries went out; their tags are their lock tokens."""
+        """Deliveries were sent; their tags are their lock tokens."""
         count = len(tags)
         if first + count <= _MASK32:
             self.tokens.update(zip(range(first, first + count), tags, strict=True))
@@ -114,7 +114,7 @@ class Settlement:
         self.settle(ids, tokens, verdict, settled)  # type: ignore[arg-type]
 
     def settle(self, ids: Sequence[int], tokens: list[bytes], verdict: Verdict, settled: bool) -> None:
-        """Settles deliveries in one step; `settled`: the client hears no more of it."""
+        """Settles deliveries in one step; `settled`: the client gets no answer."""
         flags: Sequence[bool] = ()
 
         def durable() -> None:
@@ -136,7 +136,7 @@ class Settlement:
             self.owed.add()
 
         try:
-            # Who settles first hears no more of it.
+            # A client that settles first gets no answer.
             flags = verdict.settle(tokens, None, None) if settled else verdict.settle(tokens, durable, failed)
             if verdict.at_once:
                 durable()
@@ -146,7 +146,7 @@ class Settlement:
             failed(error)
 
     def answer(self, ids: Iterable[int], state: Any) -> None:
-        """Settle deliveries from this side, one disposition for each run of ids."""
+        """Settles deliveries from this side, one disposition for each run of ids."""
         self._touch()
         if type(ids) is range:
             self._link.settle_sent(ids[0], ids[-1], state)
@@ -169,7 +169,7 @@ class Settlement:
     # ---- transactions
 
     def _enlist(self, ids: Sequence[int], tokens: list[bytes], verdict: Verdict, txn_id: bytes, settled: bool) -> None:
-        """Let a transaction settle deliveries; the client is told the provisional outcome."""
+        """Adds the settlement of deliveries to a transaction; the client is sent the provisional outcome."""
 
         def on_end(ending: Ending) -> None:
             self._end_enlisted(ids, tokens, ending, TransactionalState(txn_id, verdict.echo))
@@ -186,14 +186,14 @@ class Settlement:
             if not settled:
                 self.answer(ids, Rejected(amqp_error(error)))
                 return
-            # Nobody hears of it but by the discharge.
+            # The only answer to it is that of the discharge.
             if found is not None:
                 found.doom(error)
             self.settle(ids, tokens, self._default_verdict(), True)
             return
         self._enlisted.update(dict.fromkeys(ids, self._default_verdict() if settled else None))
         if not settled:
-            self._tell(ids, TransactionalState(txn_id, verdict.echo))
+            self._send_state(ids, TransactionalState(txn_id, verdict.echo))
 
     def _meet_enlisted(self, first: int, count: int, verdict: Verdict, state: Any, settled: bool) -> None:
         """The client disposed of deliveries, of which some are in a transaction that has not ended."""
@@ -204,7 +204,7 @@ class Settlement:
             self._enlisted.update(dict.fromkeys(ids, verdict))
         elif ids:
             error = NotAllowedError("The delivery is part of a transaction that has not been discharged.")
-            self._tell(ids, Rejected(amqp_error(error)))
+            self._send_state(ids, Rejected(amqp_error(error)))
 
     def _end_enlisted(
         self, ids: Sequence[int], tokens: Sequence[bytes], ending: Ending, state: TransactionalState
@@ -222,8 +222,8 @@ class Settlement:
         if ending is not Ending.ROLLED_BACK and not self._is_closed:
             self.answer(unsettled, state if ending is Ending.COMMITTED else Rejected(amqp_error(_LOST)))
 
-    def _tell(self, ids: Sequence[int], state: Any) -> None:
-        """Tell the client a state of deliveries that it may still change."""
+    def _send_state(self, ids: Sequence[int], state: Any) -> None:
+        """Sends the client a state of deliveries that it may still change."""
         self._touch()
         for first, last in runs_of(ids):
-            self._link.tell_sent(first, last, state)
+            self._link.update_sent(first, last, state)

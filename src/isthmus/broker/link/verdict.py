@@ -1,11 +1,11 @@
-"""What a client's delivery state asks of a queue.
+"""The settlement that a client's delivery state requests.
 
-What it is: the call on the queue that a state means, and the state that answers it, pure. What it is not: the settlement (`settlement`).
+What it is: the call on the queue for a state, and the state that answers it, pure. What it is not: the settlement itself (`settlement`).
 Spec: OASIS AMQP 1.0 3.4; docs/explanation/protocol.md, Settlement.
 
 Invariants:
-    I1. A state that is no outcome asks for nothing.
-    I2. A delivery that a client settled without an outcome that counts gets its source's default outcome, or is released.
+    I1. A state that is not an outcome requests nothing.
+    I2. A delivery that a client settled without a valid outcome gets its source's default outcome, or is released.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Verdict", "default_verdict", "verdict_of"]
 
 
 class Verdict(NamedTuple):
-    """What a delivery state means: the call on the queue, the state to echo, and whether that may go out at once."""
+    """The meaning of a delivery state: the call on the queue, the state to echo, and whether that may be sent at once."""
 
     settle: Callable[..., Sequence[bool]]
     echo: Any
@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(state: Any, queue: MessageSource) -> Verdict | None:
-    """What a state asks for; None for one that is no outcome."""
+    """The verdict of a state; None for one that is not an outcome."""
     if type(state) is Accepted:
         return Verdict(queue.complete, state)
     read = _OTHERS.get(type(state))
@@ -38,9 +38,9 @@ def verdict_of(state: Any, queue: MessageSource) -> Verdict | None:
 
 
 def default_verdict(source: Any, queue: MessageSource) -> Verdict:
-    """What becomes of a delivery that the client settled without an outcome that counts; `source` is the link's."""
+    """The verdict of a delivery that the client settled without a valid outcome; `source` is the link's."""
     state = source.default_outcome if type(source) is Source else None
-    # An outcome of another kind stands for none, as it would in a disposition.
+    # A default outcome of another kind counts as none, as in a disposition.
     return verdict_of(state, queue) or _released(Released(), queue)
 
 

@@ -1,4 +1,4 @@
-"""The `{entity}/$management` nodes: what Service Bus offers by request and reply beside its links."""
+"""The `{entity}/$management` nodes: the operations that Service Bus offers by request and reply besides its links."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`$management` operations on messages: peek, schedule, cancel, renew, receive deferred, settle, delete.
 
-What it is: requests turned into calls of the entity, results into reply bodies. What it is not: any of the semantics.
+What it is: requests converted to calls of the entity, results to reply bodies. What it is not: the semantics.
 Spec: docs/explanation/protocol.md, Message, Management.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 
 # The service's limit for a batch delete on the premium tier; also keeps the replies of a peek bounded.
 _MESSAGES_LIMIT = 4000
-# Bytes of messages that a reply to a peek shows; one message alone may be larger.
+# Bytes of messages in a reply to a peek; one message alone may be larger.
 _REPLY_BYTES = 128 << 20
 _TIMESTAMP, _LONG = 0x83, 0x81
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
@@ -53,7 +53,7 @@ def peek(engine: Engine, entity: str, request: Request, respond: Respond) -> Non
 
 
 def schedule(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    """schedule-message; in a transaction the reply tells the numbers that the messages will have."""
+    """schedule-message; in a transaction the reply contains the sequence numbers that the messages will have."""
     destination = engine.sender(entity)
     messages = []
     for item in request.field("messages", list):
@@ -79,7 +79,7 @@ def schedule(engine: Engine, entity: str, request: Request, respond: Respond) ->
 
 
 def cancel_scheduled(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    """cancel-scheduled-message; in a transaction the reply tells what will become of the messages."""
+    """cancel-scheduled-message; in a transaction the reply is provisional until the discharge."""
     sequences = _numbers(request, "sequence-numbers")
     destination = engine.sender(entity)
     if request.transaction is not None:
@@ -117,7 +117,7 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
 
 
 def update_disposition(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    """update-disposition; in a transaction the reply tells what will become of the messages."""
+    """update-disposition; in a transaction the reply is provisional until the discharge."""
     queue = settling(engine, entity, request)
     tokens = _tokens(request)
     status = request.field("disposition-status", str)
@@ -175,7 +175,7 @@ def delete_batch(engine: Engine, entity: str, request: Request, respond: Respond
 
 
 def _peekable(engine: Engine, entity: str) -> Any:
-    """What can be looked at: also a topic, which holds scheduled messages."""
+    """The entity for a peek: also a topic, which has scheduled messages."""
     try:
         return engine.receiver(entity)
     except NotAllowedError:
@@ -192,7 +192,7 @@ def _received(acquired: Acquired) -> Reply:
 
 
 def _bounded(payloads: list[Payload]) -> list[Payload]:
-    """As many of the first as a reply shows: a client that wants more asks for what follows."""
+    """The first messages, as many as fit into a reply; a client that wants more peeks from the next one."""
     size = 0
     for place, payload in enumerate(payloads):
         size += len(payload)
@@ -215,7 +215,7 @@ def _annotated(payload: bytes, token: uuid.UUID) -> bytes:
         start = end = sections.header[1]
     try:
         annotations = section.decode_map(payload, sections.delivery_annotations)
-    except CodecError:  # the sender's own cannot be read: they stay, and the reply names the token beside the message
+    except CodecError:  # the sender's own annotations cannot be read: they stay unchanged, and the token is in the reply beside the message
         return payload
     annotations["x-opt-lock-token"] = token
     return payload[:start] + section.encode_map_section(section.DELIVERY_ANNOTATIONS, annotations) + payload[end:]

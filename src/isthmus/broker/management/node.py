@@ -6,8 +6,8 @@ Spec: docs/explanation/protocol.md, Management.
 Invariants:
     I1. Every request gets exactly one reply with `statusCode` and `statusDescription`.
     I2. No operation runs without its right: Listen to read and settle and to change rules, Send to schedule. In a
-        transaction the right is asked for again at the discharge.
-    I3. A reply that tells of a change leaves only after the change is durable.
+        transaction the right is checked again at the discharge.
+    I3. The reply to a change is sent only after the change is durable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Operation(NamedTuple):
     run: Callable[[Engine, str, Request, Respond], None]
     changes_entity: bool = False
     joins: bool = False
-    """Whether it may be asked for within a transaction; a renewal then takes effect at once, as elsewhere."""
+    """Whether it may be requested within a transaction; a renewal then still takes effect at once."""
 
 
 _OPERATIONS = {
@@ -46,7 +46,7 @@ _OPERATIONS = {
     "batch-delete-messages": _Operation(Right.LISTEN, message.delete_batch),
     "schedule-message": _Operation(Right.SEND, message.schedule, joins=True),
     "cancel-scheduled-message": _Operation(Right.SEND, message.cancel_scheduled, joins=True),
-    # Rules are changed with Listen here and with Manage by the administration API, as the service has it.
+    # As at the service, Listen is enough to change rules here, while the administration API requires Manage.
     "add-rule": _Operation(Right.LISTEN, rule.add, changes_entity=True),
     "remove-rule": _Operation(Right.LISTEN, rule.remove, changes_entity=True),
     "enumerate-rules": _Operation(Right.LISTEN, rule.enumerate_rules),
@@ -61,11 +61,11 @@ class Management:
     """The node of one entity, for one connection.
 
     Args:
-        engine: holds the entity.
+        engine: has the entity.
         entity: its path as the client wrote it.
         require: raises UnauthorizedError if the connection lacks a right on the node.
-        when_durable: calls the first function once all that is staged is durable, the second if that failed.
-        holder: the connection, which holds sessions.
+        when_durable: calls the first function once everything staged is durable, the second if that failed.
+        holder: the connection, which may have sessions.
 
     Raises:
         EntityNotFoundError: there is no such entity.

@@ -1,11 +1,11 @@
 """`$management` operations on sessions: renew the lock, get and set the state, list.
 
-What it is: requests turned into calls of the entity, results into reply bodies. What it is not: any of the semantics.
+What it is: requests converted to calls of the entity, results to reply bodies. What it is not: the semantics.
 Spec: docs/explanation/protocol.md, Management, Sessions.
 
 Invariants:
-    I1. Who does not hold a session, on this connection (and link, where the client names it), neither renews it nor
-        sees or changes its state.
+    I1. A connection (and link, where the client names it) that does not have the lock of a session can neither renew it nor
+        read or change its state.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LIMIT = 10_000
 
 
 def held(engine: Engine, entity: str, request: Request) -> SessionLock:
-    """The hold on the session that a request names.
+    """The lock of the session that a request names.
 
     Raises:
         NotAllowedError: the entity has no sessions.
-        SessionLockLostError: the client does not hold it.
+        SessionLockLostError: the client does not have it.
         InvalidArgumentError: the request names none.
     """
     sessions = engine.receiver(entity).sessions
@@ -42,7 +42,7 @@ def held(engine: Engine, entity: str, request: Request) -> SessionLock:
 
 
 def settling(engine: Engine, entity: str, request: Request) -> MessageSource:
-    """Where the messages lie that a request settles: the entity, or the session that it names.
+    """The owner of the messages that a request settles: the entity, or the session that it names.
 
     Raises:
         InvalidArgumentError: the entity requires sessions, and the request names neither one nor the link that has it.
@@ -85,7 +85,7 @@ def get_state(engine: Engine, entity: str, request: Request, respond: Respond) -
 
 def set_state(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """set-session-state."""
-    # An empty state is none: the Go SDK clears with one, and reads null afterwards from the service.
+    # An empty state counts as none: the Go SDK clears the state with one, and then reads null from the service.
     state = request.field("session-state", bytes, optional=True) or None
 
     def failed(error: Exception) -> None:

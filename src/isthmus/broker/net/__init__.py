@@ -1,1 +1,1 @@
-"""The sockets of a namespace: listeners, TLS, WebSocket, HTTP, and how many connections there may be."""
+"""The sockets of a namespace: listeners, TLS, WebSocket, HTTP, and the limit of connections."""

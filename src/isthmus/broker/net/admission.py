@@ -1,13 +1,13 @@
-"""Which of the open connections may stay when there are too many.
+"""Admission control: which of the open connections are closed when there are too many.
 
 What it is: a pure account of sockets by their descriptor: strangers, whose client has shown no token yet, and those whose
-client has. It says who has to go. What it is not: a socket, or a check of a token.
+client has. It decides which ones to close. What it is not: a socket, or a check of a token.
 
 Invariants:
-    I1. Strangers never take the place of a client that has shown a token: they have a bound of their own, and go first
+    I1. Strangers never displace a client that has shown a token: they have a limit of their own, and are closed first
         where all sockets together are too many.
-    I2. Among strangers one host's flood costs that host: who goes is the oldest of the host that has the most.
-    I3. What the account holds is bounded by the sockets that are open.
+        I2. A flood of strangers from one host affects that host: the oldest connection of the host with the most is closed.
+        I3. The account's size is bounded by the number of open sockets.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ __all__ = ["Admission", "AdmissionLimits", "Connected", "admit"]
 
 
 class Connected(Protocol):
-    """A connection, as the account knows it."""
+    """A connection, as the account uses it."""
 
     peer: str
     """Address and port of its client."""
 
     def abort(self) -> None:
-        """End it at once."""
+        """Ends it at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """How many sockets there may be.
+    """The limits of sockets.
 
     Attributes:
-        sockets: all together, however they are used; from the descriptors that the process may have.
+        sockets: all together, for any use; from the process's limit of descriptors.
         strangers: whose client has shown no token.
     """
 
@@ -49,10 +49,10 @@ class Admission:
     """The open sockets.
 
     Args:
-        limits: how many there may be.
+        limits: of their number.
 
     Attributes:
-        evicted_total: connections that had to go.
+        evicted_total: connections that were closed for others.
     """
 
     def __init__(self, limits: AdmissionLimits = AdmissionLimits()) -> None:
@@ -73,12 +73,12 @@ class Admission:
         return len(self._strangers) + len(self._known)
 
     def enter(self, descriptor: int, host: str, connection: Connected) -> Connected | None:
-        """A connection was accepted; the one that has to go, perhaps this one.
+        """A connection was accepted; returns the one to close, perhaps this one.
 
         Args:
             descriptor: of its socket.
-            host: from where it comes, without the port.
-            connection: what is to be ended where it has to go.
+            host: of the client, without the port.
+            connection: to be ended if it is chosen.
         """
         self.leave(descriptor)
         self._strangers[descriptor] = host, connection

@@ -1,6 +1,6 @@
-"""How many file descriptors connections may take, and how many are kept for the store.
+"""The number of file descriptors for connections, and the reserve for the store.
 
-What it is: the division of what the system allows this process. What it is not: the enforcement (`admission`).
+What it is: the division of the process's limit of descriptors. What it is not: the enforcement (`admission`).
 
 Invariants:
     I1. Whatever clients do, descriptors are left for the store's files: a store that cannot open a file fails.
@@ -16,16 +16,16 @@ __all__ = ["allow_many", "socket_limit", "upload_limit"]
 
 # Connections and the store's files; as far as the system allows.
 _OPEN_FILES = 65_536
-# Large messages that come at once, each with a file open.
+# Large messages that arrive at once, each with a file open.
 _UPLOADS = 256
-# The log, the listeners, the loop, libraries that are loaded late, bodies that are read, a back-up.
+# The log, the listeners, the loop, libraries that are loaded later, bodies that are read, a back-up.
 _OTHERS = 64
 # The store of a namespace, and by default four of its partitioned entities.
 _STORES = 5
 
 
 def allow_many() -> None:
-    """Raise the process's limit: each connection is an open file, and what a shell allows is often 1,024."""
+    """Raises the process's limit: each connection is an open file, and the limit of a shell is often 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -39,7 +39,7 @@ def socket_limit(namespaces: int = 1) -> int:
 
 
 def upload_limit(namespaces: int = 1) -> int:
-    """How many large messages may be coming at once to each of so many namespaces in this process."""
+    """How many large messages may arrive at once at each of so many namespaces in this process."""
     return max(4, min(_UPLOADS, _soft() // 32) // namespaces)
 
 

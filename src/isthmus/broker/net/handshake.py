@@ -1,10 +1,10 @@
-"""The server's side of a WebSocket handshake in the HTTP server, and the connection handed over behind it.
+"""The server's side of a WebSocket handshake in the HTTP server, and the hand-over of the connection after it.
 
 What it is: the check of the request, the answer 101, and the change of protocol of the connection. What it is not: frames.
 Spec: RFC 6455 section 4.2.
 
 Invariants:
-    I1. What the client sent behind its request reaches the new protocol, before all that comes later.
+    I1. Bytes that the client sent after its request reach the new protocol before all later ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 class Upgraded(Protocol):
     """The protocol that has the connection after its handshake; an `asyncio.BaseProtocol` as well.
 
-    It also takes the place of the parser of the HTTP server's, which is how it gets what the client sent behind its request.
+    It also replaces the parser of the HTTP server's protocol, and so gets the bytes that the client sent after its request.
     """
 
     over: asyncio.Event
@@ -39,7 +39,7 @@ class Upgraded(Protocol):
         ...
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take what the client sent behind its request."""
+        """Takes bytes that the client sent after its request."""
         ...
 
     def feed_eof(self) -> None:
@@ -48,7 +48,7 @@ class Upgraded(Protocol):
 
 
 def accept_key(request: web.Request) -> str | None:
-    """The answer to a handshake's key; None where the request is no handshake."""
+    """The answer to a handshake's key; None where the request is not a handshake."""
     key = request.headers.get("Sec-WebSocket-Key", "").strip()
     try:
         is_key = len(base64.b64decode(key, validate=True)) == _KEY_BYTES
@@ -65,7 +65,7 @@ def accept_key(request: web.Request) -> str | None:
 
 
 def refusal() -> web.Response:
-    """The answer to a request that is no handshake."""
+    """The answer to a request that is not a handshake."""
     return web.Response(
         status=400,
         text=f"This takes a WebSocket handshake of version {VERSION} (RFC 6455).",
@@ -82,14 +82,14 @@ def offers(request: web.Request, header: str, word: str) -> bool:
 async def upgrade(
     request: web.Request, accepted: str, protocol: Upgraded, headers: Mapping[str, str] = {}
 ) -> web.StreamResponse | None:
-    """Answer 101 and hand the connection to a protocol; the answer, to be returned by the handler once `protocol.over` is set.
+    """Answers 101 and hands the connection to a protocol; returns the answer, for the handler to return once `protocol.over` is set.
 
     None where the client has gone meanwhile.
 
     Args:
         request: the handshake.
         accepted: of `accept_key`.
-        protocol: what has the connection from now on.
+        protocol: gets the connection.
         headers: further ones of the answer.
     """
     answer = web.StreamResponse(status=101)
@@ -98,7 +98,7 @@ async def upgrade(
     )
     try:
         await answer.prepare(request)
-    except ConnectionError:  # the client has gone meanwhile, which is no fault to log
+    except ConnectionError:  # the client has disconnected meanwhile, which is not logged as a fault
         return None
     transport = request.transport
     if transport is None:

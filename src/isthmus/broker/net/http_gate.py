@@ -1,12 +1,11 @@
-"""A place for HTTP connections while the HTTP server is still being loaded.
+"""Holds HTTP connections while the HTTP server is still being loaded.
 
-What it is: a protocol factory that takes the place of the server's: connections that come early are kept, with what they have
-said, and handed over once the server is there. What it is not: a server; loading one takes half a second, for which
-AMQP clients need not wait.
+What it is: a protocol factory in place of the server's: early connections are kept, with the bytes received, and handed over
+once the server is loaded. What it is not: a server; loading one takes half a second, for which AMQP clients need not wait.
 
 Invariants:
     I1. Every connection reaches the server with all its bytes in order, or ends with its client.
-    I2. A waiting connection holds at most `_KEPT_BYTES` and what one read brings.
+    I2. A waiting connection keeps at most `_KEPT_BYTES` and the bytes of one read.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _KEPT_BYTES = 64 << 10
 
 
 class HttpGate:
-    """Makes protocols for HTTP connections, before and after the server is there."""
+    """Makes protocols for HTTP connections, before and after the server is loaded."""
 
     def __init__(self) -> None:
         self._make: Callable[[], asyncio.BaseProtocol] | None = None
@@ -34,13 +33,13 @@ class HttpGate:
         return self._make() if self._make is not None else _Waiting(self._waiting)
 
     def open(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Hand over what waits, and from now on every connection at once."""
+        """Hands over the waiting connections, and from now on every connection at once."""
         self._make = make
         for waiting in list(self._waiting):
             waiting.hand_over(make())
 
     def close(self) -> None:
-        """End what still waits."""
+        """Ends the connections that still wait."""
         for waiting in list(self._waiting):
             waiting.drop()
 
@@ -67,7 +66,7 @@ class _Waiting(asyncio.Protocol):
         self._transport = None
 
     def hand_over(self, protocol: asyncio.BaseProtocol) -> None:
-        """Let `protocol` go on with the connection."""
+        """Gives the connection to `protocol`."""
         self._others.pop(self, None)
         transport, self._transport = self._transport, None
         if transport is None or transport.is_closing():

@@ -1,11 +1,11 @@
 """The log of the HTTP server.
 
-What it is: the logger that aiohttp's server writes to, with a filter that makes one line of what a client did wrong.
+What it is: the logger that aiohttp's server writes to, with a filter that reduces a client's error to one line.
 What it is not: the log of administration requests (`isthmus.broker.admin.app`).
 
 Invariants:
-    I1. Bytes that are no HTTP leave one line without a traceback, and nothing of these bytes, which may hold a token.
-    I2. A fault of ours keeps its traceback.
+    I1. Bytes that are not HTTP cause one line without a traceback and without these bytes, which may contain a token.
+    I2. A fault of the namespace keeps its traceback.
 """
 
 from __future__ import annotations

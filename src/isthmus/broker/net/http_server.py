@@ -1,7 +1,7 @@
 """The HTTP server of a namespace: administration, `/health`, `/metrics`, the relay, and AMQP over WebSocket.
 
-What it is: the applications put together on aiohttp's server. Importing it costs as much as all the rest of a start, so
-that `isthmus.broker.server` does it behind `isthmus.broker.net.http_gate`. What it is not: a listener.
+What it is: the applications together on aiohttp's server. Importing it takes as long as the rest of a start, so
+`isthmus.broker.server` does it in the background, behind `isthmus.broker.net.http_gate`. What it is not: a listener.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isthmus.entities import Limits
 
 __all__ = ["start_http"]
 
-# How long an HTTP client may keep a connection between two requests.
+# How long an HTTP client may keep an idle connection between two requests.
 _KEEP_ALIVE_SECONDS = 120.0
 
 
@@ -37,13 +37,13 @@ async def start_http(
     stack: AsyncExitStack,
     backups: Path | None = None,
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """Make the server; what protocols of connections are made by.
+    """Makes the server; returns its protocol factory.
 
     Args:
         namespace: what is administered.
         authority: checks tokens.
         limits: those of the engine.
-        stack: gets what is to be closed.
+        stack: gets the resources to close.
         backups: folder of back-ups; None where none can be made.
     """
     commits = namespace.commits
@@ -68,9 +68,9 @@ async def start_http(
         handle_signals=False,
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
         shutdown_timeout=2.0,
-        auto_decompress=False,  # a relayed body goes on as its header says it is, and no short one becomes a long one
+        auto_decompress=False,  # a relayed body is passed on in its own encoding: a compressed one is not expanded
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    stack.callback(namespace.relay.close)  # before the server waits for its requests, of which these sockets are
+    stack.callback(namespace.relay.close)  # before the server waits for its requests, to which these sockets belong
     return cast("Callable[[], asyncio.BaseProtocol]", runner.server)

@@ -1,14 +1,14 @@
 """Listening sockets on which one port speaks AMQP, TLS, HTTP and WebSocket.
 
-What it is: accepts connections, looks at their first bytes without taking them from the kernel, and gives each to the
-protocol that it speaks; inside TLS it looks again. What it is not: any of these protocols.
+What it is: accepts connections, peeks at their first bytes, and gives each to the
+protocol that it speaks; inside TLS it peeks again. What it is not: any of these protocols.
 
 Invariants:
-    I1. A client that says nothing, does not end its TLS handshake, or does not get to the end of its first HTTP head, is
+    I1. A client that sends nothing, does not complete its TLS handshake, or does not complete its first HTTP head, is
         dropped `SILENCE_SECONDS` after it was accepted; one that speaks neither protocol, or whose first HTTP head is longer
-        than `_HEAD_BYTES`, at once. All leave one line in the log, and the port serves on.
+        than `_HEAD_BYTES`, at once. Each causes one line in the log, and the port keeps serving.
     I2. Running out of file descriptors stops accepting for a moment, not permanently; so does any other failure.
-    I3. Every socket is in the account of `admission` from the moment when it is accepted until its descriptor is closed.
+    I3. Every socket is in the account of `admission` from its acceptance until its descriptor is closed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
-# The service drops a connection that has shown no token after 20 s; one that has shown nothing at all gets no more.
+# The service drops a connection without a token after 20 s; one that has sent nothing gets no more time.
 SILENCE_SECONDS = 20.0
 # Bytes that the kernel may hold for a connection in either direction: a batch of messages fits at once.
 _SOCKET_BUFFER_BYTES = 1 << 20
 _BACKLOG = 1024
 _PAUSE_SECONDS = 0.2
-# An HTTP head is handed over when it is whole, so that who drips it costs a timer; more than this is no honest head, and the
-# HTTP server would keep a megabyte of one that never ends.
+# An HTTP head is handed over when it is complete, so that a slow sender costs only a timer; no legitimate head is longer, and
+# the HTTP server would buffer a megabyte of an endless one.
 _HEAD_BYTES = 32 << 10
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -59,12 +59,12 @@ class ListenError(IsthmusError):
 
 
 class Doorway(asyncio.Protocol):
-    """Reads the first bytes of a stream and hands it to the protocol that they belong to.
+    """Reads the first bytes of a stream and hands it to their protocol.
 
     Args:
-        protocols: who takes a stream that speaks AMQP or HTTP.
-        deadline: time of the loop by which it is to be handed over; None is `SILENCE_SECONDS` from now.
-        on_made: told of the transport.
+        protocols: for a stream of AMQP or HTTP.
+        deadline: time of the loop by which it must be handed over; None is `SILENCE_SECONDS` from now.
+        on_made: called with the transport.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Doorway(asyncio.Protocol):
 
 
 def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Give a protocol bytes that another one has read."""
+    """Gives a protocol bytes that another one has read."""
     if isinstance(protocol, asyncio.BufferedProtocol):
         view = memoryview(data)
         while view:
@@ -143,7 +143,7 @@ def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
 
 
 class _Accepted(socket.socket):
-    """An accepted socket, which tells when its descriptor is closed or belongs to somebody else.
+    """An accepted socket, which reports when its descriptor is closed or handed over.
 
     Attributes:
         peer: address and port of the client.
@@ -172,7 +172,7 @@ class _Accepted(socket.socket):
         self.transport = None
 
     def abort(self) -> None:
-        """End the connection at once; whoever reads from it finds its end."""
+        """Ends the connection at once; its reader gets an end of stream."""
         if self.transport is not None:
             self.transport.abort()
         else:
@@ -186,13 +186,13 @@ class Listener:
     Args:
         host: address to bind.
         port: 0 for any that is free.
-        protocols: who takes a stream that speaks AMQP or HTTP, in the clear or inside TLS.
+        protocols: for a stream of AMQP or HTTP, in plain or inside TLS.
         tls: the certificate to show; None refuses TLS.
         plain: whether clients without TLS are served.
         admission: the account of connections; those that it evicts are ended.
 
     Raises:
-        ListenError: the address is taken or not this machine's.
+        ListenError: the address is in use or not this machine's.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Listener:
                 accepted, _ = await loop.sock_accept(self._socket)
             except (
                 OSError
-            ) as error:  # no descriptors, or what befell the client's end: Linux tells that here (accept(2))
+            ) as error:  # no descriptors, or an error of the client's connection, which Linux reports here (accept(2))
                 _log.warning("accept failed: reason=%s", error.strerror)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
@@ -245,11 +245,11 @@ class Listener:
             task = loop.create_task(self._greet(connection))
             self._greeting.add(task)
             task.add_done_callback(self._greeting.discard)
-            if is_one_too_many:  # an aborted connection gives its descriptor back in a later turn
+            if is_one_too_many:  # an aborted connection closes its descriptor in a later iteration of the loop
                 await asyncio.sleep(0)
 
     def _enter(self, accepted: _Accepted) -> bool:
-        """Put a connection into the account; whether another one, or this one, has to go."""
+        """Puts a connection into the account, and ends the one that has to be closed, if any."""
         accepted.on_gone = self._admission.leave
         evicted = self._admission.enter(accepted.fileno(), accepted.peer.rpartition(":")[0], accepted)
         if evicted is None:
@@ -259,7 +259,7 @@ class Listener:
         return True
 
     async def _greet(self, accepted: _Accepted) -> None:
-        """Find out whether the client starts with TLS, and connect the protocol that goes on."""
+        """Finds out whether the client starts with TLS, and connects the protocol."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SILENCE_SECONDS
 
@@ -301,7 +301,7 @@ class Listener:
 
 
 async def _peek(accepted: socket.socket) -> bytes:
-    """The first byte that waits, left in place; empty at the end of the stream."""
+    """The first byte in the socket, without reading it; empty at the end of the stream."""
     loop = asyncio.get_running_loop()
     while True:
         try:

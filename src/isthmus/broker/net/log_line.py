@@ -1,11 +1,11 @@
-"""Log lines that are one line each, whatever clients say.
+"""Log records that are one line each, whatever clients send.
 
-What it is: a filter that writes line ends and other control characters as escapes: reasons of refusals name addresses and paths
-as clients wrote them. What it is not: a bound for how many lines there are (`log_sample`).
+What it is: a filter that writes line ends and other control characters as escapes: reasons of refusals contain addresses and
+paths as clients wrote them. What it is not: a limit for the number of lines (`log_sample`).
 
 Invariants:
-    I1. No client writes a line of its own into the log.
-    I2. Tracebacks, which are ours, keep their lines.
+    I1. No client can write a line of its own into the log.
+    I2. Tracebacks keep their lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LogLineFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             text = record.getMessage()
-        except (TypeError, ValueError):  # the handler tells of it
+        except (TypeError, ValueError):  # the handler reports it
             return True
         if _CONTROL.search(text) is not None:
             record.msg, record.args = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text), None

@@ -1,11 +1,11 @@
-"""A bound for the log lines that clients can cause.
+"""A limit for the log lines that clients can cause.
 
-What it is: of each kind of line so many in an interval, and one line that says how many were left out. A kind is a
-line's format, so that what varies with the client does not make new kinds. What it is not: a bound for errors of ours,
-which all are written.
+What it is: of each kind of line so many in an interval, and one line with the number of those left out. A kind is a
+line's format, so that values of a client do not make new kinds. What it is not: a limit for the namespace's own errors,
+which are all written.
 
 Invariants:
-    I1. A kind never leaves more than `LINES` lines and one count in an interval of `SECONDS`, whatever clients do.
+    I1. A kind never has more than `LINES` lines and one count in an interval of `SECONDS`, whatever clients do.
     I2. Every line that is left out is counted in one that is written.
 """
 
@@ -24,7 +24,7 @@ _KINDS_LIMIT = 1000
 
 
 class LogSample:
-    """What was written and left out in the current interval, by kind."""
+    """The numbers of lines written and left out in the current interval, by kind."""
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[float, int]] = {}
@@ -41,14 +41,14 @@ class LogSample:
         return count < LINES or len(self._counts) > _KINDS_LIMIT
 
     def close(self, now: float) -> list[tuple[str, int]]:
-        """The kinds whose interval is over, each with how many lines it left out, where it did."""
+        """The kinds whose interval is over, each with the number of lines left out, if any."""
         over = [kind for kind, (since, _) in self._counts.items() if now - since >= SECONDS]
         counts = [(kind, self._counts.pop(kind)[1] - LINES) for kind in over]
         return [(kind, count) for kind, count in counts if count > 0]
 
 
 class LogSampleFilter(logging.Filter):
-    """A filter for handlers: it samples what the namespace's server writes about its clients, requests that are not relayed too.
+    """A filter for handlers: it samples the lines of the namespace's server about its clients, and those about requests that are not relayed.
 
     Args:
         monotonic: seconds.
@@ -65,10 +65,10 @@ class LogSampleFilter(logging.Filter):
             return True
         if record.name == __name__:
             return True
-        self.tell()
+        self.report()
         return self._sample.admit(str(record.msg), self._monotonic())
 
-    def tell(self) -> None:
-        """Write how much was left out in the intervals that are over."""
+    def report(self) -> None:
+        """Writes how many lines were left out in the intervals that are over."""
         for kind, count in self._sample.close(self._monotonic()):
             self._log.warning("%d more lines in %d s were left out, all of the kind: %s", count, SECONDS, kind)

@@ -1,14 +1,14 @@
-"""The socket below a peer.
+"""The socket of a `Peer`.
 
-What it is: an asyncio protocol that hands bytes to a `Peer` and writes what it says, with backpressure both ways. What
-it is not: anything that knows AMQP.
+What it is: an asyncio protocol that hands bytes to a `Peer` and writes the peer's bytes, with back-pressure both ways. What
+it is not: aware of AMQP.
 
 Invariants:
-    I1. All connections read into one buffer, which holds nothing between two calls: memory does not grow with them.
+    I1. All connections read into one buffer, which is empty between two calls: memory does not grow with their number.
     I2. Above the high mark of unsent bytes `is_writable` is False until they have fallen below the low mark.
-    I3. While a large message comes a turn of the loop takes one read of it: the loop under asyncio reads on and on from a
-        socket that always has more, and others waited some milliseconds for that.
-    I4. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
+    I3. While a large message arrives an iteration of the loop reads it once: the loop under asyncio keeps reading from a
+        socket that always has more, and others would wait some milliseconds for that.
+        I4. A closed connection is gone `CLOSE_SECONDS` later, whether its client has read the remaining bytes or not.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell"]
 
-# What one read may bring: large reads make long runs, and runs are what makes messages cheap.
+# Bytes of one read: large reads give long runs of messages, which make each message cheap.
 _READ_BYTES = 1 << 20
 _HIGH_BYTES = 1 << 20
 _LOW_BYTES = 256 << 10
 
-# While a large message comes: it leaves the loop to others after each read.
+# While a large message arrives: other connections are served after each read.
 _LARGE_READ_BYTES = 128 << 10
 
 _buffer = memoryview(bytearray(_READ_BYTES))
@@ -41,7 +41,7 @@ class Shell(asyncio.BufferedProtocol):
     """One connection's socket.
 
     Args:
-        namespace: what the client came for.
+        namespace: that the client connected to.
     """
 
     def __init__(self, namespace: Namespace) -> None:
@@ -94,10 +94,10 @@ class Shell(asyncio.BufferedProtocol):
             self._peer.lost()
             self._peer = None
 
-    # ---- turns
+    # ---- pausing between reads
 
     def _yield(self) -> None:
-        """Read on in the next turn."""
+        """Resumes reading in the next iteration of the loop."""
         if not self._is_yielding and not self._is_paused:
             self._is_yielding = True
             self._apply()
@@ -119,36 +119,36 @@ class Shell(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether little enough waits to be sent."""
+        """Whether the unsent bytes are below the limit."""
         return self._writable
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits to be sent."""
+        """The number of bytes that wait to be sent."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def write(self, data: bytes) -> None:
-        """Send bytes, or keep them until they can be sent."""
+        """Sends bytes, or buffers them until they can be sent."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send what was written, then close; see `Wire.close`."""
+        """Sends the buffered bytes, then closes; see `Wire.close`."""
         if self._transport is not None and self._end is None:
             self._transport.close()
             self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
 
     def admit(self) -> None:
-        """Count the connection among those of clients that have shown a token."""
+        """Counts the connection as one whose client has shown a token."""
         if self._transport is not None:
             admit(self._namespace.admission, self._transport)
 
     def pause_reading(self) -> None:
-        """Take no more bytes from the client."""
+        """Stops reading from the client."""
         self._is_paused = True
         self._apply()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Reads again."""
         self._is_paused = False
         self._apply()

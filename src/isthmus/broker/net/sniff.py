@@ -1,12 +1,12 @@
-"""Which protocol a client speaks, told by its first bytes.
+"""Detects a client's protocol by its first bytes.
 
-What it is: a pure function over the bytes that have come so far. What it is not: it reads no socket and answers nothing.
+What it is: a pure function over the bytes received so far. What it is not: I/O.
 Spec: AMQP 1.0 part 2, section 2.2 (`AMQP` and four more bytes), RFC 8446 5.1 (a TLS record of type handshake starts
 `16 03`), RFC 9112 3 (a request line starts with a method).
 
 Invariants:
     I1. No more than the longest HTTP method and a space are needed to decide; until then the answer is None.
-    I2. What a prefix may still become is never refused.
+    I2. A prefix of a valid beginning is never refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["ENOUGH_BYTES", "Speech", "recognise"]
 
 
 class Speech(Enum):
-    """What a client speaks."""
+    """A client's protocol."""
 
     AMQP = "amqp"
     TLS = "tls"
@@ -37,7 +37,7 @@ ENOUGH_BYTES = max(len(sign) for sign, _ in _SIGNS)
 
 
 def recognise(first_bytes: bytes) -> Speech | None:
-    """What the client speaks; None while too few bytes have come to tell."""
+    """The client's protocol; None while there are too few bytes to decide."""
     undecided = False
     for sign, speech in _SIGNS:
         if first_bytes.startswith(sign):

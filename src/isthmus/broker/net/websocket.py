@@ -1,14 +1,14 @@
 """AMQP over WebSocket.
 
-What it is: what is served at `GET /$servicebus/websocket`, and the protocol that has the connection after its handshake: the payload of
-frames is one stream of bytes for a `Peer`. What it is not: the HTTP server, the
-handshake (`handshake`), the frames themselves (`websocket_frame`).
+What it is: the resource `GET /$servicebus/websocket`, and the protocol of the connection after its handshake: the payload of
+frames is one stream of bytes for a `Peer`. What it is not: the HTTP server, the handshake (`handshake`), the frames
+themselves (`websocket_frame`).
 Spec: RFC 6455 section 4.2; OASIS AMQP WebSocket binding 1.0 (subprotocol `AMQPWSB10`).
 
 Invariants:
-    I1. Bytes leave in the order in which they were written; the limits of `shell` hold here too.
-    I2. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
-    I3. Nothing of a message is kept until it is whole: fragments hold no memory.
+    I1. Bytes are sent in the order in which they were written; the limits of `shell` apply here too.
+    I2. A closed connection is gone `CLOSE_SECONDS` later, whether its client has read the remaining bytes or not.
+    I3. Messages are not reassembled: fragments use no memory.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class WebSocketShell(Shell):
     """One connection's WebSocket, after its handshake.
 
     Args:
-        namespace: what the client came for.
-        before: the HTTP server's protocol, which is told when the connection is gone.
+        namespace: that the client connected to.
+        before: the HTTP server's protocol, which is notified when the connection is gone.
 
     Attributes:
         over: set once the connection is gone.
@@ -54,12 +54,12 @@ class WebSocketShell(Shell):
         self._has_said_close = False
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take what the client sent behind its request, as a parser of the HTTP server's."""
+        """Takes bytes that the client sent after its request, as a parser of the HTTP server."""
         self._take(data)
         return False, b""
 
     def feed_eof(self) -> None:
-        """As a parser of the HTTP server's."""
+        """As a parser of the HTTP server."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -67,11 +67,11 @@ class WebSocketShell(Shell):
         self._before.connection_lost(exc)
 
     def write(self, data: bytes) -> None:
-        """Send bytes, or keep them until they can be sent."""
+        """Sends bytes, or buffers them until they can be sent."""
         super().write(make_frame(data))
 
     def close(self) -> None:
-        """Send what was written, then close; see `Wire.close`."""
+        """Sends the buffered bytes, then closes; see `Wire.close`."""
         self._say_close(_NORMAL)
         super().close()
 
@@ -98,7 +98,7 @@ class WebSocketShell(Shell):
 
 
 def add_websocket(app: web.Application, namespace: Namespace) -> None:
-    """Let an HTTP application serve AMQP at `WEBSOCKET_PATH`."""
+    """Makes an HTTP application serve AMQP at `WEBSOCKET_PATH`."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         accepted = accept_key(request)

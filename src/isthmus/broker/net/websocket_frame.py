@@ -1,11 +1,11 @@
 """WebSocket frames as a stream of bytes: the server's side.
 
-What it is: frames taken apart while they come, and frames made. AMQP is a stream, so that no message is ever put together:
-the payload of a fragment is given on as it arrives. What it is not: the handshake (`websocket`), a socket.
+What it is: frames parsed while they arrive, and frames made. AMQP is a stream, so messages are never reassembled: the
+payload of a fragment is passed on as it arrives. What it is not: the handshake (`websocket`), a socket.
 Spec: RFC 6455 section 5.
 
 Invariants:
-    I1. At most a frame's head and a control frame's payload, 139 bytes, are kept between two calls, whatever comes.
+    I1. At most a frame's head and a control frame's payload, 139 bytes, are kept between two calls, for any input.
     I2. Frames that RFC 6455 forbids, and text, are refused with the status that the RFC gives.
 """
 
@@ -24,7 +24,7 @@ _NORMAL, _PROTOCOL_ERROR, _UNSUPPORTED = 1000, 1002, 1003
 
 
 class FrameError(IsthmusError):
-    """What came is no frame that this side takes.
+    """The input is not a frame that this side accepts.
 
     Attributes:
         status: for the close frame.
@@ -38,11 +38,11 @@ class FrameError(IsthmusError):
 
 
 class FrameReader:
-    """Takes frames of one client.
+    """Parses the frames of one client.
 
     Attributes:
-        is_closed: whether a close frame has come; nothing is read after it.
-        ping: payload of the last ping that came since it was set to None.
+        is_closed: whether a close frame has arrived; nothing is read after it.
+        ping: payload of the last ping since it was set to None.
     """
 
     def __init__(self) -> None:
@@ -52,21 +52,21 @@ class FrameReader:
         self._control = bytearray()
         self._opcode = 0
         self._in_message = False
-        # Of the frame whose payload comes: what is left of it, its mask, and how many bytes of it have passed.
+        # Of the frame whose payload arrives: the bytes left, its mask, and how many bytes have passed.
         self._left = 0
         self._mask = b""
         self._passed = 0
 
     @property
     def kept_bytes(self) -> int:
-        """How much is kept until more comes."""
+        """The number of bytes kept until more arrive."""
         return len(self._head) + len(self._control)
 
     def feed(self, data: bytes) -> bytes:
-        """What the client says by the bytes that come next.
+        """The payload in the next bytes.
 
         Raises:
-            FrameError: they are no frame.
+            FrameError: they are not a valid frame.
         """
         said: list[bytes] = []
         at, end = 0, len(data)
@@ -127,12 +127,12 @@ class FrameReader:
 
 
 def make_frame(data: bytes, opcode: int = _BINARY) -> bytes:
-    """One whole frame of the server's."""
+    """One whole frame of the server."""
     return make_head(len(data), opcode) + data
 
 
 def make_head(length: int, opcode: int = _BINARY, *, is_final: bool = True) -> bytes:
-    """The head of a frame of the server's, before so many bytes."""
+    """The head of a server's frame with so many bytes of payload."""
     first = (_FINAL if is_final else 0) | opcode
     if length < 126:
         return struct.pack(">BB", first, length)
@@ -142,14 +142,14 @@ def make_head(length: int, opcode: int = _BINARY, *, is_final: bool = True) -> b
 
 
 def head_bytes(head: bytes) -> int:
-    """How long a frame's head is, as far as its first bytes tell."""
+    """The length of a frame's head, as far as its first bytes say."""
     if len(head) < 2:
         return 2
     return 6 + {126: 2, 127: 8}.get(head[1] & 0x7F, 0)
 
 
 def unmask(piece: bytes, mask: bytes, passed: int) -> bytes:
-    """A piece of a payload of which so many bytes have passed, without its mask."""
+    """A piece of a payload, after so many bytes of it, without its mask."""
     size = len(piece)
     at = passed % 4
     key = (mask[at:] + mask[:at]) * (size // 4 + 1)

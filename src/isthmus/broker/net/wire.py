@@ -1,4 +1,4 @@
-"""The byte stream below a peer, as the peer sees it.
+"""A peer's interface to its byte stream.
 
 What it is: the protocol that the socket's shell and the WebSocket implement. What it is not: either of them.
 """
@@ -9,42 +9,42 @@ from typing import Protocol
 
 __all__ = ["CLOSE_SECONDS", "Wire"]
 
-# How long a client may take to read the last bytes: one that never does would keep its socket and them for ever.
+# How long a client may take to read the last bytes: one that never reads would keep its socket and buffer forever.
 CLOSE_SECONDS = 10.0
 
 
 class Wire(Protocol):
-    """The byte stream below a peer."""
+    """The byte stream of a peer."""
 
     name: str
     """Address of the client, for the log."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes, or keep them until they can be sent."""
+        """Sends bytes, or buffers them until they can be sent."""
         ...
 
     def close(self) -> None:
-        """Send what was written, then close; a client that does not take it gets `CLOSE_SECONDS` for it."""
+        """Sends the buffered bytes, then closes; at the latest after `CLOSE_SECONDS`."""
         ...
 
     def admit(self) -> None:
-        """The client has shown a token or a key: it counts among strangers no more."""
+        """The client has shown a token or a key, and no longer counts as a stranger."""
         ...
 
     def pause_reading(self) -> None:
-        """Take no more bytes from the client."""
+        """Stops reading from the client."""
         ...
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Reads again."""
         ...
 
     @property
     def is_writable(self) -> bool:
-        """Whether little enough waits to be sent."""
+        """Whether the unsent bytes are below the limit."""
         ...
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits to be sent."""
+        """The number of bytes that wait to be sent."""
         ...

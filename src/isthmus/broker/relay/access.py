@@ -1,4 +1,4 @@
-"""Who may listen and who may send at a hybrid connection, and how refusals are told.
+"""The rights to listen and to send at a hybrid connection, and the answers of refusals.
 
 What it is: the token of a request found and checked, and the errors of the relay as HTTP answers. What it is not: the keys and
 tokens themselves (`isthmus.broker.security`).
@@ -6,8 +6,8 @@ Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (request operat
 and "Azure Relay authentication and authorization".
 
 Invariants:
-    I1. Nobody listens without Listen; nobody sends without Send, unless the hybrid connection asks for no token.
-    I2. No answer holds a token.
+    I1. Listening requires Listen; sending requires Send, unless the hybrid connection asks for no token.
+    I2. No answer contains a token.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parameter(http: web.Request, name: str) -> str:
 
 
 def token_is_plain_header(http: web.Request) -> bool:
-    """Whether ``Authorization`` holds the token for the relay: it does where neither of the other two places has one."""
+    """Whether ``Authorization`` has the token for the relay: it does if the other two positions have none."""
     return not parameter(http, _TOKEN) and _HEADER not in http.headers and "Authorization" in http.headers
 
 
@@ -64,10 +64,10 @@ def authorise(http: web.Request, namespace: Namespace, name: str, right: Right, 
         namespace: whose keys count.
         name: of the hybrid connection, canonical.
         right: that is needed.
-        path: what is asked for, canonical, where it is more than the name: a token may be for as little.
+        path: of the request, canonical, where it is longer than the name: a token may be for that path only.
 
     Raises:
-        RelayRefusedError: there is no token, it does not hold, or it has not the right.
+        RelayRefusedError: there is no token, it is invalid, or it lacks the right.
     """
     token = parameter(http, _TOKEN) or http.headers.get(_HEADER, "") or http.headers.get("Authorization", "")
     if not token:
@@ -86,8 +86,8 @@ def check_token(namespace: Namespace, name: str, token: str, right: Right) -> Gr
     """The grant of a token.
 
     Raises:
-        UnauthorizedError: it does not hold.
-        RelayRefusedError: it has not the right.
+        UnauthorizedError: it is invalid.
+        RelayRefusedError: it lacks the right.
     """
     grant = namespace.authority.authorise_token(token, f"sb:///{name}", namespace.token_clock.wall_ms())
     if not grant.covers(name, right):
@@ -96,7 +96,7 @@ def check_token(namespace: Namespace, name: str, token: str, right: Right) -> Gr
 
 
 def refused(error: RelayRefusedError, headers: dict[str, str] | None = None) -> web.Response:
-    """The answer that tells of a refusal: in its phrase, which is all that clients of WebSockets show, and in its body."""
+    """The answer of a refusal: its text is in the reason phrase, which is all that WebSocket clients show, and in the body."""
     text = f"{error} TrackingId:{secrets.token_hex(8)}"
     more = dict(headers or {})
     if error.status == HTTPStatus.UNAUTHORIZED:

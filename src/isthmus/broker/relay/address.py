@@ -1,10 +1,10 @@
-"""The addresses of the relay: which hybrid connection a request names, and where a listener meets a requester.
+"""The addresses of the relay: of hybrid connections, and of the rendezvous of a listener and a requester.
 
-What it is: pure readings and makings of paths and query strings. What it is not: HTTP.
+What it is: pure parsing and building of paths and query strings. What it is not: HTTP.
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (listener protocol, accept handshake, connect protocol).
 
 Invariants:
-    I1. What a requester wrote of path and query reaches the listener byte for byte, but for what begins with ``sb-hc-``.
+    I1. A requester's path and query reach the listener byte for byte, except parameters that begin with ``sb-hc-``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 
 PREFIX = "/$hc/"
 _OWN = re.compile(r"sb-hc-", re.IGNORECASE)
-# Of an address the last part; what is behind its value is the listener's.
+# The last parameter of an address; text after its value was added by the listener.
 _END_OF_ADDRESS = re.compile(r"(?:^|&)sb-hc-rendezvous=[^&]*", re.IGNORECASE)
-# Segments that a service behind a listener may take for a way up, some with a parameter behind a semicolon.
+# Segments that a service behind a listener may read as "..", some with a parameter after a semicolon.
 _UP = re.compile(r"(?:^|/)\.\.?(?:;[^/]*)?(?:/|$)|\\")
 
 
@@ -51,12 +51,12 @@ def find_name(raw_path: str, exists: Callable[[str], bool]) -> str:
     found = ""
     for name in parents(canonical_path(path)):
         if name and exists(name):
-            found = name  # the longest counts
+            found = name  # the longest match is used
     return found
 
 
 def leads_up(path: str) -> bool:
-    """Whether a service may read a canonical path as one that is not below its beginning."""
+    """Whether a service may resolve a canonical path to one outside its prefix (path traversal)."""
     return _UP.search(path) is not None
 
 
@@ -67,7 +67,7 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def without_own(query: str) -> str:
-    """A query without the relay's own parameters, all else as it was written."""
+    """A query without the relay's own parameters, otherwise unchanged."""
     return "&".join(part for part in query.split("&") if part and not _OWN.match(unquote(part)))
 
 
@@ -80,18 +80,18 @@ def query_parameter(query: str, name: str) -> str:
 
 
 def written_behind(query: str) -> str:
-    """What a listener wrote behind the address that it was given."""
+    """The text that a listener appended to the address that it was sent."""
     found = _END_OF_ADDRESS.search(query)
     return query[found.end() :] if found is not None else ""
 
 
 def rendezvous_address(origin: str, path: str, query: str, own: Mapping[str, str]) -> str:
-    """Where a listener connects to for one requester.
+    """The address to which a listener connects for one requester.
 
     Args:
         origin: scheme and host by which the listener reaches the relay, e.g. ``wss://host:5671``.
         path: of the requester, percent-encoded, with or without ``/$hc``.
-        query: of the requester, without what is the relay's own.
+        query: of the requester, without the relay's own parameters.
         own: the relay's own parameters.
     """
     path = path if is_below(path) else PREFIX + path.lstrip("/")

@@ -1,13 +1,13 @@
-"""One HTTP request that is with a listener: what has come of its answer.
+"""One HTTP request that was sent to a listener: the state of its answer.
 
-What it is: the answer's head and body as they come over the control channel or over a rendezvous, handed to whoever writes
+What it is: the answer's head and body as they arrive over the control channel or over a rendezvous, for the code that writes
 them to the requester. What it is not: HTTP, nor the request.
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (responding to requests, responding via rendezvous).
 
 Invariants:
-    I1. An answer has one head, from one channel; what comes of it later or elsewhere is left out.
-    I2. What waits to be written is bounded: a rendezvous is not read meanwhile, and over the control channel, which is
-        everybody's, an answer that grows beyond `CONTROL_BODY_BYTES` fails.
+    I1. An answer has one head, from one channel; later parts from another channel are ignored.
+    I2. The bytes that wait to be written are bounded: a rendezvous is not read meanwhile, and over the control channel, which
+    is shared, an answer that grows beyond `CONTROL_BODY_BYTES` fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError
 
 __all__ = ["CONTROL_BODY_BYTES", "TEXT_BYTES", "Exchange", "ExchangeError", "Rendezvous"]
 
-# The guide promises listeners 64 kB over the control channel; clients of it have sent some more.
+# The protocol guide allows listeners 64 kB over the control channel; some clients send a little more.
 CONTROL_BODY_BYTES = 1 << 20
 # The head of an answer: 32 kB of header fields, as JSON.
 TEXT_BYTES = 128 << 10
@@ -30,7 +30,7 @@ _HIGH_BYTES = 256 << 10
 
 
 class ExchangeError(IsthmusError):
-    """There is no answer to a request, or no more of it.
+    """There is no answer to a request, or the rest of it is missing.
 
     Attributes:
         was_delivered: whether a listener may have the request.
@@ -48,7 +48,7 @@ class ExchangeError(IsthmusError):
 
 
 class Exchange:
-    """What has come of an answer.
+    """The state of an answer.
 
     Args:
         request_id: of the request.
@@ -74,11 +74,11 @@ class Exchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the answer is complete or has failed."""
         return self._is_whole or self._failure is not None
 
     def answer(self, head: Response, source: RelaySocket | None = None) -> bool:
-        """The head has come, over a rendezvous or over the control channel; whether the body behind it is wanted."""
+        """Takes the head, over a rendezvous or over the control channel; returns whether the body after it is wanted."""
         if self.head.done() or self._failure is not None:
             return False
         if not head.status:
@@ -90,7 +90,7 @@ class Exchange:
         return head.has_body
 
     def take(self, data: bytes, ends: bool) -> bool:
-        """A part of the body has come; whether more of it is wanted."""
+        """Takes a part of the body; returns whether more of it is wanted."""
         if self._failure is not None:
             return False
         if data:
@@ -106,7 +106,7 @@ class Exchange:
         return not ends
 
     def fail(self, reason: str, *, was_delivered: bool | None = None) -> None:
-        """There is no answer, or no more of it."""
+        """Fails the answer: it is missing, or its rest is."""
         if self.is_over:
             return
         delivered = self.was_delivered if was_delivered is None else was_delivered
@@ -114,15 +114,15 @@ class Exchange:
         for future in (self.head, self.rendezvous):
             if not future.done():
                 future.set_exception(self._failure)
-                future.exception()  # whether anybody waits for it or not
+                future.exception()  # whether it is awaited or not
         self._news.set()
 
     async def next_part(self, seconds: float) -> bytes:
         """The next part of the body; b"" at its end.
 
         Raises:
-            ExchangeError: the rest does not come.
-            TimeoutError: nothing came for so long.
+            ExchangeError: the rest does not arrive.
+            TimeoutError: nothing arrived for so long.
         """
         while not self._body:
             if self._is_whole:
@@ -143,7 +143,7 @@ class Rendezvous:
     """The listener's side of a WebSocket for one request; a `SocketOwner`.
 
     Args:
-        exchange: what its answer belongs to.
+        exchange: that its answer belongs to.
         socket: the listener's.
     """
 
@@ -190,8 +190,8 @@ class Rendezvous:
         self._exchange.fail("The listener is gone.")
 
     def on_writable(self, is_writable: bool) -> None:
-        """Whoever sends the request waits for the socket by itself."""
+        """Not used: the code that sends the request waits for the socket itself."""
 
     def close(self) -> None:
-        """The answer is with the requester, or the requester is gone."""
+        """The answer has been sent to the requester, or the requester is gone."""
         self._socket.close(NORMAL if self._exchange.is_over else GOING_AWAY)

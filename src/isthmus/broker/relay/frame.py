@@ -1,12 +1,12 @@
-"""WebSocket frames as pieces: what a relay sees of a client's stream.
+"""WebSocket frames as pieces, for relaying a client's stream.
 
-What it is: frames taken apart while they come, without putting messages together. What it is not: the handshake, a socket,
+What it is: frames parsed while they arrive, without reassembling messages. What it is not: the handshake, a socket,
 nor the stream of AMQP over WebSocket (`isthmus.broker.net.websocket_frame`), which knows no frames.
 Spec: RFC 6455 section 5; no extension is negotiated, so that the reserved bits are 0.
 
 Invariants:
-    I1. At most a frame's head and a control frame's payload, 139 bytes, are kept between two calls, whatever comes.
-    I2. The data of all pieces of a frame, one behind the other, are its payload; the first piece tells its length.
+    I1. At most a frame's head and a control frame's payload, 139 bytes, are kept between two calls, for any input.
+    I2. The data of all pieces of a frame, concatenated, are its payload; the first piece has its length.
     I3. Frames that RFC 6455 forbids are refused.
 """
 
@@ -49,14 +49,14 @@ class Piece(NamedTuple):
 
 
 class PieceReader:
-    """Takes the frames of one client; nothing is read after a close frame."""
+    """Parses the frames of one client; nothing is read after a close frame."""
 
     def __init__(self) -> None:
         self._is_closed = False
         self._head = b""
         self._control = bytearray()
         self._message = 0  # TEXT or BINARY while a message is unfinished
-        # Of the frame whose payload comes.
+        # Of the frame whose payload arrives.
         self._opcode = self._kind = 0
         self._is_final = True
         self._length: int | None = None
@@ -65,14 +65,14 @@ class PieceReader:
 
     @property
     def kept_bytes(self) -> int:
-        """How much is kept until more comes."""
+        """The number of bytes kept until more arrive."""
         return len(self._head) + len(self._control)
 
     def feed(self, data: bytes) -> list[Piece]:
         """The pieces in the bytes that come next.
 
         Raises:
-            FrameError: they are no frame.
+            FrameError: they are not a valid frame.
         """
         pieces: list[Piece] = []
         at, end = 0, len(data)

@@ -1,18 +1,18 @@
-"""Where the relay meets HTTP: listeners, requesters' WebSockets and requesters' requests.
+"""The HTTP interface of the relay: listeners, requesters' WebSockets and requesters' requests.
 
-What it is: what is served below ``/$hc/``, and at the paths of hybrid connections. What it is not: the exchange of one
+What it is: the resources below ``/$hc/``, and at the paths of hybrid connections. What it is not: the exchange of one
 request (`request`), the listeners (`relay`), tokens (`access`).
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol".
 
     GET /$hc/NAME?sb-hc-action=listen            a listener's control channel
     GET /$hc/NAME/MORE?sb-hc-action=connect      a requester's WebSocket
-    GET /$hc/NAME/MORE?sb-hc-action=accept       a listener that meets one, or rejects it
+    GET /$hc/NAME/MORE?sb-hc-action=accept       a listener that accepts one, or rejects it
     GET /$hc/NAME/MORE?sb-hc-action=request      a listener that takes a request, or answers it, over a connection of its own
     any /NAME/MORE                               a requester's request
 
 Invariants:
-    I1. What no listener has taken is answered within the time that the namespace's limits allow, and says why.
-    I2. A path that belongs to no hybrid connection, and the path of one with an ``api-version``, are the administration's.
+    I1. A request that no listener has taken is answered with the reason within the time of the namespace's limits.
+    I2. Paths of no hybrid connection, and paths with an ``api-version``, are the administration's.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def add_relay(app: web.Application, namespace: Namespace, relay: Relay) -> None:
-    """Let an HTTP application relay.
+    """Adds the relay to an HTTP application.
 
     Args:
-        app: gets what is in front of its own resources.
+        app: gets the relay's resources in front of its own.
         namespace: whose hybrid connections are served.
-        relay: what is at work.
+        relay: the listeners and the relayed connections.
     """
     gate = _Gate(namespace, relay)
 
@@ -113,7 +113,7 @@ class _Gate:
         return find_name(path, self._hybrids.__contains__)
 
     def _description(self, name: str) -> HybridConnectionDescription:
-        """The settings of one that is in service.
+        """The settings of one that is enabled.
 
         Raises:
             RelayRefusedError: it is not.
@@ -128,7 +128,7 @@ class _Gate:
         return found
 
     async def websocket(self, http: web.Request, path: str) -> web.StreamResponse:
-        """Whatever is below ``/$hc/``."""
+        """Serves the paths below ``/$hc/``."""
         action = parameter(http, "sb-hc-action").lower()
         serve = {"listen": self._listen, "connect": self._connect}.get(action)
         meet = {"accept": self._accept, "request": self._take_request}.get(action)
@@ -144,7 +144,7 @@ class _Gate:
         assert serve is not None
         name = self.find(path)
         if not name:
-            # Only who has a token for the namespace is told what there is not.
+            # Only with a token for the namespace does a client learn that a name does not exist.
             name = canonical_path(path[path.index("/", 1) :])
             authorise(http, self._namespace, name, Right.LISTEN if action == "listen" else Right.SEND)
             raise _missing(name)
@@ -183,7 +183,7 @@ class _Gate:
         if place is None or place.joined is None:
             raise _expired()
         admit(self._namespace.admission, http.transport)
-        # Without a prefix only behind the address: in front the words are the requester's.
+        # Without a prefix only after the address: the parameters before it are the requester's.
         behind = written_behind(split_target(http.raw_path)[1])
         status = parameter(http, "sb-hc-statusCode") or query_parameter(behind, "statusCode")
         if status:
@@ -240,7 +240,7 @@ class _Gate:
         """A listener.
 
         Raises:
-            RelayRefusedError: there is none, with this status, or none that keeps up.
+            RelayRefusedError: there is none, with this status, or all are overloaded.
         """
         try:
             listener = self._relay.choose(name)
@@ -290,7 +290,7 @@ class _Gate:
                 partner.close(GOING_AWAY, "The requester is gone.")
                 return web.Response()
             self._relay.join(name, socket, partner, ending)
-            ending = _nothing  # the tunnel's from now on
+            ending = _nothing  # from now on owned by the tunnel
             await socket.over.wait()
             return answer
         finally:
@@ -314,7 +314,7 @@ class _Gate:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(place.joined)
         except TimeoutError:
-            if place.joined.done():  # in the same turn
+            if place.joined.done():  # in the same iteration of the loop
                 return place.joined.result()
             place.joined.set_result(Rejection(504, ""))
             raise RelayRefusedError(504, f"The listener did not accept the connection within {seconds:g} s.") from None

@@ -1,12 +1,12 @@
 """A listener's control channel.
 
-What it is: one listener of a hybrid connection: what it is sent, what it answers, its token, and whether it is alive. What it
-is not: the choice among listeners (`relay`), HTTP (`gate`).
+What it is: one listener of a hybrid connection: messages to it, its answers, its token, and its keep-alive. What it is not:
+the choice among listeners (`relay`), HTTP (`gate`).
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (listener protocol).
 
 Invariants:
     I1. The body of a message follows its head at once: nothing is sent, and nothing is read, in between.
-    I2. A channel whose token has expired, or whose key or right was taken away, is closed with status 1008.
+    I2. A channel whose token has expired, or whose key or right was removed, is closed with status 1008.
     I3. A listener that does not answer pings for `SILENCE_SECONDS` is dropped, and requests that wait for it fail.
 """
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 PING_SECONDS = 20.0
 SILENCE_SECONDS = 45.0
-# What may wait to be read by a listener before others are chosen.
+# Unread bytes of a listener above which others are chosen.
 _BACKLOG_BYTES = 1 << 20
 
 
@@ -39,9 +39,9 @@ class Listener:
         name: of the hybrid connection, canonical.
         socket: the listener's.
         origin: scheme and host by which it reaches the relay.
-        grant: what its token permits.
-        renew: the grant of another token of its; raises UnauthorizedError.
-        on_lost: told when the channel is gone.
+        grant: of its token.
+        renew: checks a renewed token and returns its grant; raises UnauthorizedError.
+        on_lost: called when the channel is gone.
         now: monotonic seconds.
     """
 
@@ -63,10 +63,10 @@ class Listener:
         self._on_lost = on_lost
         self._exchanges: dict[str, Exchange] = {}
         self._text = bytearray()
-        # Of the answer whose body comes: what it belongs to, None to leave it out.
+        # The exchange of the answer whose body arrives; None to ignore it.
         self._body_of: Exchange | None = None
         self._has_spoken = False
-        self._heard_at = self._pinged_at = now
+        self._received_at = self._pinged_at = now
 
     @property
     def is_open(self) -> bool:
@@ -75,7 +75,7 @@ class Listener:
 
     @property
     def is_busy(self) -> bool:
-        """Whether much waits to be read by it."""
+        """Whether many bytes wait to be read by it."""
         return self._socket.unsent_bytes > _BACKLOG_BYTES
 
     @property
@@ -96,45 +96,45 @@ class Listener:
             self._socket.send_binary(body)
 
     def watch(self, exchange: Exchange) -> None:
-        """Let an exchange fail if the channel ends before it is answered."""
+        """Fails an exchange if the channel ends before it is answered."""
         self._exchanges[exchange.request_id] = exchange
 
     def forget(self, exchange: Exchange) -> None:
-        """The exchange has ended, well or not."""
+        """The exchange has ended, with or without an answer."""
         self._exchanges.pop(exchange.request_id, None)
 
     def tick(self, now: float, now_ms: int, stands: Callable[[Grant], bool]) -> None:
-        """Look whether the token holds and the listener is there.
+        """Checks the token and the keep-alive.
 
         Args:
             now: monotonic seconds.
             now_ms: wall time for the expiry of tokens.
-            stands: whether what earned a grant would still earn it.
+            stands: whether a grant is still valid with the present rules and keys.
         """
         if self._socket.is_closing:
             return
         if self._has_spoken:
-            self._has_spoken, self._heard_at = False, now
+            self._has_spoken, self._received_at = False, now
         if self.grant.is_expired(now_ms):
             self.close(POLICY, "The security token has expired; send a renewToken before it does.")
         elif not stands(self.grant):
             self.close(POLICY, "The key of the security token was removed, or has Listen no more.")
-        elif now - self._heard_at > SILENCE_SECONDS:
+        elif now - self._received_at > SILENCE_SECONDS:
             _log.warning("listener dropped: hybrid_connection=%s peer=%s reason=silent", self.name, self.peer)
             self._socket.abort()
         elif now - self._pinged_at >= PING_SECONDS:
             self._pinged_at = now
             self._socket.send_ping()
 
-    def excuse(self, now: float) -> None:
-        """The namespace itself stood still: what the listener said meanwhile is read first."""
-        self._heard_at = now
+    def reset_idle(self, now: float) -> None:
+        """Restarts the keep-alive: the namespace itself was stalled, and reads the listener's bytes first."""
+        self._received_at = now
 
     def close(self, status: int, reason: str) -> None:
-        """End the channel."""
+        """Ends the channel."""
         self._socket.close(status, reason)
 
-    # ---- what the listener says
+    # ---- messages of the listener
 
     def on_piece(self, piece: Piece) -> None:
         self._has_spoken = True
@@ -174,9 +174,9 @@ class Listener:
     def on_lost(self) -> None:
         exchanges, self._exchanges = list(self._exchanges.values()), {}
         for exchange in exchanges:
-            if not exchange.rendezvous.done():  # one that has a connection of its own goes on over it
+            if not exchange.rendezvous.done():  # an exchange with a connection of its own continues over it
                 exchange.fail("The listener is gone.")
         self._on_lost(self)
 
     def on_writable(self, is_writable: bool) -> None:
-        """What waits is looked at when a listener is chosen."""
+        """Not used: unread bytes are checked when a listener is chosen."""

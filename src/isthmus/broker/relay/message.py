@@ -1,13 +1,13 @@
 """The messages of a control channel: JSON objects to and from a listener.
 
-What it is: the objects ``accept``, ``request``, ``response`` and ``renewToken``, and which headers pass. What it is not: the
-frames that they travel in, nor the bodies behind them.
+What it is: the objects ``accept``, ``request``, ``response`` and ``renewToken``, and the choice of headers. What it is not:
+their frames, nor the bodies after them.
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (accept message, request message, responding to requests,
 listener token renewal).
 
 Invariants:
-    I1. No token that opens the relay reaches a listener, and no header that is about one connection alone passes.
-    I2. What a listener says is checked before anything of it reaches a requester: no line end passes in a header.
+    I1. No token for the relay reaches a listener, and no hop-by-hop header is passed on.
+    I2. A listener's message is checked before any of it reaches a requester: no line end passes in a header.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "with_via",
 ]
 
-# RFC 9110 7.6.1, and what frames a message (RFC 9112): about the connection between requester and relay.
+# Hop-by-hop headers (RFC 9110 7.6.1), and those of message framing (RFC 9112), between requester and relay.
 _OF_CONNECTION = frozenset(
     {
         "close", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization",
@@ -45,12 +45,12 @@ _OF_CONNECTION = frozenset(
 _TOKEN_HEADER = "servicebusauthorization"
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
 _UNSENDABLE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
-# Bytes of a header that are no UTF-8, as the HTTP server hands them over.
+# Bytes of a header that are not UTF-8, as the HTTP server represents them.
 _NO_TEXT = re.compile(r"[\udc80-\udcff]")
 
 
 class MessageError(IsthmusError):
-    """A listener said what no listener may say."""
+    """A listener sent an invalid message."""
 
     code = "relay-message"
 
@@ -60,7 +60,7 @@ class Response:
     """The head of a listener's answer.
 
     Attributes:
-        request_id: what it answers.
+        request_id: of the request that it answers.
         status: HTTP status.
         reason: its phrase; "" for the usual one.
         headers: names and values.
@@ -85,10 +85,10 @@ Command = Response | Renewal
 
 
 def request_headers(headers: Iterable[tuple[str, str]], via: str, *, strip_authorization: bool) -> dict[str, str]:
-    """Those of an HTTP request that a listener gets; several of one name are joined.
+    """The headers of an HTTP request for a listener; several of one name are joined.
 
     Args:
-        headers: as they came.
+        headers: as received.
         via: the relay's host, which is added to ``Via``.
         strip_authorization: whether ``Authorization`` was the token for the relay.
     """
@@ -98,7 +98,7 @@ def request_headers(headers: Iterable[tuple[str, str]], via: str, *, strip_autho
 
 
 def connect_headers(headers: Iterable[tuple[str, str]], *, strip_authorization: bool) -> dict[str, str]:
-    """Those of a WebSocket handshake that a listener gets: all of them but the token for the relay."""
+    """The headers of a WebSocket handshake for a listener: all except the token for the relay."""
     left_out = {_TOKEN_HEADER} | ({"authorization"} if strip_authorization else set())
     return _joined((name, value) for name, value in headers if name.lower() not in left_out)
 
@@ -123,15 +123,15 @@ def with_via(headers: dict[str, str], host: str) -> dict[str, str]:
 
 
 def token(text: str) -> str:
-    """A word that a header may have as it is (RFC 9110 5.6.2); "" where it is none."""
+    """A text that is a valid token of a header (RFC 9110 5.6.2); "" where it is not."""
     word = text.strip()
     return word if _NAME.fullmatch(word) else ""
 
 
 def accept(address: str, connection_id: str, headers: dict[str, str], remote: tuple[str, int]) -> str:
     """The message about a requester's WebSocket."""
-    told = {"address": address, "id": connection_id, "connectHeaders": headers, "remoteEndpoint": _endpoint(remote)}
-    return json.dumps({"accept": told})
+    fields = {"address": address, "id": connection_id, "connectHeaders": headers, "remoteEndpoint": _endpoint(remote)}
+    return json.dumps({"accept": fields})
 
 
 def request(
@@ -139,11 +139,11 @@ def request(
     has_body: bool,
 ) -> str:  # fmt: skip
     """The message about an HTTP request."""
-    told = {
+    fields = {
         "address": address, "id": request_id, "requestTarget": target, "method": method,
         "remoteEndpoint": _endpoint(remote), "requestHeaders": headers, "body": has_body,
     }  # fmt: skip
-    return json.dumps({"request": told})
+    return json.dumps({"request": fields})
 
 
 def fetch(address: str, request_id: str) -> str:
@@ -156,7 +156,7 @@ def _endpoint(remote: tuple[str, int]) -> dict[str, Any]:
 
 
 def read_command(text: bytes) -> Command | None:
-    """What a listener says; None for what this relay does not know.
+    """A listener's message; None for a kind that this relay does not know.
 
     Raises:
         MessageError: it is malformed.

@@ -1,4 +1,4 @@
-"""The relay's numbers, and how Prometheus reads them.
+"""The relay's metrics in Prometheus's format.
 
 What it is: a row for each hybrid connection, and its lines (text exposition format 0.0.4). What it is not: the counting
 (`relay`).
@@ -24,9 +24,9 @@ class RelayRow:
         entity: its name, as created.
         listeners: control channels.
         connections: WebSockets that are relayed.
-        requests: HTTP requests that are with a listener.
-        refused_total: requests and connections that found no listener, or that were not taken.
-        unanswered_total: requests that a listener was given and did not answer in full.
+        requests: HTTP requests that were sent to a listener and are not answered yet.
+        refused_total: requests and connections without a listener, or that were not accepted.
+        unanswered_total: requests that were sent to a listener and not answered in full.
         bytes_total: of bodies and messages, both ways.
     """
 

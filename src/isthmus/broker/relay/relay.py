@@ -1,12 +1,12 @@
-"""The relay of one namespace: its listeners, and who waits for one.
+"""The relay of one namespace: its listeners, and the requesters that wait for one.
 
-What it is: the listeners of each hybrid connection, the choice among them, the addresses at which they meet requesters, and
+What it is: the listeners of each hybrid connection, the choice among them, the rendezvous addresses, and
 the counts. What it is not: HTTP (`gate`), nor any socket's contents (`listener`, `exchange`, `tunnel`).
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol".
 
 Invariants:
-    I1. An address is good for one connection, to one purpose, for as long as somebody waits there; it cannot be guessed.
-    I2. What is relayed at one time is bounded, for the namespace as a whole and in listeners for each hybrid connection.
+    I1. A rendezvous address is valid for one connection, for one purpose, while a requester waits; it cannot be guessed.
+    I2. The number of relayed connections is bounded for the namespace, and the number of listeners for each hybrid connection.
     I3. A hybrid connection that is deleted or disabled loses its listeners and connections at once.
 """
 
@@ -34,13 +34,13 @@ __all__ = ["Place", "Rejection", "Relay"]
 
 _log = logging.getLogger(__name__)
 
-# A longer pause between two looks means that the process stood still.
+# A longer pause between two ticks means that the process was stalled.
 _STALL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A listener does not want a connection."""
+    """A listener rejects a connection."""
 
     status: int
     reason: str
@@ -48,12 +48,12 @@ class Rejection:
 
 @dataclass(slots=True)
 class Place:
-    """Where a listener meets one requester.
+    """The rendezvous of a listener and one requester.
 
     Attributes:
         name: of the hybrid connection, canonical.
         action: `accept` or `request`.
-        listener: that was told of it.
+        listener: that was sent its address.
         exchange: of a request.
         joined: for a connection: the listener's socket and its subprotocol, or its rejection.
     """
@@ -66,7 +66,7 @@ class Place:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether anybody still waits for the listener here."""
+        """Whether a requester still waits for the listener here."""
         if self.exchange is not None:
             return not self.exchange.is_over and not self.exchange.rendezvous.done()
         return self.joined is not None and not self.joined.done()
@@ -74,7 +74,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Served:
-    """One hybrid connection at work."""
+    """One hybrid connection in use."""
 
     listeners: list[Listener] = field(default_factory=list)
     tunnels: dict[Tunnel, None] = field(default_factory=dict)
@@ -83,14 +83,14 @@ class _Served:
     requests_total: int = 0
     refused_total: int = 0
     unanswered_total: int = 0
-    relayed_bytes: int = 0  # by tunnels that are over, and by requests
+    relayed_bytes: int = 0  # by ended tunnels, and by requests
 
 
 class Relay:
-    """What is at work now.
+    """The listeners and relayed connections.
 
     Args:
-        hybrids: the hybrid connections that there are.
+        hybrids: the hybrid connections.
         limits: of the namespace.
         source: chooses among listeners; a seeded one in tests.
     """
@@ -118,7 +118,7 @@ class Relay:
         return len(served.listeners) if served is not None else 0
 
     def has_room(self, name: str) -> bool:
-        """Whether one more listener may come."""
+        """Whether one more listener is allowed."""
         return self.listeners(name) < self.limits.max_listeners_per_hybrid_connection
 
     def enter(self, listener: Listener) -> None:
@@ -127,7 +127,7 @@ class Relay:
         _log.info("listener came: hybrid_connection=%s peer=%s", listener.name, listener.peer)
 
     def leave(self, listener: Listener) -> None:
-        """A listener's control channel is gone; those who wait for it to connect wait no more."""
+        """A listener's control channel is gone; requesters that wait for it are woken."""
         listeners = self._of(listener.name).listeners
         if listener in listeners:
             listeners.remove(listener)
@@ -137,7 +137,7 @@ class Relay:
         """One of the listeners, at random; None where there is none.
 
         Raises:
-            ServerBusyError: there are, and much waits to be read by each of them.
+            ServerBusyError: there are, and each of them has many unread bytes.
         """
         served = self._served.get(name.lower())
         there = [each for each in served.listeners if each.is_open] if served is not None else []
@@ -148,16 +148,16 @@ class Relay:
             raise ServerBusyError(f"The listeners of '{name}' do not keep up; try again.")
         return self._random.choice(free)
 
-    # ---- places
+    # ---- rendezvous
 
     def open_place(self, place: Place) -> str:
-        """The secret by which the listener finds a place."""
+        """Opens a rendezvous; returns the secret in its address."""
         secret = secrets.token_urlsafe(24)
         self._places[secret] = place
         return secret
 
     def take_place(self, secret: str, action: str) -> Place | None:
-        """The place of a secret, for one time; None where nobody waits there."""
+        """Takes the rendezvous of a secret, once; None where no requester waits there."""
         place = self._places.get(secret)
         if place is None or place.action != action:
             return None
@@ -165,16 +165,16 @@ class Relay:
         return place if place.is_awaited else None
 
     def close_place(self, secret: str) -> None:
-        """Nobody waits there any more."""
+        """Closes a rendezvous: the requester no longer waits."""
         self._places.pop(secret, None)
 
-    # ---- what is relayed
+    # ---- relayed connections
 
     def begin(self, name: str) -> None:
         """A request or a connection begins.
 
         Raises:
-            ServerBusyError: there are as many as there may be.
+            ServerBusyError: the limit is reached.
         """
         if self._at_work >= self.limits.max_relayed:
             self._of(name).refused_total += 1
@@ -215,19 +215,19 @@ class Relay:
             served.tunnels[tunnel] = None
 
     def refuse(self, name: str) -> None:
-        """A request or a connection found no listener, or the listener did not want it."""
+        """Counts a request or a connection without a listener, or that the listener rejected."""
         self._of(name).refused_total += 1
 
     # ---- time, and the end
 
     def tick(self, now: float, now_ms: int, stands: Callable[[Grant], bool]) -> None:
-        """Look after the control channels and what is relayed; arguments as for `Listener.tick`."""
+        """Runs the timers of the control channels and relayed connections; arguments as for `Listener.tick`."""
         stood_still = self._looked_at is not None and now - self._looked_at > _STALL_SECONDS
         self._looked_at = now
         for served in self._served.values():
             for listener in list(served.listeners):
                 if stood_still:
-                    listener.excuse(now)
+                    listener.reset_idle(now)
                 listener.tick(now, now_ms, stands)
             for tunnel in list(served.tunnels):
                 tunnel.tick(now)
@@ -260,7 +260,7 @@ class Relay:
     # ---- counts
 
     def rows(self) -> list[RelayRow]:
-        """A row for each hybrid connection that there is."""
+        """A row for each hybrid connection."""
         rows = []
         for name in self._hybrids.names():
             served = self._served.get(name.lower()) or _Served()

@@ -1,17 +1,17 @@
-"""One HTTP request carried to a listener, and its answer back.
+"""One HTTP request to a listener, and its answer.
 
-What it is: the choice between control channel and rendezvous, the request's body on its way there, the answer's on its way
-back. What it is not: who may send (`access`), what comes from the listener (`exchange`).
+What it is: the choice between control channel and rendezvous, the request's body to the listener, the answer's
+back. What it is not: the right to send (`access`), the listener's messages (`exchange`).
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (request message, HTTP request protocol).
 
-A request whose length is known, and with its head fits `CONTROL_BYTES`, goes over the control channel; any other is fetched by
-the listener over a connection of its own. That connection is for the one request.
+A request whose length is known, and that with its head fits into `CONTROL_BYTES`, is sent over the control channel; any other is
+fetched by the listener over a connection of its own. That connection is for the one request.
 
 Invariants:
-    I1. Bodies beyond `CONTROL_BYTES` are never held whole: they are read as fast as the other side takes them.
-    I2. The status tells whether a listener may have the request: 502 and 503 say that none has it, 504 that one may.
-    I3. An answer of a listener's has ``Via``; one of the relay's own has not.
-    I4. A requester that takes nothing of its answer for `STALL_SECONDS` is ended.
+    I1. Bodies beyond `CONTROL_BYTES` are never in memory whole: they are read as fast as the other side takes them.
+    I2. The status says whether a listener may have the request: 502 and 503 mean that none has it, 504 that one may.
+    I3. A listener's answer has ``Via``; the relay's own answer does not.
+    I4. A requester that reads nothing of its answer for `STALL_SECONDS` is disconnected.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ async def relay_request(
     *,
     strip_authorization: bool,
 ) -> web.StreamResponse:
-    """Carry a request to a listener and its answer back.
+    """Sends a request to a listener and its answer back.
 
     Args:
         http: the request, whose sender may send.
         name: of the hybrid connection, canonical.
-        relay: what is at work.
+        relay: the listeners and the relayed connections.
         choose: a listener; raises RelayRefusedError where there is none.
         strip_authorization: whether ``Authorization`` was the token for the relay.
 
     Raises:
-        RelayRefusedError: there is no answer of a listener's.
+        RelayRefusedError: there is no answer of a listener.
     """
     carrying = _Carrying(http, name, relay, strip_authorization=strip_authorization)
     body = await carrying.small_body()
@@ -96,10 +96,10 @@ class _Carrying:
         if size > HEAD_BYTES:
             raise RelayRefusedError(431, f"The request's head has {size} bytes; {HEAD_BYTES} are allowed.")
         self._head_bytes = size
-        self._moved_at = 0.0  # when a part of the body was last taken by the listener's connection
+        self._moved_at = 0.0  # when the listener's connection last took a part of the body
 
     async def small_body(self) -> bytes | None:
-        """The body, where it goes over the control channel; None for one that the listener fetches."""
+        """The body, where it is sent over the control channel; None for one that the listener fetches."""
         http = self._http
         if not http.can_read_body:
             return b""
@@ -156,7 +156,7 @@ class _Carrying:
             raise ExchangeError(text, was_delivered=False) from None
 
     async def _upload(self, socket: RelaySocket, address: str) -> None:
-        """Send the request over the listener's connection, its body as it comes."""
+        """Sends the request over the listener's connection, its body as it arrives."""
         self.exchange.was_delivered = True
         socket.send_text(self._message(address, has_body=True))
         content = self._http.content
@@ -177,7 +177,7 @@ class _Carrying:
             self.exchange.fail("The requester went away while it sent its request.")
 
     async def _wait_head(self) -> message.Response:
-        """The head of the answer. The listener has its time from the end of the request on, however long that takes to come."""
+        """The head of the answer. The listener's time-out begins at the end of the request, however long that takes to arrive."""
         loop = asyncio.get_running_loop()
         self._moved_at = loop.time()
         while True:
@@ -189,7 +189,7 @@ class _Carrying:
                     raise ExchangeError(f"The listener did not answer within {self._seconds:g} s.") from None
 
     async def _answer(self, head: message.Response) -> web.StreamResponse:
-        """Write the listener's answer to the requester."""
+        """Writes the listener's answer to the requester."""
         answer = web.StreamResponse(status=head.status, reason=head.reason or None)
         for key, value in head.headers:
             answer.headers.add(key, value)
@@ -198,7 +198,7 @@ class _Carrying:
             answer.headers[key] = value
         if not head.has_body and head.status not in _BODILESS and self._http.method != "HEAD":
             answer.content_length = 0
-        self._watch = asyncio.get_running_loop().call_later(STALL_SECONDS, self._look, (0, 0))
+        self._watch = asyncio.get_running_loop().call_later(STALL_SECONDS, self._check_stall, (0, 0))
         try:
             await answer.prepare(self._http)
             while part := await self.exchange.next_part(self._seconds):
@@ -208,7 +208,7 @@ class _Carrying:
             await answer.write_eof()
             self.is_answered = True
         except (ExchangeError, TimeoutError):
-            # Its length is not known to the requester: only the end of the connection tells that this is not all.
+            # The requester does not know its length: only the end of the connection shows that it is incomplete.
             if self._http.transport is not None:
                 self._http.transport.abort()
         except ConnectionError:
@@ -217,8 +217,8 @@ class _Carrying:
             self._watch.cancel()
         return answer
 
-    def _look(self, before: tuple[int, int]) -> None:
-        """End the requester's connection where all of what waited for it at the last look still does."""
+    def _check_stall(self, before: tuple[int, int]) -> None:
+        """Ends the requester's connection if the bytes that waited for it at the last check all still wait."""
         transport = self._http.transport
         if transport is None:
             return
@@ -227,25 +227,25 @@ class _Carrying:
             transport.abort()
         else:
             now = self.relayed_bytes, unsent
-            self._watch = asyncio.get_running_loop().call_later(STALL_SECONDS, self._look, now)
+            self._watch = asyncio.get_running_loop().call_later(STALL_SECONDS, self._check_stall, now)
 
 
 def origin_of(http: web.Request) -> str:
     """Scheme and host by which a client reached the relay, for WebSockets.
 
-    Behind a proxy that ends TLS they are what the proxy tells (RFC 7239, or `X-Forwarded-Proto` and `X-Forwarded-Host`). Whoever
-    sends these headers without a proxy misleads nobody but itself: the answer goes to the client that sent them.
+    Behind a proxy that terminates TLS they come from the proxy's headers (RFC 7239, or `X-Forwarded-Proto` and `X-Forwarded-Host`).
+    A client that sends these headers without a proxy affects only itself: the answer goes to the client that sent them.
     """
-    told = http.forwarded[0] if http.forwarded else {}
-    scheme = told.get("proto") or _first(http.headers.get("X-Forwarded-Proto"))
-    host = told.get("host") or _first(http.headers.get("X-Forwarded-Host"))
+    forwarded = http.forwarded[0] if http.forwarded else {}
+    scheme = forwarded.get("proto") or _first(http.headers.get("X-Forwarded-Proto"))
+    host = forwarded.get("host") or _first(http.headers.get("X-Forwarded-Host"))
     is_secure = http.secure or scheme.lower() in ("https", "wss")
     host = next((each for each in (host, http.host) if _HOST.fullmatch(each)), "localhost")
     return f"{'wss' if is_secure else 'ws'}://{host}"
 
 
 def host_of(http: web.Request) -> str:
-    """The host by which a client reached the relay; by it the client knows the answers of listeners from the relay's own."""
+    """The host by which a client reached the relay; with it in ``Via`` the client distinguishes listeners' answers from the relay's own."""
     return origin_of(http).partition("://")[2]
 
 

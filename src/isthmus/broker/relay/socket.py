@@ -1,15 +1,15 @@
-"""One WebSocket of the relay: a listener's control channel, or either end of what is relayed.
+"""One WebSocket of the relay: a listener's control channel, or either end of a relayed connection.
 
-What it is: an asyncio protocol between a transport and whoever has the socket, with back-pressure both ways, and an orderly
-close. What it is not: anything that knows what the frames mean.
+What it is: an asyncio protocol between a transport and the socket's owner, with back-pressure both ways, and an orderly
+close. What it is not: aware of the meaning of frames.
 Spec: RFC 6455 sections 5 and 7.
 
 Invariants:
-    I1. Nothing is read before the socket has an owner; what came with the handshake waits for it.
+    I1. Nothing is read before the socket has an owner; bytes that arrived with the handshake wait for it.
     I2. Frames are written whole: where a frame has been begun and not ended the connection is ended without a close frame.
-    I3. A socket that was closed is gone `CLOSE_SECONDS` later, whether its client answers or not.
-    I4. A client that is gone without a word is noticed by TCP keep-alive within two minutes; where nothing is read from it
-        only `has_left` tells.
+    I3. A closed socket is gone `CLOSE_SECONDS` later, whether its client answers or not.
+    I4. A client that disappeared is detected by TCP keep-alive within two minutes; where nothing is read from it only
+    `has_left` detects it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class SocketOwner(Protocol):
-    """Who has a socket."""
+    """The owner of a socket."""
 
     def on_piece(self, piece: Piece) -> None:
-        """A piece of a data frame, of a ping or of a pong has come, or a whole close frame."""
+        """A piece of a data frame, of a ping or of a pong has arrived, or a whole close frame."""
         ...
 
     def on_lost(self) -> None:
-        """The socket is gone; nothing comes any more."""
+        """The socket is gone; nothing arrives any more."""
         ...
 
     def on_writable(self, is_writable: bool) -> None:
-        """Whether little enough waits to be sent has changed."""
+        """`is_writable` has changed."""
         ...
 
 
@@ -54,12 +54,12 @@ class RelaySocket(asyncio.Protocol):
     """One WebSocket, after its handshake.
 
     Args:
-        before: the HTTP server's protocol, which is told when the connection is gone.
+        before: the HTTP server's protocol, which is notified when the connection is gone.
 
     Attributes:
         over: set once the connection is gone.
         name: address of the client, for the log.
-        is_writable: whether little enough waits to be sent.
+        is_writable: whether the unsent bytes are below the limit.
         is_closing: whether a close frame was sent, or the connection is gone.
     """
 
@@ -80,7 +80,7 @@ class RelaySocket(asyncio.Protocol):
         self._end: asyncio.TimerHandle | None = None
 
     def start(self, owner: SocketOwner) -> None:
-        """Give the socket its owner, or another one; what has come meanwhile is handed over at once."""
+        """Gives the socket its owner, or another one; pieces that arrived meanwhile are handed over at once."""
         self._owner = owner
         if self._transport is None:
             owner.on_lost()
@@ -102,12 +102,12 @@ class RelaySocket(asyncio.Protocol):
             self._transport.pause_reading()
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take what the client sent behind its request, as a parser of the HTTP server's."""
+        """Takes bytes that the client sent after its request, as a parser of the HTTP server."""
         self.data_received(data)
         return False, b""
 
     def feed_eof(self) -> None:
-        """As a parser of the HTTP server's."""
+        """As a parser of the HTTP server."""
 
     def data_received(self, data: bytes) -> None:
         if self._owner is None:
@@ -155,18 +155,18 @@ class RelaySocket(asyncio.Protocol):
                 self._owner.on_piece(piece)
 
     def pause_reading(self) -> None:
-        """Take no more bytes from the client."""
+        """Stops reading from the client."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Reads again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     @property
     def has_left(self) -> bool:
-        """Whether the client has ended its side. The loop, which tells otherwise, does not look while nothing is read."""
+        """Whether the client has ended its side. The event loop, which reports it otherwise, does not while reading is paused."""
         below = self._transport.get_extra_info("socket") if self._transport is not None else None
         option = getattr(socket, "TCP_INFO", None)
         if below is None or option is None:
@@ -180,34 +180,34 @@ class RelaySocket(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits to be sent."""
+        """The number of bytes that wait to be sent."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def wait_writable(self) -> None:
-        """Until little enough waits to be sent, or the connection is gone."""
+        """Waits until `is_writable`, or the connection is gone."""
         await self._writable.wait()
 
     def send_text(self, text: str) -> None:
-        """Send a whole text message."""
+        """Sends a whole text message."""
         self._write(make_frame(text.encode(), TEXT))
 
     def send_binary(self, data: bytes, *, is_final: bool = True) -> None:
-        """Send a binary message, or a fragment of one; the last fragment may be empty."""
+        """Sends a binary message, or a fragment of one; the last fragment may be empty."""
         opcode = CONTINUATION if self._in_message else BINARY
         self._in_message = not is_final
         self._write(make_head(len(data), opcode, is_final=is_final) + data)
 
     def send_ping(self) -> None:
-        """Ask whether the client is there."""
+        """Sends a ping."""
         self._write(make_frame(b"", PING))
 
     def send_pong(self, payload: bytes) -> None:
-        """Answer a ping, unless so much waits to be sent that its client does not read."""
+        """Answers a ping, unless so many bytes wait to be sent that its client evidently does not read."""
         if self.is_writable:
             self._write(make_frame(payload, PONG))
 
     def forward(self, piece: Piece) -> None:
-        """Send a piece of somebody else's data frame, ping or pong as it came."""
+        """Sends a piece of another socket's data frame, ping or pong unchanged."""
         if self.is_closing:
             return
         if piece.length is not None:
@@ -223,12 +223,12 @@ class RelaySocket(asyncio.Protocol):
     # ---- the end
 
     def close(self, status: int, reason: str = "") -> None:
-        """Say that the connection ends, and end it when the client has said so too."""
+        """Sends a close frame, and ends the connection when the client has answered it."""
         encoded = reason.encode()[:_REASON_BYTES].decode(errors="ignore").encode()
         self.send_close(status.to_bytes(2, "big") + encoded)
 
     def send_close(self, payload: bytes) -> None:
-        """As `close`, with the payload of a close frame that somebody else sent."""
+        """As `close`, with the payload of another socket's close frame."""
         if self.is_closing or self._transport is None:
             return
         if self._in_frame:
@@ -240,7 +240,7 @@ class RelaySocket(asyncio.Protocol):
         self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
 
     def finish(self, payload: bytes = b"") -> None:
-        """Answer the client's close frame, unless it is an answer itself, and end the connection."""
+        """Answers the client's close frame, unless it is an answer itself, and ends the connection."""
         if not self.is_closing and not self._in_frame:
             self._write(make_frame(payload, CLOSE))
         self.is_closing = True
@@ -250,7 +250,7 @@ class RelaySocket(asyncio.Protocol):
                 self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Ends the connection at once."""
         self.is_closing = True
         if self._transport is not None:
             self._transport.abort()

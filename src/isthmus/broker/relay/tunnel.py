@@ -1,15 +1,15 @@
 """Two WebSockets joined: a requester's and the one by which a listener accepted it.
 
-What it is: every frame of one side sent to the other as it comes, pings, pongs and close frames included. What it is not: the
-search for a listener (`gate`).
+What it is: every frame of one side sent to the other as it arrives, pings, pongs and close frames included. What it is not:
+finding a listener (`gate`).
 Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (accepting the socket): all activity is relayed without
 interpretation.
 
 Invariants:
-    I1. Each side gets the frames of the other, all of them, in order and as they were cut.
-    I2. A side that does not read stops the other: at most the buffers of one socket are held.
-    I3. When one side is gone the other is closed: with the other's own status where there was one, with 1001 where not.
-    I4. A side that takes nothing for `STALL_SECONDS` after the other has left keeps nothing for longer.
+    I1. Each side gets all frames of the other, in order and with the same boundaries.
+    I2. A side that does not read stops the other: at most the buffers of one socket are used.
+    I3. When one side is gone the other is closed: with the status of the first side's close frame, or 1001 without one.
+    I4. A side that reads nothing for `STALL_SECONDS` after the other has left is ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
 
 __all__ = ["STALL_SECONDS", "Tunnel"]
 
-# The kernel takes more of what waits only once some 300 kB of its buffer are free, which a slow reader needs minutes for.
+# The kernel takes more waiting bytes only once about 300 kB of its buffer are free, which takes a slow reader minutes.
 STALL_SECONDS = 600.0
 
 
@@ -29,8 +29,8 @@ class Tunnel:
     """A requester's WebSocket and a listener's.
 
     Args:
-        requester: at which the connection was asked for.
-        listener: by which it was accepted.
+        requester: the requester's socket.
+        listener: the socket by which the listener accepted it.
         on_over: called once both are gone.
 
     Attributes:
@@ -47,7 +47,7 @@ class Tunnel:
         )
         self._open = 2
         self._on_over = on_over
-        # The requester's side first: what the listener has said already is written to it.
+        # The requester's side first: frames that the listener has sent already are written to it.
         requester.start(self._ends[0])
         listener.start(self._ends[1])
 
@@ -57,12 +57,12 @@ class Tunnel:
         return not self._open
 
     def close(self, status: int, reason: str) -> None:
-        """End both sides."""
+        """Ends both sides."""
         for end in self._ends:
             end.mine.close(status, reason)
 
     def tick(self, now: float) -> None:
-        """Look whether a side that does not read is all that is left.
+        """Ends the tunnel if only a side that does not read is left.
 
         Args:
             now: monotonic seconds.
@@ -80,10 +80,10 @@ class Tunnel:
 
 
 class _End:
-    """What comes from one of the two.
+    """The frames from one of the two.
 
     Attributes:
-        has_said_close: whether a close frame has come.
+        has_said_close: whether a close frame has arrived.
     """
 
     def __init__(self, tunnel: Tunnel, mine: RelaySocket, other: RelaySocket, farewell: str) -> None:
@@ -92,12 +92,12 @@ class _End:
         self._tunnel = tunnel
         self._other = other
         self._farewell = farewell
-        # What waited to be sent at the last look at which it was another number, and when that was.
+        # The unsent bytes when they last changed, and the time of that check.
         self._unsent = 0
         self._moved_at = 0.0
 
     def is_stuck(self, now: float) -> bool:
-        """Whether this side has taken nothing for long, and the other one, which is not read meanwhile, has left."""
+        """Whether this side has read nothing for long, and the other one, which is not read meanwhile, has left."""
         unsent = self.mine.unsent_bytes
         if self.mine.is_writable or unsent != self._unsent or not self._other.has_left:
             self._unsent, self._moved_at = unsent, now
@@ -111,7 +111,7 @@ class _End:
             self._other.forward(piece)
             return
         self.has_said_close = True
-        if self.mine.is_closing:  # this is the answer; to the other side's close frame, if that waits for one
+        if self.mine.is_closing:  # this is the answer to the other side's close frame, if that waits for one
             self.mine.finish()
             if not self._other.is_closing:
                 self._other.finish(piece.data)

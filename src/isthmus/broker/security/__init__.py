@@ -1,1 +1,1 @@
-"""Who may do what in a namespace: keys, tokens, certificates."""
+"""Authentication and authorization in a namespace: keys, tokens, certificates."""

@@ -1,15 +1,15 @@
-"""What one connection may do: the grants that its tokens and keys earned.
+"""The rights of one connection: the grants of its tokens and keys.
 
-What it is: the grants of one connection, the question "may it?", and when they end. What it is not: the check of a
+What it is: the grants of one connection, the check of a right, and their expiry. What it is not: the check of a
 token (`isthmus.broker.security.authority.Authority`).
 Spec: docs/explanation/protocol.md, Tokens: Send for sending links, Listen for receiving ones; a token for the same audience replaces
 the one before; tokens die with the connection.
 
 Invariants:
-    I1. An address is opened only by a grant that covers it, holds the right and has not expired.
-    I2. No text holds a token or a key.
-    I3. A grant whose key was taken from its rule, or whose rule is gone, opens nothing. What it has opened already is
-        closed at the next look (`drop_revoked`).
+    I1. An address is permitted only by a grant that covers it, has the right and has not expired.
+    I2. No text contains a token or a key.
+    I3. A grant whose key was removed from its rule, or whose rule is gone, permits nothing. Links that it permitted are
+    detached at the next check (`drop_revoked`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Access:
         self._has_lost = False
 
     def present_token(self, token: str, audience: str) -> None:
-        """Earn the grant of a token.
+        """Adds the grant of a token.
 
         Raises:
-            UnauthorizedError: the token earns nothing for this audience.
+            UnauthorizedError: the token has no grant for this audience.
         """
         grant = self._authority.authorise_token(token, audience, self._clock.wall_ms())
         if len(grant.scope_path) > PATH_LIMIT_CHARACTERS:
@@ -56,7 +56,7 @@ class Access:
         self._grants[grant.scope_path] = grant
 
     def present_key(self, key_name: str, key: str) -> None:
-        """Earn the grants of a key given directly.
+        """Adds the grants of a key given directly.
 
         Raises:
             UnauthorizedError: no rule has this name and key.
@@ -74,7 +74,7 @@ class Access:
         )
 
     def require(self, path: str, right: Right) -> None:
-        """Ask for a right.
+        """Checks a right.
 
         Raises:
             UnauthorizedError: it is not granted.
@@ -85,7 +85,7 @@ class Access:
             )
 
     def require_any(self, path: str, token: str | None = None) -> None:
-        """Ask for any right at all on `path`: of the connection, or of a token that is good for this once.
+        """Checks that there is any right on `path`: of the connection, or of a token for this request only.
 
         Raises:
             UnauthorizedError: there is none.
@@ -104,19 +104,19 @@ class Access:
         return any(not grant.is_expired(now_ms) for grant in self._grants.values())
 
     def take_lost(self) -> bool:
-        """Whether, since the last call, a token took the place of one that had more rights."""
+        """Whether, since the last call, a token replaced one with more rights."""
         lost, self._has_lost = self._has_lost, False
         return lost
 
     def drop_revoked(self) -> bool:
-        """Forget grants whose rule or key is gone; whether there were any."""
+        """Removes grants whose rule or key is gone; returns whether there were any."""
         kept = {scope: grant for scope, grant in self._grants.items() if self._authority.stands(grant)}
         dropped = len(kept) < len(self._grants)
         self._grants = kept
         return dropped
 
     def drop_expired(self) -> bool:
-        """Forget expired grants; whether there were any."""
+        """Removes expired grants; returns whether there were any."""
         now_ms = self._clock.wall_ms()
         kept = {scope: grant for scope, grant in self._grants.items() if not grant.is_expired(now_ms)}
         dropped = len(kept) < len(self._grants)

@@ -1,14 +1,14 @@
-"""Which grants tokens and keys earn.
+"""From tokens and keys to grants.
 
 What it is: the checks that the `$cbs` node, SASL PLAIN and the administration API share, by the rules of the namespace (`keyring`) and those of
-entities, looked up where the engine keeps them. What it is not: the enforcement; each link and each request asks `Grant.covers`.
+entities, looked up in the engine. What it is not: the enforcement; each link and each request calls `Grant.covers`.
 Spec: service-bus-sas.md; docs/explanation/protocol.md, Tokens.
 
 Invariants:
-    I1. A grant never reaches beyond the audience that its token was shown for, nor beyond the token's scope, nor beyond
-        the entity whose rule signed it.
+    I1. A grant never exceeds the audience that its token was shown for, the token's scope, or the entity whose rule signed
+        it.
     I2. Unknown key names and wrong keys get the same answer.
-    I3. A grant holds only as long as its rule exists, with the key that earned it and the rights that it gave.
+    I3. A grant is valid only as long as its rule exists, with the key and the rights that it was made of.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Authority", "EntityRules", "TokenClaims", "TokenIssuer"]
 
 
 class EntityRules(Protocol):
-    """The rules of entities, where the engine keeps them."""
+    """The rules of entities, from the engine."""
 
     def of(self, path: str) -> Sequence[AuthorizationRule]:
         """The rules of the entity with a canonical path; empty where there is no such entity."""
@@ -67,16 +67,16 @@ class NoEntityRules:
 
 
 class TokenClaims(Protocol):
-    """What a web token says that holds."""
+    """The claims of a valid web token."""
 
     @property
     def subject(self) -> str:
-        """For whom it was issued."""
+        """Its subject."""
         ...
 
     @property
     def rights(self) -> frozenset[Right]:
-        """What it permits."""
+        """Its rights."""
         ...
 
     @property
@@ -86,13 +86,13 @@ class TokenClaims(Protocol):
 
 
 class TokenIssuer(Protocol):
-    """Who issues web tokens; see `isthmus.broker.security.jwt`, which loads a library that few namespaces need."""
+    """The issuer of web tokens; see `isthmus.broker.security.jwt`, which loads a library that few namespaces need."""
 
     def check(self, token: str, now_ms: int) -> TokenClaims:
-        """What a token says.
+        """The claims of a token.
 
         Raises:
-            TokenError: of the kind that says why it does not hold.
+            TokenError: of the kind that says why it is invalid.
         """
         ...
 
@@ -103,7 +103,7 @@ class Authority:
     Args:
         keyring: the namespace's own rules.
         entity_rules: the rules of entities.
-        issuer: checks web tokens; None takes none.
+        issuer: checks web tokens; None accepts none.
         hosts: the server's own, which a token's resource may begin with.
     """
 
@@ -120,7 +120,7 @@ class Authority:
         self._hosts = OwnHosts() if hosts is None else hosts
 
     def authorise_token(self, token: str, audience: str, now_ms: int) -> Grant:
-        """The grant that a token earns for an audience.
+        """The grant of a token for an audience.
 
         Args:
             token: ``SharedAccessSignature …``, or a web token, with ``Bearer`` before it or without.
@@ -138,7 +138,7 @@ class Authority:
             return Grant(path, claims.rights, claims.subject, claims.expires_at_ms)
         sas = SasToken.parse(token)
         scope = scope_of(sas.resource, self._hosts, self._entity_rules.exists)
-        # The signature comes first: nothing else about the token is true before it.
+        # The signature is checked first: nothing else in the token can be trusted before.
         signed = ((rule, _signing_key(sas, rule)) for rule in self._rules_over(scope, sas.key_name))
         rule, key = next(((rule, key) for rule, key in signed if key), (None, ""))
         if rule is None:
@@ -153,8 +153,8 @@ class Authority:
     def authorise_plain(self, key_name: str, key: str) -> list[Grant]:
         """The grants of a key given directly, as SASL PLAIN does.
 
-        It names no entity: the namespace's own rule comes first, and without one each entity whose rule has this name
-        and key is opened, and no other.
+        It names no entity: the namespace's own rule is used first, and without one the key grants access to each entity whose
+        rule has this name and key, and to no other.
 
         Raises:
             InvalidSignatureError: there is no such rule, or the key is not one of its two.
@@ -171,7 +171,7 @@ class Authority:
         raise InvalidSignatureError("The key is invalid.")
 
     def stands(self, grant: Grant) -> bool:
-        """Whether what earned a grant would still earn it, its expiry aside."""
+        """Whether a grant is still valid with the present rules and keys, apart from its expiry."""
         return not grant.key or any(
             grant.key in (rule.primary_key, rule.secondary_key) and grant.rights <= set(map(Right, rule.rights))
             for rule in self._rules_over(grant.scope_path, grant.key_name)
@@ -185,11 +185,11 @@ class Authority:
 
 
 def _signing_key(token: SasToken, rule: AuthorizationRule) -> str:
-    """The key that made the signature, or ""; both are tried, so that the time taken tells nothing."""
+    """The key that made the signature, or ""; both are tried, so that the time taken reveals nothing."""
     return "".join([key for key in {rule.primary_key, rule.secondary_key} if token.is_signed_by(key)])
 
 
 def _has_key(rule: AuthorizationRule, key: str) -> bool:
-    """Whether a key is one of a rule's two; both are compared whatever the first says: the time taken tells nothing."""
+    """Whether a key is one of a rule's two; both are always compared, so that the time taken reveals nothing."""
     keys = rule.primary_key, rule.secondary_key
     return bool(sum(hmac.compare_digest(key.encode(), each.encode()) for each in keys if each))

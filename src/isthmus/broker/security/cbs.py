@@ -1,9 +1,9 @@
-"""The `$cbs` node: clients put their tokens here.
+"""The `$cbs` node: clients send their tokens here.
 
 What it is: the one operation `put-token`. Spec: AMQP claims-based security (working draft 2), docs/explanation/protocol.md, Tokens.
 
 Invariants:
-    I1. The reply names what is wrong with a token, never the token.
+    I1. The reply contains the fault of a token, never the token.
     I2. An audience whose entity does not exist is answered 404, as the service does.
 """
 
@@ -28,7 +28,7 @@ def put_token(request: Request, access: Access, entity_exists: Callable[[str], b
     """Answer a request to the `$cbs` node.
 
     Args:
-        request: what the client asks.
+        request: the client's.
         access: gets the grant.
         entity_exists: whether an entity has a canonical path.
     """

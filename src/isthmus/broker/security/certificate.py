@@ -1,15 +1,15 @@
 """The namespace's own certificate.
 
 What it is: a certificate authority and a server certificate, made at first start and kept in the data folder, so that
-clients reach the namespace by TLS after trusting one file. What it is not: a way to use a certificate from elsewhere;
-whoever has one gives its files to the server directly.
+clients reach the namespace by TLS after trusting one file. What it is not: for certificates from elsewhere, whose files
+are given to the server directly.
 Spec: RFC 5280; the extensions are those that OpenSSL's strict checks (Python 3.13), Java and Go ask for.
 
 Invariants:
-    I1. Private keys are born with mode 0600 and never pass through a wider one.
-    I2. The authority outlives server certificates: a client that trusts it once stays connected when the server
-        certificate is renewed or gets another host name.
-    I3. Interrupted at any instant, the next start finds either a whole pair or makes a new one.
+    I1. Private keys are created with mode 0600 and never have a wider one.
+    I2. The authority stays when server certificates change: a client that trusts it can connect after the server
+    certificate was renewed or got another host name.
+    I3. After an interruption at any time, the next start finds a complete pair or makes a new one.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["LOCAL_HOST_NAMES", "CertificateError", "CertificateFiles", "ensure_c
 
 LOCAL_HOST_NAMES = ("localhost", "127.0.0.1", "::1")
 
-# Apple's limit for server certificates is 825 days; the authority lives as long as a data folder is likely to.
+# Apple's limit for server certificates is 825 days; the authority is valid longer than a data folder is likely to be used.
 _SERVER_LIFETIME = timedelta(days=820)
 _AUTHORITY_LIFETIME = timedelta(days=3650)
 _RENEW_BEFORE = timedelta(days=30)
-# Clients whose clocks run behind must not find a certificate from the future.
+# Clients whose clocks are behind must not see a certificate that is not valid yet.
 _BACKDATED = timedelta(days=1)
 
 
@@ -60,10 +60,10 @@ class CertificateError(IsthmusError):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Where the PEM files are.
+    """The paths of the PEM files.
 
     Attributes:
-        authority: the authority's certificate: the one file that clients trust.
+        authority: the authority's certificate: the file that clients trust.
         certificate: the server's certificate followed by the authority's.
         key: the server's private key, mode 0600.
     """
@@ -74,15 +74,15 @@ class CertificateFiles:
 
 
 def ensure_certificate(folder: Path, host_names: Iterable[str] = (), *, now_ms: int) -> CertificateFiles:
-    """Make what is missing in `folder` and renew what expires within 30 days.
+    """Makes the missing files in `folder` and renews a certificate that expires within 30 days.
 
     Args:
         folder: made with mode 0700 if absent.
-        host_names: names and IP addresses besides localhost, 127.0.0.1 and ::1 that clients will dial.
+        host_names: names and IP addresses besides localhost, 127.0.0.1 and ::1 that clients connect to.
         now_ms: wall time, milliseconds since the epoch.
 
     Raises:
-        CertificateError: a file is there but is no certificate or key.
+        CertificateError: a file exists but is not a certificate or key.
     """
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     make_private(folder)
@@ -133,7 +133,7 @@ def _make_authority(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Cert
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "isthmus"),
-            # A number of its own keeps authorities of several data folders apart in a client's trust store.
+            # A number of its own distinguishes the authorities of several data folders in a client's trust store.
             x509.NameAttribute(
                 NameOID.COMMON_NAME, f"isthmus namespace authority {x509.random_serial_number():040x}"[:64]
             ),
@@ -223,10 +223,10 @@ def _read(path: Path) -> x509.Certificate | None:
 
 
 def _is_key_of(path: Path, certificate: x509.Certificate) -> bool:
-    """Whether a file holds the private key of a certificate; a start that was interrupted leaves another's, or none.
+    """Whether a file contains the private key of a certificate; after an interrupted start it may be another's, or missing.
 
-    One that cannot be read counts as the right one: whoever needs it says what is wrong, and an operator may have put the
-    authority's key under a passphrase.
+    An unreadable file counts as the right one: its use raises the error, and an operator may have protected the authority's
+    key with a passphrase.
     """
     if not path.exists():
         return False

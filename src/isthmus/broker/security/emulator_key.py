@@ -1,7 +1,7 @@
-"""The key that the vendor's emulator is known by.
+"""The well-known key of the vendor's emulator.
 
 What it is: the rule `RootManageSharedAccessKey` with the emulator's key, for applications that have its connection string.
-What it is not: stored; it counts while a namespace is served with it, and opens the namespace to everybody who reaches it.
+What it is not: stored; it is valid while a namespace is served with it, and permits everything to every client that can connect.
 Spec: Microsoft Learn, "Test locally by using the Azure Service Bus emulator": its connection strings.
 """
 
@@ -21,14 +21,14 @@ _RIGHTS = ["Manage", "Send", "Listen"]
 
 
 def with_emulator_key(rules: Iterable[AuthorizationRule]) -> list[AuthorizationRule]:
-    """The rules, of which the root's has the emulator's key as its secondary one; its primary one goes on."""
+    """The rules, with the emulator's key as the secondary key of the root rule; its primary key stays valid."""
     found = {rule.key_name: rule for rule in rules}
     root = found.get(ROOT_KEY_NAME) or AuthorizationRule(ROOT_KEY_NAME, EMULATOR_KEY, EMULATOR_KEY, list(_RIGHTS))
     return list({**found, ROOT_KEY_NAME: replace(root, secondary_key=EMULATOR_KEY)}.values())
 
 
 def emulator_connection_string(host: str, port: int) -> str:
-    """What applications of the emulator have, with the port where it is another one."""
+    """The emulator's connection string, with the port where it is not the default."""
     place = host if port == _DEFAULT_PORT else f"{host}:{port}"
     return (
         f"Endpoint=sb://{place};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={EMULATOR_KEY};"

@@ -1,4 +1,4 @@
-"""The authorization rules of an engine's queues, topics, event hubs and hybrid connections, as the keyring asks for them.
+"""The authorization rules of an engine's queues, topics, event hubs and hybrid connections, for the keyring.
 
 What it is: the lookup by path and by name. What it is not: any check of a key or a right (`keyring`).
 """
@@ -20,7 +20,7 @@ class EngineRules:
     """The rules of an engine's entities; an `isthmus.broker.security.authority.EntityRules`.
 
     Args:
-        engine: where the entities are.
+        engine: of the entities.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -1,11 +1,11 @@
 """What a token or a key permits.
 
-What it is: rights, and a grant of them at and below a path. What it is not: how one is earned (`authority`), or what a connection holds
-(`access`). Spec: service-bus-sas.md.
+What it is: rights, and a grant of them at and below a path. What it is not: how one is obtained (`authority`), or the grants of a
+connection (`access`). Spec: service-bus-sas.md.
 
 Invariants:
-    I1. A grant never reaches beyond its scope.
-    I2. No repr holds a key.
+    I1. A grant never exceeds its scope.
+    I2. No repr contains a key.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Grant:
     """What a token or key permits.
 
     Attributes:
-        scope_path: canonical path at and below which the rights hold; ``""`` is the whole namespace.
-        rights: Manage stands for the others too.
-        key_name: the rule that earned it.
+        scope_path: canonical path at and below which the rights apply; ``""`` is the whole namespace.
+        rights: Manage includes the others.
+        key_name: the rule of the key.
         expires_at_ms: wall time after which the grant is void; None for a key given directly.
-        key: the shared key that earned it; "" for a web token.
+        key: the shared key; "" for a web token.
     """
 
     scope_path: str

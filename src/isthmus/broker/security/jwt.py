@@ -1,15 +1,15 @@
 """JSON web tokens of one issuer that the operator names.
 
 What it is: the check of a token's signature (by PyJWT), issuer, audience and times against keys from a file, and the rights that
-its claims carry. What it is not: a client of an identity provider: nothing is fetched, and nobody's roles are looked up.
+in its claims. What it is not: a client of an identity provider: nothing is fetched, and no roles are looked up.
 Times are compared with the namespace's clock, which is an argument here and is not in PyJWT.
 Spec: RFC 7515 (compact serialisation), 7517 (key sets), 7518 (RS256, ES256), 7519 (claims); docs/explanation/protocol.md, Tokens.
 
 Invariants:
     I1. Only RS256 with an RSA key and ES256 with a P-256 key verify: the token's header chooses among keys, never a
         weaker algorithm.
-    I2. Nothing of a token is believed before its signature; issuer, audience and expiry are required.
-    I3. No error text holds the token or a claim that its maker chose.
+    I2. Nothing in a token is trusted before its signature is checked; issuer, audience and expiry are required.
+    I3. No error text contains the token or a claim that its maker chose.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["InvalidIssuerError", "Issuer", "UnmatchedAudienceError"]
 _JWS = jwt.PyJWS(algorithms=["RS256", "ES256"])
 _Key = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 _LEAST_RSA_BITS = 2048
-# How far the issuer's clock may be ahead of ours; an expiry is taken at its word.
+# How far the issuer's clock may be ahead of ours; an expiry has no tolerance.
 _SKEW_SECONDS = 300
 _LATEST_SECONDS = 253_402_300_799
 _ROLES: Mapping[str, frozenset[Right]] = {
@@ -60,14 +60,14 @@ class InvalidIssuerError(TokenError):
 
 
 class UnmatchedAudienceError(TokenError):
-    """The token was issued for something else than this namespace."""
+    """The token was not issued for this namespace."""
 
     reason = "InvalidAudience"
     explanation = "The authorization header contains a token with an invalid audience."
 
 
 class Claims(NamedTuple):
-    """What a token that holds says."""
+    """The claims of a valid token."""
 
     subject: str
     rights: frozenset[Right]
@@ -78,7 +78,7 @@ class Issuer:
     """Checks the tokens of one issuer.
 
     Args:
-        settings: what the operator said.
+        settings: of the issuer.
 
     Raises:
         ConfigError: the file of keys cannot be read or holds no key that can be used.
@@ -91,10 +91,10 @@ class Issuer:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Read the file of keys again if it has changed; whether it had.
+        """Reads the file of keys again if it has changed; returns whether it had.
 
         Raises:
-            ConfigError: it cannot be read or holds no key; the keys from before stay.
+            ConfigError: it cannot be read or has no key; the previous keys stay.
         """
         file = self._settings.keys
         try:
@@ -111,21 +111,21 @@ class Issuer:
         return True
 
     def check(self, token: str, now_ms: int) -> Claims:
-        """What a token says, once everything about it holds.
+        """The claims of a token, if it is valid.
 
         Raises:
             TokenError: of the kind that says why.
         """
         if len(token) > TOKEN_LIMIT_BYTES:
             raise MalformedTokenError(f"The token is longer than {TOKEN_LIMIT_BYTES} characters.")
-        # Of a header's bytes those that are no UTF-8 arrive as lone surrogates.
+        # Bytes of a header that are not UTF-8 arrive as lone surrogates.
         if token.count(".") != 2 or not token.isascii():
             raise MalformedTokenError("The token is of no kind that this namespace knows.")
         try:
             header = _JWS.get_unverified_header(token)
         except (jwt.DecodeError, RecursionError):
             raise MalformedTokenError("The token's header cannot be read.") from None
-        except jwt.PyJWTError:  # it names an extension that must be understood, or a key by what is no text
+        except jwt.PyJWTError:  # it names a critical extension, or a key id that is not a string
             raise InvalidSignatureError from None
         return self._read(self._verified(token, header), now_ms)
 

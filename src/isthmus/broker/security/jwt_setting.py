@@ -1,4 +1,4 @@
-"""What an operator says about the issuer of web tokens; apart from `jwt`, which loads a library that few need."""
+"""The settings of the issuer of web tokens; not in `jwt`, which loads a library that few namespaces need."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["JwtSettings"]
 
 @dataclass(frozen=True, slots=True)
 class JwtSettings:
-    """What an operator says about the issuer.
+    """The settings of the issuer.
 
     Attributes:
         issuer: the `iss` claim, letter for letter.
-        audiences: one of which the `aud` claim must name.
+        audiences: the `aud` claim must name one of them.
         keys: a PEM file with one public key, or a JSON file with a key set (JWKS).
         rights_claim: the claim with the rights: a list or a text with spaces of Send, Listen, Manage or the names of
-            Azure's data roles; others in it are passed over.
+            Azure's data roles; others in it are ignored.
     """
 
     issuer: str

@@ -1,12 +1,12 @@
 """The rules of the namespace itself, with their key file.
 
-What it is: the rules, their change, and the file in the data folder that holds them. What it is not: the rules of entities
-(`isthmus.entities`), what a rule may be (`rule`), or what it permits (`authority`).
+What it is: the rules, their changes, and their file in the data folder. What it is not: the rules of entities
+(`isthmus.entities`), the checks of a rule (`rule`), or its grants (`authority`).
 Spec: service-bus-sas.md.
 
 Invariants:
-    I1. The key file has mode 0600 from its first byte on, and a reader finds it whole or not at all.
-    I2. No repr and no error text holds a key.
+    I1. The key file has mode 0600 from its creation, and a reader finds it complete or not at all.
+    I2. No repr and no error text contains a key.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Keyring:
 
     @classmethod
     def open(cls, file: Path, clock: Clock, random_bytes: Callable[[int], bytes] = os.urandom) -> Keyring:
-        """Read the key file, or make it with one rule of random keys that permits everything.
+        """Reads the key file, or creates it with one rule with random keys and all rights.
 
         Raises:
-            ConfigError: the file is there but is no key file.
+            ConfigError: the file exists but is not a key file.
         """
         if not file.exists():
             now_ms = clock.wall_ms()
@@ -68,7 +68,7 @@ class Keyring:
             raise ConfigError([fault]) from None
 
     def save(self, file: Path) -> None:
-        """Write the key file with mode 0600, whole or not at all."""
+        """Writes the key file atomically, with mode 0600."""
         rules = [
             {name: getattr(rule, name) for name in AuthorizationRule.__dataclass_fields__}
             for rule in self._rules.values()
@@ -80,7 +80,7 @@ class Keyring:
         return tuple(self._rules.values())
 
     def replace(self, rules: Iterable[AuthorizationRule]) -> None:
-        """Take other rules instead of all.
+        """Replaces all rules.
 
         Raises:
             InvalidArgumentError: one is malformed, or there are too many; nothing has changed.
@@ -93,7 +93,7 @@ class Keyring:
         """Add a rule, or replace the one of that name, e.g. to rotate a key.
 
         Raises:
-            InvalidArgumentError: the rule is malformed or one too many.
+            InvalidArgumentError: the rule is malformed, or there are too many.
         """
         check_rules([*(each for name, each in self._rules.items() if name != rule.key_name), rule])
         self._rules[rule.key_name] = rule
@@ -106,12 +106,12 @@ class Keyring:
         emulator: bool = False,
         entity_path: str = "",
     ) -> str:
-        """The text that clients take.
+        """A connection string.
 
         Args:
             endpoint: host, or host and port, e.g. ``localhost:5672``.
             key_name: a rule of the namespace.
-            emulator: whether clients are to speak AMQP without TLS and keep the endpoint's port.
+            emulator: whether clients use AMQP without TLS and the endpoint's port.
             entity_path: the one entity that the client is for.
 
         Raises:

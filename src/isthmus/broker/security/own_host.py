@@ -4,7 +4,7 @@ What it is: the names that the operator configured, those that every machine has
 addresses. What it is not: a name lookup; no name is resolved.
 
 Invariants:
-    I1. The answer does not depend on anything that a client says about where it is connected to.
+    I1. The answer does not depend on anything that a client says about its target host.
 """
 
 from __future__ import annotations

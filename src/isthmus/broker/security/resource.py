@@ -1,17 +1,17 @@
-"""What the resource of a shared access signature names.
+"""The resource of a shared access signature.
 
-What it is: the reading of the ``sr`` text as the path of an entity or as the whole namespace. What it is not: the check
+What it is: parsing the ``sr`` text as the path of an entity or as the whole namespace. What it is not: the check
 of a signature (`sas`) or of a right (`keyring`).
 Spec: Microsoft Learn, "Service Bus access control with Shared Access Signatures": the resource is a URI such as
 ``sb://<host>/<entity>``, percent-encoded as a whole. Tokens that are made by hand leave the scheme out.
 
 Invariants:
-    I1. What a resource opens does not depend on the host that the client names.
+    I1. The scope of a resource does not depend on the host that the client names.
     I2. Without a scheme a text is a path, unless its first segment is one of the server's own hosts and no entity has that
         path; with a leading slash it is always a path.
-    I3. With a scheme the authority is a host. One that is not the server's own and is an entity's name opens nothing:
-        its issuer left the host out.
-    I4. A text that names neither a host nor a path opens nothing.
+    I3. With a scheme the authority is a host. One that is not the server's own and is an entity's name grants nothing:
+        its issuer omitted the host.
+        I4. A text that names neither a host nor a path grants nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def scope_of(resource: str, hosts: Container[str], exists: Callable[[str], bool]
         exists: whether an entity has a canonical path.
 
     Raises:
-        MalformedTokenError: the text is no resource.
+        MalformedTokenError: the text is not a resource.
     """
     text = unquote(resource).strip()
     absolute = _ABSOLUTE.match(text)
@@ -56,10 +56,10 @@ def scope_of(resource: str, hosts: Container[str], exists: Callable[[str], bool]
 
 
 def check_host(resource: str, hosts: Container[str], exists: Callable[[str], bool]) -> None:
-    """Refuse a resource that names an entity in the place of the host.
+    """Refuses a resource that names an entity instead of the host.
 
-    To be asked once the signature is known to be good: the refusal tells that there is such an entity. Arguments as for
-    `scope_of`, which has read the resource.
+    Call it only after the signature was verified: the refusal reveals that there is such an entity. Arguments as for
+    `scope_of`, which has parsed the resource.
 
     Raises:
         MisplacedHostError: it does.

@@ -1,10 +1,10 @@
-"""Authorization rules: what the service refuses in them, how they are completed, and their keys.
+"""Authorization rules: their validation as by the service, their completion, and their keys.
 
-What it is: the checks of the rules of one namespace or entity, pure but for random keys. What it is not: where they are kept (`keyring`,
-`isthmus.entities`), or what they permit (`authority`). Spec: service-bus-sas.md.
+What it is: the checks of the rules of one namespace or entity, pure except for random keys. What it is not: their storage (`keyring`,
+`isthmus.entities`), or their grants (`authority`). Spec: service-bus-sas.md.
 
 Invariants:
-    I1. No error text holds a key.
+    I1. No error text contains a key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def new_key(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 def merge_rules(
     wanted: Iterable[AuthorizationRule], standing: Iterable[AuthorizationRule], now_ms: int
 ) -> list[AuthorizationRule]:
-    """Rules as an operator wrote them, completed: a key that is "" is that of the standing rule, or a new one."""
+    """Rules as an operator wrote them, completed: a key that is "" becomes that of the existing rule, or a new one."""
     before = {rule.key_name: rule for rule in standing}
     merged: list[AuthorizationRule] = []
     for rule in wanted:
@@ -52,10 +52,10 @@ def merge_rules(
 
 
 def check_rules(rules: Sequence[AuthorizationRule]) -> None:
-    """Refuse what the service refuses in the rules of one namespace or entity.
+    """Checks the rules of one namespace or entity as the service does.
 
     Raises:
-        InvalidArgumentError: with the first thing wrong.
+        InvalidArgumentError: with the first fault.
     """
     if len(rules) > RULES_LIMIT:
         raise InvalidArgumentError(f"There are {len(rules)} authorization rules; the limit is {RULES_LIMIT}.")

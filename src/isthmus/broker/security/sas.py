@@ -1,17 +1,17 @@
 """Shared access signature tokens.
 
 What it is: parsing, checking and making of ``SharedAccessSignature sr=..&sig=..&se=..&skn=..``. Pure: time and keys are
-arguments. What it is not: it knows no rules and no rights (`rule`, `grant`).
+arguments. What it is not: rules and rights (`rule`, `grant`).
 Spec: Service Bus SAS (service-bus-sas.md); the signature is HMAC-SHA256 over the ``sr`` text exactly as received, a line
 feed and the ``se`` text.
 
 Invariants:
-    I1. A scope covers a path only at path boundaries: a token for ``/orders`` opens ``/orders/$management`` but never
+    I1. A scope covers a path only at path boundaries: a token for ``/orders`` covers ``/orders/$management`` but never
         ``/orders-secret``.
     I2. Signatures are compared in constant time.
-    I3. Scheme, host, port, query and case of an audience or an address play no part in what is compared; what a token's
-        resource names is told by `isthmus.broker.security.resource`.
-    I4. No error text holds the token or a part of its signature.
+    I3. Scheme, host, port, query and case of an audience or an address are not compared; a token's resource is
+        parsed by `isthmus.broker.security.resource`.
+        I4. No error text contains the token or a part of its signature.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ __all__ = [
 
 TOKEN_PREFIX = "SharedAccessSignature "
 
-# The service takes keys of 256 bits and audiences of at most a URL; nothing honest comes near this.
+# The service takes keys of 256 bits and audiences of at most a URL; no legitimate token comes near this.
 TOKEN_LIMIT_BYTES = 16 * 1024
-# A topic's name, a subscription's and what is between have some 350 characters at most; who writes more would have
-# every parent of it looked at.
+# The path of a subscription has about 350 characters at most; for a longer one every parent of it would be checked.
 PATH_LIMIT_CHARACTERS = 1024
 
 _AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*")
@@ -58,7 +57,7 @@ _SLASHES = re.compile(r"/{2,}")
 
 
 class TokenError(UnauthorizedError):
-    """A token that opens nothing; the text starts with the service's name for the reason."""
+    """A token that grants nothing; the text starts with the service's name for the reason."""
 
     reason: ClassVar[str] = "InvalidToken"
     explanation: ClassVar[str] = "The token is invalid."
@@ -82,7 +81,7 @@ class InvalidSignatureError(TokenError):
 
 
 class ExpiredTokenError(TokenError):
-    """The token's time is over."""
+    """The token has expired."""
 
     reason = "ExpiredToken"
 
@@ -92,7 +91,7 @@ class ExpiredTokenError(TokenError):
 
 
 class InvalidAudienceError(TokenError):
-    """The token was made for something else than what it is shown for."""
+    """The token was not made for the audience that it is shown for."""
 
     reason = "InvalidAudience"
 
@@ -102,7 +101,7 @@ class InvalidAudienceError(TokenError):
 
 
 class MisplacedHostError(TokenError):
-    """The token names an entity where the host belongs."""
+    """The token names an entity instead of the host."""
 
     reason = "InvalidAudience"
 
@@ -134,10 +133,10 @@ class SasToken:
 
     @classmethod
     def parse(cls, token: str) -> SasToken:
-        """Read a token, its fields in any order.
+        """Parses a token, its fields in any order.
 
         Raises:
-            MalformedTokenError: with what is wrong.
+            MalformedTokenError: with the fault.
         """
         if not token.startswith(TOKEN_PREFIX):
             raise MalformedTokenError("The token does not start with 'SharedAccessSignature '.")
@@ -172,7 +171,7 @@ class SasToken:
 
 
 def canonical_path(resource: str) -> str:
-    """The path of an audience, an address or a scope in the one form in which paths are compared.
+    """The canonical form of the path of an audience, an address or a scope, for comparison.
 
     Scheme, authority, query and fragment are dropped, percent escapes are decoded, letters are lower-cased, and slashes
     at either end are stripped: ``sb://Host:5671/Orders/`` is ``orders``. Without a scheme the text is a path.
@@ -188,7 +187,7 @@ def covers(scope: str, path: str) -> bool:
 
 
 def parents(path: str) -> Iterator[str]:
-    """What covers a canonical path: ``""``, its parents, and itself, unless it is longer than that of any entity."""
+    """The scopes that cover a canonical path: ``""``, its parents, and itself, unless it is longer than that of any entity."""
     yield ""
     end = path.find("/", 0, PATH_LIMIT_CHARACTERS)
     while end >= 0:

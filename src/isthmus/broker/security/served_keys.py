@@ -1,11 +1,11 @@
-"""The keys of a namespace that runs: its key file, brought in line with its config file, and read again when it changes.
+"""The keys of a running namespace: its key file, updated from its config file, and read again when it changes.
 
 What it is: which rules the namespace's keyring has, and when keys are read. What it is not: the rules and their file (`keyring`, `rule`), or a
 timer (`isthmus.broker.server`). Spec: docs/explanation/protocol.md, Tokens.
 
 Invariants:
-    I1. A rule of the config file without keys keeps those that it had; one that the config file names no longer is gone, but the root's.
-    I2. What cannot be read leaves the keys as they are, and is read again; a fault is logged once.
+    I1. A rule of the config file without keys keeps its keys; a rule that is no longer in the config file is removed, except the root's.
+    I2. If a file cannot be read, the keys stay as they are and the file is read again later; a fault is logged once.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _log = logging.getLogger(__name__)
 
 
 class IssuerKeys(Protocol):
-    """The keys of who issues web tokens (`isthmus.broker.security.jwt`)."""
+    """The keys of the issuer of web tokens (`isthmus.broker.security.jwt`)."""
 
     def refresh(self) -> bool:
-        """Reads them again if they have changed; whether they had."""
+        """Reads them again if they have changed; returns whether they had."""
         ...
 
 
 class ServedKeys:
-    """Those of one namespace.
+    """The keys of one namespace.
 
     Args:
         data: the data folder, which has the key file.
         clock: the machine's.
         issuer: of web tokens; None where there is none.
-        emulator: whether the emulator's key is taken, too.
+        emulator: whether the emulator's key is accepted, too.
 
     Attributes:
         keyring: the namespace's own rules.
@@ -59,7 +59,7 @@ class ServedKeys:
         self._take(self.keyring.rules)
 
     def apply(self, wanted: Iterable[AuthorizationRule]) -> None:
-        """Brings the key file in line with the rules of the config file (I1).
+        """Updates the key file to the rules of the config file (I1).
 
         Raises:
             InvalidArgumentError: one is malformed, or there are too many.
@@ -75,8 +75,8 @@ class ServedKeys:
         self._stamp = self._file.stat().st_mtime_ns
         self._take(keyring.rules)
 
-    def look(self) -> None:
-        """Takes over keys that were changed in their files (I2)."""
+    def refresh(self) -> None:
+        """Reads keys that were changed in their files (I2)."""
         faults = []
         for read in (self._read_own, self._read_issuers):
             try:
@@ -100,5 +100,5 @@ class ServedKeys:
             _log.info("keys of the issuer read again")
 
     def _take(self, rules: Iterable[AuthorizationRule]) -> None:
-        """Lets the keyring have the rules of the key file, and the emulator's key where it is asked for."""
+        """Gives the keyring the rules of the key file, and the emulator's key if it is enabled."""
         self.keyring.replace(with_emulator_key(rules) if self._emulator else rules)

@@ -1,1 +1,1 @@
-"""A drill: the loss of a member under load, rehearsed and measured."""
+"""A drill: the loss of a member under load, simulated and measured."""

@@ -1,11 +1,11 @@
-"""The account of a drill: what was acknowledged, what was handled, and what follows for RPO and RTO.
+"""The account of a drill: acknowledged messages, handled messages, and the RPO and RTO that follow.
 
-What it is: pure; it takes what happened with the time of each. What it is not: the application that is simulated
+What it is: pure; it takes events with their times. What it is not: the application that is simulated
 (`isthmus.demo.drill.application`), or the loss of a member (`isthmus.demo.drill.drill`).
 
 Invariants:
-    I1. A message counts as sent only once a namespace has acknowledged it, and as lost if a consumer that should handle it has not.
-    I2. A consumer handles a message once, by its MessageId, however often it comes; what is delivered again is counted as suppressed.
+    I1. A message counts as sent only once a namespace has acknowledged it, and as lost if a consumer that should handle it did not.
+    I2. A consumer handles a message once, by its MessageId, however often it comes; further deliveries are counted as suppressed.
     I3. Counts of one consumer are not mixed with those of another: with all-active each member's consumer handles every message.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["DrillAccount", "DrillReport"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillReport:
-    """What a drill has shown.
+    """The result of a drill.
 
     Attributes:
         sent: messages that a namespace has acknowledged.
@@ -31,7 +31,7 @@ class DrillReport:
         rto_seconds: from the loss until a message that was published after it was handled; None where that never happened.
         handled: messages handled at least once by every consumer that should.
         handled_twice: handled more than once by one consumer.
-        suppressed: came to a consumer again, which knew them by their MessageId.
+        suppressed: delivered to a consumer again, which recognised them by their MessageId.
         lost: sent, and at the end not handled by every consumer that should.
     """
 
@@ -45,7 +45,7 @@ class DrillReport:
 
 
 class DrillAccount:
-    """What happened so far; used by several threads.
+    """The events so far; used by several threads.
 
     Args:
         consumers: names; each should handle every message.
@@ -53,7 +53,7 @@ class DrillAccount:
 
     def __init__(self, consumers: Sequence[str]) -> None:
         self._lock = threading.Lock()
-        self._sent: dict[str, tuple[str, float]] = {}  # by MessageId: who acknowledged it first, and when
+        self._sent: dict[str, tuple[str, float]] = {}  # by MessageId: the member that acknowledged it first, and when
         self._handled: dict[str, Counter[str]] = {name: Counter() for name in consumers}
         self._suppressed = 0
         self._lost_member = ""
@@ -68,7 +68,7 @@ class DrillAccount:
             self._sent.setdefault(message_id, (member, now))
 
     def is_new(self, consumer: str, message_id: str) -> bool:
-        """Whether a consumer has not handled a message before; what it has is counted as suppressed."""
+        """Whether a consumer has not handled a message before; one that it has is counted as suppressed."""
         with self._lock:
             if not self._handled[consumer][message_id]:
                 return True
@@ -113,7 +113,7 @@ class DrillAccount:
             )
 
     def returns(self) -> int:
-        """The member is about to return: what is missing now counts (RPO)."""
+        """The member is about to return: messages missing now count as RPO."""
         self._missing = self.missing()
         return self._missing
 
@@ -127,12 +127,12 @@ class DrillAccount:
             )
 
     def progress(self) -> int:
-        """Rises with everything that is handled or is delivered again."""
+        """A number that rises with every message that is handled or delivered again."""
         with self._lock:
             return sum(handled.total() for handled in self._handled.values()) + self._suppressed
 
     def report(self) -> DrillReport:
-        """What it came to."""
+        """The result."""
         with self._lock:
             whole = [each for each in self._sent if all(handled[each] for handled in self._handled.values())]
             twice = {each for handled in self._handled.values() for each, count in handled.items() if count > 1}

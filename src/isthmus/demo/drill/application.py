@@ -2,12 +2,12 @@
 
 What it is: threads with isthmus's own client, each at one namespace at a time. A publisher whose send fails, or is not answered, sends the
 same message, under the same MessageId, to the next namespace and stays there (passive replication). A consumer handles each MessageId once.
-What it is not: measured itself; the account is (`isthmus.demo.drill.account`).
+What it is not: the measurement (`isthmus.demo.drill.account`).
 
 Invariants:
     I1. A message is sent again, with the same MessageId, until a namespace has acknowledged it.
     I2. A message is completed after it was handled.
-    I3. A message that is not of a drill is given back, and the consumer ends.
+    I3. A message that is not of a drill is released, and the consumer ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isthmus.transport import Client, Receiver, Sender
 __all__ = ["PREFIX", "DrillConsumer", "DrillPublisher"]
 
 PREFIX = "isthmus-drill-"
-"""What the MessageIds of all drills begin with."""
+"""The prefix of the MessageIds of all drills."""
 
 SEND_SECONDS = 5.0
 AGAIN_SECONDS = 0.2
@@ -38,7 +38,7 @@ _BATCHES_PER_SECOND = 20
 
 
 class _Worker:
-    """A thread at one of several places."""
+    """A thread that is connected to one of several members."""
 
     def __init__(self, federation: Federation, name: str, places: Sequence[Endpoint]) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class _Worker:
 
     @property
     def place(self) -> Endpoint:
-        """Where it is."""
+        """The member that it uses."""
         return self._places[self._at]
 
     def start(self) -> None:
@@ -58,7 +58,7 @@ class _Worker:
         self._thread.start()
 
     def go(self, alias: str) -> None:
-        """Go to a member."""
+        """Switches to a member."""
         self._at = next(number for number, each in enumerate(self._places) if each.alias == alias)
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class DrillPublisher(_Worker):
     """Publishes at a steady rate.
 
     Args:
-        federation: where the namespaces are.
+        federation: with the namespaces.
         name: of the publisher; part of each MessageId.
         places: the topic at each namespace, the preferred first.
         account: records what was acknowledged.
@@ -119,7 +119,7 @@ class DrillPublisher(_Worker):
         self._is_over = threading.Event()
 
     def finish(self) -> None:
-        """Publish nothing new; ends once all is acknowledged. Blocks."""
+        """Stops publishing new messages, and ends once all are acknowledged. Blocks."""
         self._is_over.set()
         self._thread.join(120.0)
 
@@ -154,9 +154,9 @@ class DrillConsumer(_Worker):
     """Handles each message once.
 
     Args:
-        federation: where the namespaces are.
+        federation: with the namespaces.
         name: of the consumer, in the account.
-        places: the subscription at each namespace, the preferred first; with one it waits until that is back.
+        places: the subscription at each namespace, the preferred first; with only one it waits until that returns.
         account: records what was handled.
 
     Attributes:
@@ -183,7 +183,7 @@ class DrillConsumer(_Worker):
                     if not message_id.startswith(PREFIX):
                         self.foreign = message_id
                         self._stop.set()
-                        return  # the end of the connection gives back what was not settled
+                        return  # closing the connection releases unsettled messages
                     if self._account.is_new(self.name, message_id):
                         self._account.handled(self.name, message_id, time.monotonic())
                 receiver.dispose(run.first_id, (run.first_id + len(run.tags) - 1) & 0xFFFFFFFF)

@@ -1,13 +1,13 @@
-"""A drill: the loss of a member under load, rehearsed and measured.
+"""A drill: the loss of a member under load, simulated and measured.
 
 What it is: the order of steps, for active-passive and all-active. An application is simulated at a steady rate
-(`isthmus.demo.drill.application`); a member is lost, stays away, and returns; publishers and consumers switch as
+(`isthmus.demo.drill.application`); a member is lost, stays down, and returns; publishers and consumers switch as
 docs/how-to/active-passive.md says. Two ways: with namespaces of its own, which it kills and starts again (`rehearse`), or with an
 operator's federation, where a person is asked to make a member unreachable (`Drill` with `members` of its own). What it is not: the account
 (`isthmus.demo.drill.account`).
 
 Invariants:
-    I1. Nothing is judged by how fast the machine is: each wait ends with what is waited for, or after a time without any progress.
+    I1. No result depends on the machine's speed: each wait ends with its condition, or after a time without any progress.
     I2. A drill with namespaces of its own leaves nothing behind but its report.
 """
 
@@ -38,9 +38,9 @@ _TASKS = {
     "active-passive": f"  {TASK}: {{pattern: active-passive, queue: {TOPIC}, primary: ewr, secondary: jfk, failover_within: 5m}}\n",
     "all-active": f"  {TASK}: {{pattern: all-active, queue: {TOPIC}, members: [ewr, jfk]}}\n",
 }
-# Without any progress for so long, what is waited for does not come.
+# Without any progress for so long, a wait gives up.
 STILL_SECONDS = 60.0
-# What the lost member had, and did not come elsewhere for so long, is not elsewhere.
+# Messages of the lost member that did not arrive elsewhere in this time are taken to be nowhere else.
 SETTLED_SECONDS = 3.0
 _SLICE_SECONDS = 0.1
 
@@ -89,7 +89,7 @@ class Drill:
         federation: with absolute paths.
         plan: what to do.
         members: makes members unreachable.
-        say: called with what happens.
+        say: called with the text of each step.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Drill:
         self._say(f"{self._lost} is lost")
         survivors = ["application"] if self._plan.pattern == "active-passive" else self._others
         asked_at = time.monotonic()
-        self._members.lose(self._lost)  # an operator takes a while
+        self._members.lose(self._lost)  # an operator needs some time
         account.lost(self._lost, survivors, max(asked_at, account.last_sent(self._lost)))
         time.sleep(self._plan.away_seconds)
         missing, since = account.missing(), time.monotonic()
@@ -177,7 +177,7 @@ class Drill:
         self._until(lambda: not self._account.unhandled(), "")
 
     def _drain_others(self) -> None:
-        """Handle what a publisher has sent to another member after the consumer went back: a send was under way, or failed over."""
+        """Handle what a publisher has sent to another member after the consumer went back: a send was in flight, or failed over."""
         (consumer,) = self._consumers
         for alias in filter(self._account.unhandled, self._others):
             consumer.go(alias)
@@ -191,7 +191,7 @@ class Drill:
         """Wait until something holds, or nothing has progressed for `STILL_SECONDS`.
 
         Raises:
-            OperationTimeoutError: that is so, and `failure` says what that means.
+            OperationTimeoutError: nothing has progressed; the text is `failure`.
             InvalidArgumentError: a consumer got a message that is not of a drill.
         """
         progress, since = -1, time.monotonic()

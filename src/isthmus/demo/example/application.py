@@ -1,4 +1,4 @@
-"""The applications of an example: those that publish, and those that receive.
+"""The applications of an example: publishers and receivers.
 
 What it is: sending by isthmus's own client, each message acknowledged before it counts, and a thread that receives from one
 entity, completes most messages and dead-letters some. What it is not: part of the federation.
@@ -56,7 +56,7 @@ def publish(federation: Federation, to: Endpoint, messages: Iterable[bytes]) -> 
 
 
 def _end(federation: Federation, to: Endpoint) -> End:
-    """An entity of another kind, to be written to without anything that a route adds."""
+    """An entity of another kind, for sending without the additions of a route."""
     namespace = federation.namespaces[to.alias]
     if namespace.is_log:
         entity = {"topic": to.entity}
@@ -92,7 +92,7 @@ class Worker:
         return self
 
     def close(self) -> None:
-        """Ends; what it has not settled goes back."""
+        """Ends; unsettled messages are released."""
         self._stop.set()
         self._thread.join(30.0)
 

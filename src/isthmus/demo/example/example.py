@@ -1,9 +1,9 @@
 """An example, from set-up to verification: the driver of `examples/*/run`.
 
 What it is: it starts one namespace for each alias of the folder's `federation.yaml`, applies the file, publishes real data as the
-file's `x-example` says (`isthmus.demo.example.script`), runs the routes through Spark until nothing waits, and compares what entered with
-what is at the targets, by `isthmus verify` and by the publishers' own numbers. All files are in a temporary folder. What
-it is not: a test kit; the file is one that an operator could use, with connections of their own.
+file's `x-example` says (`isthmus.demo.example.script`), runs the routes through Spark until nothing waits, and compares published messages
+with those at the targets, by `isthmus verify` and by the publishers' own numbers. All files are in a temporary folder.
+What it is not: a test kit; an operator could use the file with other connections.
 
 A folder may hold a module `example.py` with any of these functions, for what `x-example` cannot say:
     connect(alias, folder, stack) -> NamespaceRef    opens a namespace of another kind; `stack` is a contextlib.ExitStack
@@ -13,8 +13,8 @@ A folder may hold a module `example.py` with any of these functions, for what `x
     arrived(endpoint) -> Peek | None                 what an application received at a target that cannot be browsed
 
 Invariants:
-    I1. What is left of an example after its end is its report: processes are gone, and so is the folder.
-    I2. Whatever is not at its target counts as lost.
+    I1. Only the report remains of an example after its end: its processes have ended, and the folder is removed.
+    I2. Every message that is not at its target counts as lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = ["Example", "main"]
 FILE, HOOK = "federation.yaml", "example.py"
 MESSAGES = 3000
 START_SECONDS = 240.0
-# Without any progress for so long, what has not arrived is not going to.
+# Without any progress for so long, missing messages are taken as lost.
 STILL_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 UNDELIVERED = ("waiting", "expired", "dead_lettered", "lost")
@@ -82,7 +82,7 @@ class Example:
         say: called with what happens.
 
     Attributes:
-        federation: as read, with connections to the namespaces that were started.
+        federation: as read from the file, with connections to the namespaces that were started.
         namespaces: by alias, those that were started.
         sent: how many messages were acknowledged.
     """
@@ -154,7 +154,7 @@ class Example:
         return NamespaceProcess(self.folder / alias, config=config)
 
     def _reference(self, alias: str) -> NamespaceRef:
-        """How to reach a namespace that was started, in place of what the file says."""
+        """The connection of a namespace that was started, in place of the one in the file."""
         stands = self.federation.namespaces[alias]
         if alias not in self.namespaces:
             if self._hook is None or not hasattr(self._hook, "connect"):
@@ -257,7 +257,7 @@ class Example:
     # ---- verification
 
     def _wait_moved(self) -> tuple[list[Reconciliation], dict[str, int]]:
-        """Wait until nothing waits and everything has arrived, or nothing has changed for a while; what was found then."""
+        """Waits until nothing waits and everything has arrived, or nothing has changed for a while; returns the last state."""
         seen: Any = None
         changed = time.monotonic()
         while True:
@@ -274,7 +274,7 @@ class Example:
             time.sleep(LOOK_SECONDS)
 
     def _backlog(self) -> int:
-        """How many messages wait before the routes, as far as their sources can be looked at."""
+        """How many messages wait for the routes, at the sources that can be browsed."""
         found = 0
         with Reach(self.federation, "example") as reach:
             for route in routes(self.federation):
@@ -284,7 +284,7 @@ class Example:
         return found
 
     def _judge(self) -> tuple[list[Reconciliation], dict[str, int]]:
-        # Without routes no copy tells where it is from, and only the publishers' numbers do.
+        # Without routes no copy has provenance, and only the publishers' numbers identify it.
         results = list(verify(self.federation)) if routes(self.federation) else []
         with Reach(self.federation, "example") as reach:
             elapsed_ms = int((time.monotonic() - self._began) * 1000)
@@ -339,7 +339,7 @@ def _load_hook(file: Path) -> ModuleType | None:
 
 
 def main(source: Path | str, arguments: Sequence[str] | None = None) -> int:
-    """Run the example of a folder as `run` is asked to; its exit code.
+    """Runs the example of a folder with the arguments of `run`; returns the exit code.
 
     Args:
         source: the folder.
@@ -375,7 +375,7 @@ def main(source: Path | str, arguments: Sequence[str] | None = None) -> int:
 
 
 def is_faulty(report: Mapping[str, Any], script: Script) -> bool:
-    """Whether an example's report shows what its federation does not allow."""
+    """Whether an example's report shows a result that its federation does not allow."""
     may_double = script.outage is not None and script.outage.may_double
     if may_double and report["duplicated"]:  # which alone makes the verdict a bad one
         return bool(report["lost"] or report["out_of_order"])

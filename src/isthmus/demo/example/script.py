@@ -1,4 +1,4 @@
-"""What an example does, as its federation file says under `x-example`.
+"""The script of an example: the section `x-example` of its federation file.
 
 What it is: reading that section, which isthmus itself ignores like every key that begins with `x-`, and the messages that
 applications publish, made of the rows of a table. What it is not: the run (`isthmus.demo.example.example`).
@@ -15,7 +15,7 @@ applications publish, made of the rows of a table. What it is not: the run (`ist
 
 Invariants:
     I1. Every message has its publisher's name and a number that rises by one, from 1.
-    I2. A section that cannot be understood is refused with the key that is at fault.
+    I2. An invalid section is refused with the name of the faulty key.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ SECTION = "x-example"
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one application publishes.
+    """The messages of one application.
 
     Attributes:
-        publisher: its name, which its messages have as a property.
+        publisher: its name, a property of its messages.
         to: queue, topic or event hub.
         table: whose rows.
         where: fields and the value that a row must have there.
@@ -52,7 +52,7 @@ class Publication:
         partition_key: the field that gives the partition key; empty: none.
         count: how many rows of the table to take at most; 0: as many as the run asks for.
         ttl_ms: TimeToLive; 0: none.
-        properties: application properties beside those that hold the row's fields.
+        properties: application properties besides the row's fields.
     """
 
     publisher: str
@@ -83,12 +83,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A namespace that is killed and comes back.
+    """A namespace that is killed and restarted.
 
     Attributes:
         namespace: its alias.
-        seconds: how long it is away.
-        may_double: whether what was under way may be twice at targets, since one of them detects no duplicates.
+        seconds: how long it is down.
+        may_double: whether messages in flight may be duplicated at targets, because one of them detects no duplicates.
     """
 
     namespace: str
@@ -98,10 +98,10 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """All that an example does.
+    """The whole script.
 
     Attributes:
-        entities: by alias, what is before `apply`, as in a namespace's file.
+        entities: by alias, the entities before `apply`, as in a namespace's file.
         publish: who publishes what.
         work: who receives.
         outage: what fails, or None.
@@ -119,16 +119,16 @@ def read_script(text: str, file: str) -> Script:
     Raises:
         ConfigError: the file has no such section, or it cannot be understood.
     """
-    told = (yaml.safe_load(text) or {}).get(SECTION)
-    if not isinstance(told, dict) or not told.get("publish"):
+    script = (yaml.safe_load(text) or {}).get(SECTION)
+    if not isinstance(script, dict) or not script.get("publish"):
         hint = f"write {SECTION}: {{publish: [{{to: ewr/flights}}]}}"
         raise ConfigError([Fault(f"{SECTION} says nowhere what to publish", hint, file)])
     try:
         return Script(
-            entities=told.get("entities") or {},
-            publish=tuple(_publication(each, index) for index, each in enumerate(told["publish"])),
-            work=tuple(_work(each) for each in told.get("work") or ()),
-            outage=Outage(**told["outage"]) if told.get("outage") else None,
+            entities=script.get("entities") or {},
+            publish=tuple(_publication(each, index) for index, each in enumerate(script["publish"])),
+            work=tuple(_work(each) for each in script.get("work") or ()),
+            outage=Outage(**script["outage"]) if script.get("outage") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
@@ -136,16 +136,16 @@ def read_script(text: str, file: str) -> Script:
         ) from None
 
 
-def _publication(told: dict[str, Any], index: int) -> Publication:
-    given = dict(told)
+def _publication(entry: dict[str, Any], index: int) -> Publication:
+    given = dict(entry)
     to = _endpoint(given.pop("to"))
     if given.get("table", "flights") not in TABLES:
         raise ValueError(f"there is no table {given['table']}: {', '.join(TABLES)}")
     return Publication(f"{to.alias}-{index + 1}", to, **given)
 
 
-def _work(told: dict[str, Any]) -> Work:
-    given = dict(told)
+def _work(entry: dict[str, Any]) -> Work:
+    given = dict(entry)
     return Work(_endpoint(given.pop("from")), **given)
 
 

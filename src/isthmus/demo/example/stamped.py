@@ -1,10 +1,10 @@
-"""What is at the targets of an example, by what its applications stamped on their messages.
+"""The messages at the targets of an example, counted by the stamps of its applications.
 
-What it is: the count beside `isthmus verify`, by publisher and number, so that even a message that a namespace acknowledged and
-then forgot would show. What it is not: a reading of origins or of any counter.
+What it is: a second count besides `isthmus verify`, by publisher and number, which would show even a message that a namespace
+acknowledged and then lost. What it is not: a reading of origins or of any counter.
 
 Invariants:
-    I1. A flow is judged only where the stamps can tell: applications publish to its origin, nobody consumes its target, its steps
+    I1. A flow is judged only where the stamps are sufficient: applications publish to its origin, nobody consumes its target, its steps
         change no contents, and its copies do not expire before they are read.
 """
 
@@ -33,7 +33,7 @@ class Stamped:
     Args:
         flows: all of the federation's.
         consumed: entities from which the example's applications receive.
-        logs: aliases of clusters, whose streams have no order over their partitions: `isthmus verify` judges it in each.
+        logs: aliases of clusters, whose streams have no order across partitions: `isthmus verify` checks it in each.
     """
 
     def __init__(self, flows: Iterable[Flow], consumed: Collection[Endpoint] = (), logs: Collection[str] = ()) -> None:
@@ -51,7 +51,7 @@ class Stamped:
                 self._expected.setdefault((index, publisher), array("q")).append(number)
 
     def judge(self, open_peek: PeekOpener, elapsed_ms: int) -> Iterator[Comparison]:
-        """Read the targets and compare, each publisher with each flow.
+        """Reads the targets and compares each publisher with each flow.
 
         Args:
             open_peek: opens a target for browsing.
@@ -74,7 +74,7 @@ class Stamped:
 
 
 def _read(peek: Peek) -> dict[str, list[int]]:
-    """By publisher, the numbers of its messages that are there, in order."""
+    """By publisher, the numbers of its messages at the target, in order."""
     found: dict[str, list[int]] = {}
     start = 0
     while page := peek(start, PAGE_MESSAGES):

@@ -4,7 +4,7 @@ What it is: the flights of `isthmus.demo.flight`, and the package's smaller tabl
 its CSV files in the same form. What it is not: a copy of the data.
 
 Invariants:
-    I1. A number is an int or float, any other text a str; what the file calls NA is absent.
+    I1. A number is an int or float, any other text a str; a field with the value NA is absent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What can be said about a filter without a message.
 
-What it is: which properties a filter reads, whether it can ever select a message, and which properties it cannot do
-without. `replicated <> 1` alone needs the property `replicated`: a message without the mark is unknown to it, so that a
+What it is: which properties a filter reads, whether it can ever select a message, and which properties it
+requires. `replicated <> 1` alone needs the property `replicated`: a message without the mark is unknown to it, so that a
 rule meant for unmarked messages selects none of them. Lint and plan say so.
 
 How: a verdict on properties that are compared with constants depends only on where each value is between them (see
@@ -9,7 +9,7 @@ How: a verdict on properties that are compared with constants depends only on wh
 not decide (LIKE, arithmetic, two properties compared) counts as "anything" unless a property in it is missing.
 
 Invariants:
-    I1. The answer "never" is always true. A filter that cannot match for a subtler reason may go unnoticed.
+    I1. The answer "never" is always true. A filter that cannot match for another reason may not be found.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _Key: TypeAlias = tuple[str, str]
 
 _ANY: Final[Verdicts] = frozenset({True, False, None})
 _UNKNOWN: Final[Verdicts] = frozenset({None})
-# A filter has 1,024 characters, so that these bounds are met only by what a program wrote.
+# A filter has at most 1,024 characters, so only a generated filter reaches these bounds.
 _MAX_ASSIGNMENTS: Final = 4096
 _MAX_NARROW: Final = 7
-# Stands for a value that is there, is not null, and of which nothing else is known.
+# A value that is present and not null, and of which nothing else is known.
 _SOME: Final = object()
 
 
@@ -145,7 +145,7 @@ class _Analysis:
             self.regions[_key(one)] = (*absent, *regions_of(list(self._constants_of(_key(one))), kind))
 
     def verdicts(self, fixed: Mapping[_Key, tuple[object, ...]]) -> Verdicts:
-        """Every verdict that the filter may have, with some properties fixed; a failing evaluation is unknown."""
+        """Every result that the filter may have, with some properties fixed; a failing evaluation is unknown."""
         regions = {key: fixed.get(key, values) for key, values in self.regions.items()}
         if math.prod(map(len, regions.values())) > _MAX_ASSIGNMENTS:
             narrow = [key for key in regions if key not in fixed][:_MAX_NARROW]

@@ -1,12 +1,13 @@
-"""The contrary of a filter: a filter that selects every message that the first one does not.
+"""The complement of a filter: a filter that selects every message that the first one does not.
 
-What it is: `not_true`, which follows the three-valued logic of SQL filters. `NOT (a = 1)` is no contrary: of a message without `a`, or
-whose `a` is text, both are unknown, and neither selects it. What it is not: the meaning of filters (`isthmus.rules.evaluation.closure`).
+What it is: `not_true`, which follows the three-valued logic of SQL filters. `NOT (a = 1)` is not the complement: for a message without
+`a`, or whose `a` is text, both are unknown, and neither selects it. What it is not: the evaluation of filters
+(`isthmus.rules.evaluation.closure`).
 Specification: Microsoft Learn, "Subscription Rule SQL Filter Syntax".
 
 Invariants:
-    I1. Of a filter and its contrary exactly one selects any message whose properties are missing, null, text, numbers, truth
-        values, UUIDs or times. Binary values and lengths of time compare with nothing that a rule can name.
+    I1. Of a filter and its complement exactly one selects any message whose properties are missing, null, text, numbers, truth
+        values, UUIDs or times. Binary values and timespans compare with no constant of a rule.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ __all__ = ["not_true"]
 
 _NOW = Property("sys", "EnqueuedTimeUtc")
 _TEXT, _NUMBER, _TRUTH, _UUID, _TIME = "text", "number", "truth", "uuid", "time"
-# Constants are never times: a system property that is one, or a length of time, compares with none.
+# Constants are never times or timespans: a system property of one of these types compares with none.
 _KINDS = {Kind.STRING: _TEXT, Kind.LONG: _NUMBER}
 
 
 def not_true(tree: Predicate) -> Predicate | None:
-    """The contrary of a filter; None where none can be written.
+    """The complement of a filter; None where none can be written.
 
-    It can for comparisons of one property with constants, IN, LIKE, IS NULL and EXISTS, joined by AND, OR and NOT.
+    It can be written for comparisons of one property with constants, IN, LIKE, IS NULL and EXISTS, joined by AND, OR and NOT.
     """
     return _contrary(tree, of=True)
 
 
 def _contrary(tree: Predicate, *, of: bool) -> Predicate | None:
-    """What is true exactly where the tree is not `of`."""
+    """A condition that is true exactly where the tree is not `of`."""
     match tree:
         case And(operands) | Or(operands):
             parts = [_contrary(each, of=of) for each in operands]
@@ -68,7 +69,7 @@ def _contrary(tree: Predicate, *, of: bool) -> Predicate | None:
             other: list[Predicate] = [IsNull(subject), Not(tree) if of else tree]
             if subject.scope == "user":
                 if len(kinds) != 1:
-                    return None  # of constants of several types, some are unknown whatever the value is
+                    return None  # with constants of several types, some comparisons are unknown for every value
                 other += (
                     test
                     for kind in (_TEXT, _NUMBER, _TRUTH, _UUID, _TIME)
@@ -103,7 +104,7 @@ def _tested(tree: Comparison | In | Like) -> tuple[Property, set[str]] | None:
 
 
 def _compares(subject: Property, kinds: set[str]) -> bool:
-    """Whether a property may be compared with a constant of these types: what never can be is unknown, and so is its contrary."""
+    """Whether a property may be compared with a constant of these types: where it cannot, the comparison is unknown, and so is its complement."""
     if subject.scope == "user":
         return True
     system = SYSTEM_PROPERTIES.get(subject.name)

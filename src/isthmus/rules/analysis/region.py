@@ -1,4 +1,4 @@
-"""Values that stand for all others, as far as comparisons with given constants can tell.
+"""Sample values that represent all others, as far as comparisons with given constants can distinguish them.
 
 Between two neighbouring constants every value compares alike, so one value of each gap, the constants themselves, and one
 value of every type that is compared with none of them are enough to see every verdict.

@@ -1,13 +1,13 @@
 """Actions: what SET and REMOVE change on a message's copy.
 
 What it is: an action compiled to a function that reads a view and returns the changes; later statements see what
-earlier ones changed. What it is not: the message's encoding; whoever holds the message makes the changes in it.
+earlier ones changed. What it is not: the message's encoding; the caller makes the changes in the message.
 
 Spec: docs/explanation/protocol.md, Filter language; Microsoft Learn, "Subscription Rule SQL Action Syntax".
 
 Invariants:
     I1. An action that fails changes nothing.
-    I2. A number that replaces a number keeps the type of the one that was there if no digit is lost by it.
+    I2. A number that replaces a number takes the type of the old one if no digit is lost by it.
     I3. A system property gets a value of its own type, or the action fails.
 """
 
@@ -156,7 +156,7 @@ def _step(statement: Statement, parameters: Mapping[str, Value]) -> _Step:
 
 
 def _set_user_constant(key: str, name: str, value: Value) -> _Step:
-    """What nearly every action is made of, e.g. the mark of a copy."""
+    """The most frequent statement of actions, e.g. the mark of a copy."""
     exact = type(value)
     assignment = Assignment(name, value)
 

@@ -1,14 +1,14 @@
 """A tree to a Python closure over a view: the back end of the broker.
 
-What it is: one function per node, chosen when the rule is made, so that a message costs a few calls. The shapes that
-rules are made of (a property against a constant, IS NULL, a few joined by AND or OR) have functions of their own; every
-other shape takes the general one, and both are held to the same fixtures.
+What it is: one function per node, chosen when the rule is compiled, so that a message costs a few calls. The usual
+shapes of rules (a property against a constant, IS NULL, a few joined by AND or OR) have functions of their own; every
+other shape takes the general one, and both are tested with the same fixtures.
 
 Spec: docs/explanation/protocol.md, Filter language (semantics of unknown).
 
 Invariants:
-    I1. AND and OR go from left to right and stop as soon as the verdict is known, so that a failing operand behind that
-        point does not fail the filter. `isthmus.replication.rule_column` gives the same verdicts.
+    I1. AND and OR are evaluated from left to right and stop as soon as the verdict is known, so that a failing operand
+        after that point does not fail the filter. `isthmus.replication.rule_column` gives the same verdicts.
     I2. A verdict is True, False or None (unknown), never another truthy or falsy value.
 """
 
@@ -58,7 +58,7 @@ Evaluator: TypeAlias = Callable[[View], Value | Missing]
 Test: TypeAlias = Callable[[View], bool | None]
 Parameters: TypeAlias = Mapping[str, Value]
 
-# As long as a filter may be: a pattern that comes with a message would otherwise be compiled and looked for at any length.
+# The limit of a filter's length: a pattern that comes with a message would otherwise be compiled and searched at any length.
 _PATTERN_CHARACTERS = 1024
 _SWAPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -68,7 +68,7 @@ def compile_predicate(tree: Predicate, parameters: Parameters) -> Test:
 
     Args:
         tree: the condition.
-        parameters: values by lower-case name without ``@``; the parser has seen to it that none is missing.
+        parameters: values by lower-case name without ``@``; the parser has checked that none is missing.
     """
     match tree:
         case Comparison(operation, left, right):
@@ -90,7 +90,7 @@ def compile_predicate(tree: Predicate, parameters: Parameters) -> Test:
 
 
 def compile_expression(tree: Expression, parameters: Parameters) -> Evaluator:
-    """Compiles a value; see `compile_predicate`. MISSING comes out only where a property is read."""
+    """Compiles a value; see `compile_predicate`. MISSING is returned only where a property is read."""
     match tree:
         case Constant(value):
             return _constant(value)
@@ -186,7 +186,7 @@ def _against_constant(operation: str, tree: Expression, constant: Value, paramet
     if exact is not int and exact is not str:
         return general
     if not isinstance(tree, Property):
-        # Calls are what a filter costs: only a property's read is written out for each scope below.
+        # Calls are the main cost of a filter: below, the read of a property is written out for each scope.
         return general
     key = tree.key
     if tree.scope == "sys":

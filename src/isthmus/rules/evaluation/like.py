@@ -1,8 +1,8 @@
 """LIKE: patterns with ``%`` (any run of characters) and ``_`` (one character), and an escape character.
 
 What it is: a pattern compiled once into a function of the string. No regular expression with unbounded repeats is
-used, so that no pattern that a client may write into a rule makes matching slow: pieces between two ``%`` are looked
-for from left to right, each once. A piece with ``_`` is looked for at all places of a long text together, by bits.
+used, so that no pattern of a client's rule makes matching slow: pieces between two ``%`` are searched
+from left to right, each once. A piece with ``_`` is searched at all positions of a long text together, by bits.
 
 Spec: Microsoft Learn, "Subscription rule SQL filter syntax", LIKE.
 
@@ -23,9 +23,9 @@ __all__ = ["ANY_ONE", "ANY_RUN", "LikeMatcher", "compile_like", "like_parts"]
 
 LikeMatcher: TypeAlias = Callable[[str], bool]
 
-# Up to so many comparisons of characters a search by expression takes less than a third of a millisecond.
+# With up to so many comparisons of characters a search by regular expression takes less than a third of a millisecond.
 _COMPARISONS = 1 << 18
-# Places that are left are compared one by one from so few on.
+# With so few positions left, they are compared one by one.
 _PLACES = 256
 
 
@@ -148,7 +148,7 @@ def _general(pieces: list[list[str | _Wildcard]]) -> LikeMatcher:
 
 
 class _Bits:
-    """Where each character is in a text: one bit for each place, the first place the highest bit."""
+    """The positions of each character in a text: one bit for each position, the first is the highest bit."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -172,7 +172,7 @@ class _Bits:
         return 0 if code >> 8 * len(self._planes) else places
 
     def find(self, piece: list[str | _Wildcard], expression: re.Pattern[str], start: int, end: int) -> int:
-        """The first place between two at which a piece is; -1 if there is none."""
+        """The first position in a range at which a piece is found; -1 if there is none."""
         total = len(self._text)
         last = end - len(piece)
         if last < start:
@@ -198,5 +198,5 @@ class _Bits:
         return -1
 
 
-# Per byte, what makes of a text the digits of a number: 1 where that byte is.
+# For each byte, a translation table that turns a text into binary digits: 1 at each position of that byte.
 _SIGNS = [bytes(49 if byte == wanted else 48 for byte in range(256)) for wanted in range(256)]

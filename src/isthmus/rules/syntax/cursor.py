@@ -1,6 +1,6 @@
-"""A place in the tokens of an expression, and the faults found up to it.
+"""A position in the tokens of an expression, and the faults found up to it.
 
-What it is: what a parser that continues after a fault is on: looking, accepting, expecting, noting, skipping. What it is
+What it is: the primitives of a parser that continues after a fault: peek, accept, expect, note a fault, skip. What it is
 not: grammar (see `parser` and `statement`).
 """
 
@@ -49,7 +49,7 @@ class Cursor:
 
     def finish(self) -> None:
         if self.faults:
-            # Of several faults at one place the first is the cause.
+            # Of several faults at one position the first is the cause.
             first = {(fault.line, fault.column): fault for fault in reversed(self.faults)}
             raise RuleSyntaxError(first.values(), self.text)
 

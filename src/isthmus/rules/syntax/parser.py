@@ -5,7 +5,7 @@ them all. It knows the language's static rules too: system names, parameters wit
 
 One rule reads conditions and values alike, since ``(`` can begin either; each operator then checks which it got.
 
-Spec: docs/explanation/protocol.md, Filter language (grammar), 5.8 (limits: 1,024 characters, 32 statements per action).
+Spec: docs/explanation/protocol.md, Filter language (grammar) and Rules (limits: 1,024 characters, 32 statements per action).
 
 Invariants:
     I1. Any text gives a tree or RuleSyntaxError, never another exception.
@@ -46,7 +46,7 @@ __all__ = ["Parser", "parse_predicate"]
 
 _Parsed = Expression | Predicate
 _PREDICATES: Final = (Comparison, IsNull, Exists, In, Like, Not, And, Or)
-# Stands for what could not be read; such a tree is never handed out.
+# Placeholder for text that could not be parsed; a tree with it is never returned.
 _HOLE: Final = Parameter("")
 
 

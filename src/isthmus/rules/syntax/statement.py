@@ -1,6 +1,6 @@
 """Statements of actions: SET and REMOVE.
 
-Spec: docs/explanation/protocol.md, Filter language (grammar), 5.8 (32 statements per action).
+Spec: docs/explanation/protocol.md, Filter language (grammar) and Rules (32 statements per action).
 """
 
 from __future__ import annotations

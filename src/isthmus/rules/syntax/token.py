@@ -1,8 +1,8 @@
 """Text to tokens.
 
 What it is: the lexical part of the language: numbers, strings, names in three spellings, parameters, symbols, each
-with its place. What it is not: grammar. A faulty token is reported once and handed on as BAD, so that the parser
-goes on and says nothing more about it.
+with its position. What it is not: grammar. A faulty token is reported once and passed on as BAD, so that the parser
+continues without a second fault for it.
 
 Spec: docs/explanation/protocol.md, Filter language.
 """

@@ -65,7 +65,7 @@ class Property:
 
     @property
     def key(self) -> str:
-        """The name as a view wants it: lower case for user properties."""
+        """The name as a view expects it: lower case for user properties."""
         return self.name if self.scope == "sys" else self.name.lower()
 
 

@@ -1,6 +1,6 @@
 """A message system in memory with scripted faults, and a join of reader and sink without Spark.
 
-What it is: what tests of the shared engine, and of a connector of one's own, are written with.
+What it is: the kit for tests of the shared engine and of connectors, also an application's own.
 
     system = System()
     system.queue("a")

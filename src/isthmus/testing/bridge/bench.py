@@ -1,9 +1,9 @@
-"""What a scenario works with: a pair, a join over it, waiting, and the checks of the end.
+"""The fixture of a scenario: a pair, a join over it, waiting, and the checks at the end.
 
 What it is: the account of what was published against what arrived. What it is not: a scenario (`scenario`).
 
 Invariants:
-    I1. `check` fails when a message was lost, doubled without leave, out of order within its lane, or is left at the source.
+    I1. `check` fails when a message was lost, duplicated where that is not allowed, out of order within its lane, or is left at the source.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Driver:
     Attributes:
         claims: seconds for which claims are held.
         plans: by route.
-        deaths: what died, by query.
+        deaths: the failures that were reported, by query.
     """
 
     join: Join
@@ -58,7 +58,7 @@ class Driver:
         self.query.assign(routes)
 
     def report(self, route: RouteSpec) -> RouteReport:
-        """What is reported of a route."""
+        """The report of a route."""
         return self.query.reports().get(route.name) or RouteReport()
 
 
@@ -102,7 +102,7 @@ class Bench:
 
     @contextmanager
     def driver(self, *routes: RouteSpec, slots: int = 1) -> Iterator[Driver]:
-        """A query over the routes, told what to carry by a driver's control port."""
+        """A query over the routes, which a driver's control port assigns."""
         driver = Driver(routes)
         settings: dict[str, Any] = {"control": (driver.server.address, TOKEN), "name": QUERY, "slots": slots}
         try:
@@ -130,14 +130,14 @@ class Bench:
         return self.memory.target(route)
 
     def mend(self, faults: Faults, **changes: Any) -> None:
-        """Changes faults, and lets everybody look."""
+        """Changes faults, and wakes all ends."""
         with self.memory.system.lock:
             for name, value in changes.items():
                 setattr(faults, name, value)
         self.memory.system.touch()
 
     def refuses(self, route: RouteSpec, *numbers: int, refusal: Refusal = _BAD) -> Callable[[str], Refusal | None]:
-        """What a target says that refuses messages of these numbers; each refusal is counted."""
+        """The verdict of a target that refuses messages of these numbers; each refusal is counted."""
         keys = {f"{route.name}/{number}" for number in numbers}
 
         def verdict(key: str) -> Refusal | None:
@@ -152,13 +152,13 @@ class Bench:
 
     @property
     def end_seconds(self) -> float:
-        """How long the end of a lease is waited for: a slow target takes what is under way, and a source may answer late that it is empty."""
+        """How long to wait for the end of a lease: a slow target finishes what is in flight, and a source may answer late that it is empty."""
         return max(_END_SECONDS, self.pair.wait_seconds)
 
     def wait(
         self, condition: Callable[[], object], what: str = "", seconds: float = 0.0, *, pause_seconds: float = 0.0
     ) -> None:
-        """Waits for a condition, for as long and with such pauses between looks as the pair says where no time is given.
+        """Waits for a condition; polls at the pair's interval, and for at most the pair's time where none is given.
 
         Raises:
             AssertionError: it did not hold in time.
@@ -174,7 +174,7 @@ class Bench:
         time.sleep(seconds)
 
     def wait_moved(self, *routes: RouteSpec) -> None:
-        """Waits until everything published is settled at the source. Nothing is done at that instant: it is looked for less often."""
+        """Waits until everything published is settled at the source. Nothing depends on the exact moment, so it polls less often."""
         pause = _PATIENCE * self.pair.look_seconds
         for route in routes:
             self.wait(partial(self._is_empty, route), f"{route.name}: the source to be empty", pause_seconds=pause)
@@ -183,7 +183,7 @@ class Bench:
         return not self.pair.left(route)
 
     def wait_settled(self, route: RouteSpec) -> int:
-        """Waits until the source is empty; how many messages were delivered and not settled at most, as far as was seen."""
+        """Waits until the source is empty; returns the greatest number of delivered and unsettled messages that was seen."""
         peak = 0
 
         def is_empty() -> bool:
@@ -205,8 +205,8 @@ class Bench:
 
         Args:
             route: which.
-            may_double: whether a message may have arrived more than once; it may where the target was to suppress duplicates and
-                is of a kind that cannot.
+            may_double: whether a message may have arrived more than once; always so where the target was to suppress duplicates
+                and its kind cannot.
             dead: numbers of the messages that have to be dead letters, and did not arrive.
             ordered: whether first arrivals have to be in order.
         """

@@ -1,7 +1,7 @@
 """The memory system as a connector: kinds `memory` and `memory-log`.
 
 What it is: `isthmus.bridge.port.Connector` for one process of a test, whose pools wake their host by a real descriptor. A
-connector that is killed does nothing any more, and its host's thread ends by `Killed`, without closing anything.
+killed connector does nothing more, and its host's thread ends by `Killed`, without closing anything.
 
 Invariants:
     I1. An end is named by `service` after each change that concerns it.
@@ -32,7 +32,7 @@ KINDS = ("memory", "memory-log")
 
 
 class _MemoryPool:
-    """What both pools have: the descriptor, and the keys that have something to tell."""
+    """Base of both pools: the descriptor, and the keys of ends that changed."""
 
     def __init__(self, system: System, process: MemoryConnector) -> None:
         self._system, self._process = system, process
@@ -55,7 +55,7 @@ class _MemoryPool:
             self._rouse()
 
     def rouse(self) -> None:
-        """Lets the loop turn."""
+        """Wakes the loop."""
         with self._lock:
             self._rouse()
 
@@ -128,7 +128,7 @@ class MemoryConnector:
 
     Attributes:
         is_dead: whether the process was killed.
-        is_mute: whether it does nothing any more.
+        is_mute: whether it was muted, and does nothing more.
     """
 
     def __init__(self, system: System, kind: str = "memory") -> None:
@@ -156,7 +156,7 @@ class MemoryConnector:
         return Refusal(RefusalKind.UNCLEAR, type(error).__name__, str(error))
 
     def mute(self) -> None:
-        """Nothing changes at the system by this connector any more, and nothing is told by it."""
+        """From now on this connector changes nothing at the system, and reports nothing."""
         self.is_mute = True
 
     def kill(self) -> None:

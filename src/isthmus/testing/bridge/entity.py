@@ -2,12 +2,12 @@
 
 What it is: messages in order, locks, delivery counts, dead letters, duplicate detection. A queue locks what it delivers for
 `lock_seconds`; a lock ends by settlement, release or time, and a delivery is settled only under its own lock. A log locks nothing:
-one reader owns it, and who opens it next begins behind the committed offset of each partition, which is where every earlier
-message is settled. What it is not: a connection (`source`, `target`); it is called under the system's lock.
+one reader owns it, and the next reader begins after the committed offset of each partition, up to which every message is
+settled. What it is not: a connection (`source`, `target`); it is called under the system's lock.
 
 Invariants:
     I1. A message is at most in one place: waiting, locked, settled, or a dead letter.
-    I2. What waits is delivered in the order of positions within its partition; a released message goes back to its place.
+    I2. Waiting messages are delivered in the order of positions within their partition; a released message gets its position back.
     I3. A settlement under a lock that has ended changes nothing.
 """
 
@@ -65,7 +65,7 @@ class Entity:
         detects_duplicates: whether a message whose key was stored before is taken and not stored.
         message_bytes: the largest message that it takes; 0: any.
         credit: deliveries that it takes without an outcome.
-        accepted: keys of what was stored, in order.
+        accepted: keys of stored messages, in order.
         suppressed: keys of duplicates that were not stored.
         delivered: deliveries to receivers.
         renewals: locks that were renewed.
@@ -103,7 +103,7 @@ class Entity:
         self._waiting = [[] for _ in range(self.partitions)]
         self._ends = [0] * self.partitions
 
-    # ---- what a test asks
+    # ---- queries of tests
 
     @property
     def is_empty(self) -> bool:
@@ -112,7 +112,7 @@ class Entity:
 
     @property
     def left(self) -> list[str]:
-        """Keys of what is not settled."""
+        """Keys of messages that are not settled."""
         return [self._items[position].key for position in sorted(self._items)]
 
     @property
@@ -190,7 +190,7 @@ class Entity:
         return taken
 
     def blocker(self, owner: object, partition: int = 0) -> int:
-        """The lowest position that another receiver holds before the first that waits; 0 for none."""
+        """The lowest position that is locked by another receiver before the first waiting one; 0 for none."""
         waiting = self._waiting[partition]
         if not waiting or not self._locked:
             return 0
@@ -218,7 +218,7 @@ class Entity:
     # ---- the end of a lock
 
     def renew(self, position: int, token: int, now: float) -> bool:
-        """Renews a lock; whether it was held."""
+        """Renews a lock; returns whether it was valid."""
         stored = self._locked.get(position)
         if stored is None or stored.token != token or stored.locked_until <= now or self.faults.refuses_renewal:
             return False
@@ -228,7 +228,7 @@ class Entity:
         return True
 
     def settle(self, position: int, token: int, disposition: Disposition | None, now: float) -> bool:
-        """Ends a delivery; whether its lock was held."""
+        """Ends a delivery; returns whether its lock was valid."""
         stored = self._locked.get(position)
         if stored is None or stored.token != token or stored.locked_until <= now:
             return False
@@ -250,26 +250,26 @@ class Entity:
         return True
 
     def release(self, position: int, token: int) -> None:
-        """Gives a message back."""
+        """Releases a message."""
         stored = self._locked.get(position)
         if stored is not None and stored.token == token:
             self._unlock(stored)
 
     def release_owner(self, owner: object) -> None:
-        """Gives back what a receiver holds."""
+        """Releases the messages that a receiver has locked."""
         for stored in list(self._locked.values()):
             if stored.owner is owner:
                 self._unlock(stored)
 
     def expire(self, now: float) -> int:
-        """Ends the locks whose time has come; how many."""
+        """Ends the locks that have expired; returns how many."""
         expired = [stored for stored in self._locked.values() if stored.locked_until <= now]
         for stored in expired:
             self._unlock(stored)
         return len(expired)
 
     def _commit(self, partition: int) -> None:
-        """Moves the offset of a log's partition behind what is acknowledged."""
+        """Moves the offset of a log's partition past the acknowledged messages."""
         pending = [at for at in self._items if at >> PARTITION_SHIFT == partition and at not in self._acknowledged]
         front = min(pending, default=None)
         for position in sorted(at for at in self._acknowledged if at >> PARTITION_SHIFT == partition):

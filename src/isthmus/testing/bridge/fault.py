@@ -1,8 +1,8 @@
 """Scripted faults of an entity.
 
-What it is: what goes wrong at which step, and how often. A step is passed once for each message (or opening); a plan names how
-many are passed before the fault and what then happens: the connection is lost, or an action of the test runs, e.g. the kill
-of a process. What it is not: a choice at random; whoever wants one draws the plan.
+What it is: which fault happens at which step, and how often. Each message (or opening) passes a step once; a plan gives how
+many pass before the fault and what then happens: the connection is lost, or an action of the test runs, e.g. the kill
+of a process. What it is not: random; a test that wants a random fault draws the plan.
 
 Invariants:
     I1. A plan acts once; plans of one step act in the order in which they were made.
@@ -22,10 +22,8 @@ __all__ = ["Faults", "Killed", "Step"]
 Verdict = Callable[[str], Refusal | None]
 
 
-class Killed(
-    BaseException
-):  # what happened, not an error of anybody: the nets under a connector's faults let it through
-    """Raised in the I/O thread of a host that the test has killed: it ends, and what it says on its way reaches nobody."""
+class Killed(BaseException):  # no Exception: handlers for a connector's faults must not catch it
+    """Raised in the I/O thread of a host that the test has killed: it ends, and what it sends while ending is dropped."""
 
 
 def nothing() -> None:
@@ -33,16 +31,16 @@ def nothing() -> None:
 
 
 class Step(enum.Enum):
-    """Where something can go wrong."""
+    """A step at which a fault can happen."""
 
     BEFORE_DELIVERY = "before-delivery"
-    """The message is locked, its receiver has not got it."""
+    """The message is locked, and its receiver does not have it yet."""
     AFTER_DELIVERY = "after-delivery"
     BEFORE_SETTLE = "before-settle"
     AFTER_SETTLE = "after-settle"
     BEFORE_RELEASE = "before-release"
     BEFORE_STORE = "before-store"
-    """The target has got the message and not stored it."""
+    """The target has received the message and not stored it."""
     AFTER_STORE = "after-store"
     """The message is stored, its sender has no outcome."""
     AFTER_OUTCOME = "after-outcome"
@@ -54,15 +52,15 @@ class Faults:
 
     Attributes:
         refuse_opens: so many openings fail.
-        is_away: openings fail, and what is connected is disconnected.
+        is_away: openings fail, and open connections are lost.
         attempts: openings that failed while it was away.
-        is_gone: there is no such entity: openings fail fatally, and what is connected is disconnected.
-        hangs: a target takes nothing: no credit, no outcome.
+        is_gone: there is no such entity: openings fail fatally, and open connections are lost.
+        hangs: a target answers nothing: no credit, no outcome.
         stops: a source delivers nothing.
         busy: a target refuses everything with this.
-        verdict: what a target says to a message by its key; None accepts.
+        verdict: a target's outcome for a message by its key; None accepts.
         latency_seconds: how long after a send its outcome comes.
-        settle_seconds: how long after its asking a settlement takes effect.
+        settle_seconds: how long after its request a settlement takes effect.
         shuffle: reorders the outcomes of what was sent together.
         duplicate_deliveries: so many messages are delivered twice to the same receiver.
         refuses_renewal: locks are not renewed.
@@ -92,7 +90,7 @@ class Faults:
         self._plan(step, after, times, action)
 
     def passes(self, step: Step) -> bool:
-        """A message comes to a step; whether the connection stays."""
+        """A message reaches a step; returns whether the connection stays."""
         plans = self._plans.get(step)
         if not plans:
             return True
@@ -109,7 +107,7 @@ class Faults:
         return True
 
     def due(self, step: Step, count: int) -> Callable[[], object] | None:
-        """`count` messages come to a step at once: the action of a plan among them, `nothing` for a lost connection; None: all pass."""
+        """`count` messages reach a step at once: returns the action of a plan among them, `nothing` for a lost connection; None: all pass."""
         plans = self._plans.get(step)
         if not plans:
             return None
@@ -123,12 +121,12 @@ class Faults:
         return action or nothing
 
     def is_next(self, step: Step) -> bool:
-        """Whether the next message that comes to a step is one that a plan waits for."""
+        """Whether a plan acts on the next message that reaches a step."""
         plans = self._plans.get(step)
         return plans is not None and len(plans) > 0 and plans[0][0] == 0
 
     def skip(self, step: Step, count: int) -> None:
-        """So many messages pass a step whatever is planned."""
+        """Lets so many messages pass a step without regard to plans."""
         plans = self._plans.get(step)
         if plans:
             left = plans[0][0]

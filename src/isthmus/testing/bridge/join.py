@@ -1,11 +1,11 @@
 """Reader and sink of the shared engine in one process, without Spark.
 
-What it is: what Spark does for a query of one slot: a thread takes rows from the reader and hands them to the sink, with flush rows
+What it is: the part of Spark for a query of one slot: a thread takes rows from the reader and hands them to the sink, with flush rows
 between them; when a lease ends, or one of its sides was killed, another begins with the next number. What it is not: Spark;
 rows are not serialised.
 
 Invariants:
-    I1. Rows come to the sink in the order in which the reader gave them.
+    I1. Rows reach the sink in the order in which the reader produced them.
     I2. After `kill_reader` or `kill_sink` that side says nothing more to anybody: its ways are cut first.
 """
 
@@ -75,7 +75,7 @@ class Join:
 
     Attributes:
         restarts: see above.
-        ends: how leases ended: the reader's word, and the sink's error.
+        ends: how leases ended: the reader's result, and the sink's error.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Join:
     def __exit__(self, kind: object, *rest: object) -> None:
         if kind is None:
             self.stop()
-        else:  # the test has failed: end it in whatever way
+        else:  # the test has failed: end by any means
             self._is_stopping.set()
             self.kill()
             self._thread.join(5)
@@ -117,7 +117,7 @@ class Join:
     # ---- for the test
 
     def stop(self, why: str = "the test is over") -> None:
-        """Ends the lease in good order, and begins no other.
+        """Ends the lease in order, and begins no other.
 
         Raises:
             AssertionError: it did not end in time.
@@ -135,17 +135,17 @@ class Join:
         assert not self._thread.is_alive(), "the lease did not end"
 
     def kill_reader(self) -> None:
-        """Ends the reader's process without a word."""
+        """Kills the reader's process."""
         if self._lease is not None:
             self._lease.kill_reader()
 
     def kill_sink(self) -> None:
-        """Ends the sink's process without a word."""
+        """Kills the sink's process."""
         if self._lease is not None:
             self._lease.kill_sink()
 
     def kill(self) -> None:
-        """Both, of one lease: another may begin as soon as the first is gone."""
+        """Kills both, of the same lease: another lease may begin as soon as the first process is gone."""
         lease = self._lease
         if lease is not None:
             lease.kill_sink()
@@ -153,7 +153,7 @@ class Join:
 
     @property
     def leases(self) -> int:
-        """Leases that have ended."""
+        """The number of leases that have ended."""
         return len(self.ends)
 
     # ---- Spark's part
@@ -181,7 +181,7 @@ class Join:
         )
 
     def channel(self, number: int) -> Path:
-        """Where reader and sink of a lease meet."""
+        """The channel on which reader and sink of a lease connect."""
         return channels.channel_path("join", os.getpid(), id(self), number)
 
     def side(self) -> Side:
@@ -189,7 +189,7 @@ class Join:
         return self._sides()
 
     def applied(self, payload: bytes) -> Keep:
-        """What the custom step makes of a row."""
+        """The result of the custom step for a row."""
         return Keep() if self._step is None else self._step(payload)
 
     @property
@@ -199,7 +199,7 @@ class Join:
 
 
 def _cut(channel: channels.Channel | None) -> None:
-    """Ends a connection as the system does when a process dies; what was written before is still read."""
+    """Ends a connection as the operating system does when a process dies; bytes written before can still be read."""
     if channel is not None:
         with contextlib.suppress(OSError):
             channel._sock.shutdown(socket.SHUT_RDWR)
@@ -216,7 +216,7 @@ class _Lease:
         self.sender = SenderHost(channel=path, connectors=self._writing.connector)
         self._rows: dict[int, int] = {}
         self._flushes = 0
-        self._told: str | None = None
+        self._reader_result: str | None = None
         self.killed = ""
 
     def start(self) -> None:
@@ -225,7 +225,7 @@ class _Lease:
         self.sender.start()
 
     def stop(self, why: str) -> None:
-        """Asks the reader to end, once the sink has come: who asks before gives the lease up, and the sink is told nothing."""
+        """Asks the reader to end, once the sink has connected: before that, stopping would abandon the lease, and the sink would not receive STOPPED."""
         limit = time.monotonic() + _MEET_SECONDS
         while not self._has_met and time.monotonic() < limit:
             time.sleep(_MEET_STEP_SECONDS)
@@ -233,13 +233,13 @@ class _Lease:
 
     @property
     def _has_met(self) -> bool:
-        """Whether reader and sink have met, or never will."""
+        """Whether reader and sink have connected, or never will."""
         loop = self.reader._loop
-        has_ended = self.reader._over.is_set() or bool(self.killed) or self._told is not None
+        has_ended = self.reader._over.is_set() or bool(self.killed) or self._reader_result is not None
         return has_ended or (loop is not None and loop._sink.has_come)
 
     def kill_reader(self) -> None:
-        """Ends the reader without a word."""
+        """Kills the reader."""
         self.killed = self.killed or "reader"
         self._reading.mute()
         loop = self.reader._loop
@@ -250,7 +250,7 @@ class _Lease:
         self._reading.kill()
 
     def kill_sink(self) -> None:
-        """Ends the sink without a word."""
+        """Kills the sink."""
         self.killed = self.killed or "sink"
         self._writing.mute()
         link = self.sender._link
@@ -263,22 +263,22 @@ class _Lease:
         error: IsthmusError | None = None
         try:
             self._pass_rows()
-            if self._told:  # Spark fails the task: the sink's input is broken off
-                self.sender.abort(RuntimeError(self._told))
+            if self._reader_result:  # Spark fails the task: the sink's input is broken off
+                self.sender.abort(RuntimeError(self._reader_result))
             else:
                 self.sender.finish()
         except IsthmusError as failure:
             error = failure
             if self.killed != "sink":
                 self.sender.abort(failure)
-        while self._told is None:
+        while self._reader_result is None:
             self._take(time.monotonic() + _TAKE_SECONDS)
         self.reader.join(_END_SECONDS)
-        return ("killed" if self.killed == "reader" else self._told), error
+        return ("killed" if self.killed == "reader" else self._reader_result), error
 
     def _pass_rows(self) -> None:
         flush_at = math.inf
-        while self._told is None:
+        while self._reader_result is None:
             now = time.monotonic()
             if now >= flush_at:
                 flush_at = math.inf
@@ -290,10 +290,10 @@ class _Lease:
         self._flush()
 
     def _take(self, until: float) -> Rows | None:
-        """The next rows; what the reader says at its end is kept."""
+        """The next rows; the reader's result is kept when it ends."""
         item = self.reader.take(until)
         if isinstance(item, LeaseEnd):
-            self._told = str(item.error or "")
+            self._reader_result = str(item.error or "")
             return None
         return item
 

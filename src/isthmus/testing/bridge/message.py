@@ -1,10 +1,10 @@
 """Messages of the tests: AMQP 1.0 messages with a key in their property message-id.
 
-What it is: their making and the reading of their key (OASIS AMQP 1.0 part 3, 3.2.4). A key is `name/number`, so that order is
+What it is: making them and reading their key (OASIS AMQP 1.0 part 3, 3.2.4). A key is `name/number`, so that order is
 checked by number.
 
 Invariants:
-    I1. `key_of(message(key)) == key`; what is no message has no key.
+    I1. `key_of(message(key)) == key`; bytes that are not a message have no key.
 """
 
 from __future__ import annotations

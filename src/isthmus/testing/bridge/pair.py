@@ -1,9 +1,9 @@
 """A kind of source and a kind of target, as the scenarios of the conformance suite use them.
 
-What it is: what a scenario needs of two systems: to make the entities of a route, to publish, and to see what became of the messages.
+What it is: what a scenario needs of two systems: creating the entities of a route, publishing, and reading where the messages are.
 `MemoryPair` gives it for the memory system, with its scripted faults. What it is not: a scenario (`scenario`).
 
-A pair of real systems (`system_pair`) waives what it cannot do, each with a reason.
+A pair of real systems (`system_pair`) has a waiver, with a reason, for each ability that it lacks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SPEC_FIELDS = {each.name for each in fields(RouteSpec)}
 
 
 class Ability(enum.Enum):
-    """What a pair can do beside moving messages."""
+    """What a pair supports besides moving messages."""
 
     SCRIPT = "script"
-    """Every fault of `Faults` can be scripted, and the account of its entities can be looked into: the memory system."""
+    """Every fault of `Faults` can be scripted, and the state of its entities can be read: the memory system."""
     STEPS = "steps"
     """Connections are lost, and processes are killed, at the steps of `Faults`."""
     RESTARTS = "restarts"
@@ -45,7 +45,7 @@ class Ability(enum.Enum):
     DEDUPLICATES = "deduplicates"
     """Its target suppresses duplicates by key."""
     DEAD_LETTERS = "dead-letters"
-    """Its source sets messages aside, and tells which."""
+    """Its source sets messages aside, and reports which."""
     LIMITS_SIZE = "limits-size"
     """Its target refuses messages above a size."""
 
@@ -59,7 +59,7 @@ class Pair(Protocol):
         lock_seconds: the shortest time that a lock of its source lasts.
         too_large: bytes of a body that a target made with `target_limits_size` refuses.
         wait_seconds: how long a scenario waits for something at most.
-        look_seconds: how often it looks.
+        look_seconds: how often it polls.
     """
 
     name: str
@@ -98,15 +98,15 @@ class Pair(Protocol):
         ...
 
     def hang(self, route: RouteSpec, side: str, hangs: bool = True) -> None:
-        """Whether an end says nothing, though its connection is open."""
+        """Makes an end silent, with its connection open, or ends that."""
         ...
 
     def take_away(self, route: RouteSpec, side: str, is_away: bool = True) -> None:
-        """Whether an end cannot be reached; its connections are lost."""
+        """Makes an end unreachable, which also loses its connections, or ends that."""
         ...
 
     def refuse(self, route: RouteSpec, refuses: bool = True) -> None:
-        """Whether the target refuses everything for now."""
+        """Makes the target refuse everything, or ends that."""
         ...
 
     def restart(self, side: str) -> None:
@@ -118,7 +118,7 @@ class Pair(Protocol):
         ...
 
     def attempts(self, route: RouteSpec, side: str) -> int:
-        """How many connections were refused since the end was taken away."""
+        """How many connections were refused since the end became unreachable."""
         ...
 
     def side(self) -> Side:
@@ -140,7 +140,7 @@ class MemoryPair:
 
     wait_seconds = 5.0
     look_seconds = 0.002
-    lock_seconds = 0.6  # long enough that a thread of a loaded machine renews in time
+    lock_seconds = 0.6  # long enough that a thread on a loaded machine renews in time
     too_large = 20_000
 
     def __init__(self, source: str = "queue", target: str = "queue") -> None:

@@ -1,19 +1,19 @@
 """A real connector behind proxies, whose connections are lost, and whose process is killed, at steps that a test names.
 
-What it is: `Connector` around another one, for one side of a lease. Each end gets a proxy of its own, by which the other side sees
-what it would see of a real fault: a connection that is reset, or bytes that do not come. What it is not: a forged answer; what the
-system says is passed on as it is.
+What it is: `Connector` around another one, for one side of a lease. Each end gets a proxy of its own, by which the other side
+sees the same as in a real fault: a connection that is reset, or bytes that do not arrive. What it is not: a forged answer; the
+system's bytes are passed on unchanged.
 
     | step | what happens when it is due |
     | --- | --- |
-    | before delivery | the connection is lost when credit was given, before what came is read |
-    | after delivery | what was read is told, and the connection is lost |
+    | before delivery | the connection is lost when credit was given, before what arrived is read |
+    | after delivery | what was read is reported, and the connection is lost |
     | before settlement, before store | the connection is lost, then the request is made |
     | after settlement, after store | the request is made, its answer is delayed, then the connection is lost |
-    | after outcome | the answer is told, and the connection is lost |
+    | after outcome | the answer is reported, and the connection is lost |
 
 Invariants:
-    I1. After `mute` nothing reaches the system by this side, and nothing that it says is told.
+    I1. After `mute` nothing of this side reaches the system, and nothing of the system is reported.
     I2. A host whose side was killed ends by `Killed` at its next call, and closes nothing; `dispose` closes what is left.
 """
 
@@ -34,21 +34,21 @@ from isthmus.testing.proxy import Proxy, Weather
 
 __all__ = ["Gate", "Gates", "ScriptedConnector", "ScriptedSide"]
 
-# How long an answer is delayed, so that the system has done what it was asked for.
+# How long an answer is delayed, so that the system has carried out the request.
 HELD_SECONDS = 0.2
 _STALLED = Weather(is_stalled=True)
 
 
 class Gate:
-    """What one end of one process goes through.
+    """The proxy of one end of one process, with its plans.
 
     Args:
         name: of the entity.
         proxy: before the system.
-        faults: plans of the end; other faults of it are not looked at.
+        faults: plans of the end; its other faults are ignored.
 
     Attributes:
-        delivered: messages that were told.
+        delivered: messages that were reported.
     """
 
     def __init__(self, name: str, proxy: Proxy, faults: Faults) -> None:
@@ -57,7 +57,7 @@ class Gate:
         self._timers: list[threading.Timer] = []
 
     def pass_on(self, step: Step, count: int) -> None:
-        """So many messages come to a step: a due plan loses the connection now.
+        """So many messages reach a step: a due plan loses the connection now.
 
         Raises:
             Killed: by the plan's action.
@@ -92,13 +92,13 @@ class Gate:
 
 
 class Gates(Protocol):
-    """Makes gates, and says by which options an end goes through one."""
+    """Makes gates, and gives the options with which an end connects through one."""
 
     def gate(self, kind: str, side: str, options: Mapping[str, str]) -> tuple[Gate, Mapping[str, str]]: ...
 
 
 class ScriptedSide:
-    """One side of a lease: a process, as far as its systems can see.
+    """One side of a lease: for its systems, a process.
 
     Args:
         gates: makes gates.
@@ -133,14 +133,14 @@ class ScriptedSide:
         return pool
 
     def mute(self) -> None:
-        """It is cut off from its systems."""
+        """Cuts it off from its systems."""
         self.is_mute = True
         for _, gate in self.gates:
             gate.proxy.refuse()
             gate.proxy.cut()
 
     def kill(self) -> None:
-        """Its hosts end without closing anything."""
+        """Ends its hosts without closing anything."""
         self.is_dead = True
         self.mute()
         for pool in self._pools:
@@ -250,7 +250,7 @@ class _Source:
         return offset
 
     def before_delivery(self) -> None:
-        """Something may have come and is not read yet."""
+        """Data may have arrived that is not read yet."""
         if self._has_credit and self._gate.faults.is_next(Step.BEFORE_DELIVERY):
             self._has_credit = False
             self._gate.pass_on(Step.BEFORE_DELIVERY, 1)

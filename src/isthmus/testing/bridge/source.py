@@ -1,11 +1,11 @@
 """One route's source in the memory system.
 
-What it is: `isthmus.bridge.port.Source` over an `Entity`, with its faults. What is asked of it while it is not connected waits
-and is done at the next opening, as the port says (I2). What it is not: safe from several threads; its pool's loop calls it.
+What it is: `isthmus.bridge.port.Source` over an `Entity`, with its faults. Requests made while it is not connected wait for
+the next opening, as the port says (I2). What it is not: safe from several threads; its pool's loop calls it.
 
 Invariants:
-    I1. It never has more messages on their way than it was granted.
-    I2. After `close`, and once its process is killed, it tells and changes nothing.
+    I1. It never has more messages in transit than it was granted.
+    I2. After `close`, and once its process is killed, it reports and changes nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MemorySource:
         self._blocked = 0
         self._below: list[int] | None = None
         self._exhausted = False
-        self._tokens: dict[int, int] = {}  # of what was delivered and is not settled
+        self._tokens: dict[int, int] = {}  # of unsettled deliveries
         self._queued: deque[tuple[float, Callable[[Entity], bool]]] = deque()
         self._events: list[SourceEvent] = []
         self._renew_at = math.inf
@@ -66,7 +66,7 @@ class MemorySource:
     def clock_offset_ms(self) -> int | None:
         return self._system.clock_offset_ms
 
-    # ---- what the host asks for
+    # ---- requests of the host
 
     def open(self) -> None:
         if self._state == "ended" or self._is_dead():
@@ -95,7 +95,7 @@ class MemorySource:
     def close(self) -> None:
         if self._state == "ended" or self._is_dead():
             return
-        if self._state == "open":  # what was asked before leaves before the end of the connection
+        if self._state == "open":  # earlier requests are sent before the end of the connection
             with self._system.lock:
                 self._run_queued(math.inf)
         self._state = "ended"
@@ -113,8 +113,8 @@ class MemorySource:
             self._step(now)
         if self._is_dead():
             return ()
-        told, self._events = self._events, []
-        return told
+        events, self._events = self._events, []
+        return events
 
     def deadline(self, now: float) -> float:
         if self._state != "open":
@@ -156,7 +156,7 @@ class MemorySource:
             return False
         self._state, self._credit, self._draining, self._blocked = "open", 0, False, 0
         entity.opened(self)
-        if entity.is_log:  # it was fenced off by another reader, or reads on
+        if entity.is_log:  # it was fenced off by another reader, or continues
             self._tokens = {
                 at: token for at, token in self._tokens.items() if entity.renew(at, token, self._system.now)
             }
@@ -189,7 +189,7 @@ class MemorySource:
             count = min(self._credit, _BATCH)
             taken = entity.take(self, count, ordered=self._ordered, now=self._system.now, below=self._below)
             self._credit -= len(taken)
-            self._tell(entity, taken)
+            self._report(entity, taken)
             if self._state != "open":
                 return
             if len(taken) == count and self._credit:
@@ -202,7 +202,7 @@ class MemorySource:
             self._exhausted = True
             self._events.append(Exhausted())
 
-    def _tell(self, entity: Entity, taken: Sequence[Stored]) -> None:
+    def _report(self, entity: Entity, taken: Sequence[Stored]) -> None:
         positions: list[int] = []
         payloads: list[bytes] = []
         lost_at = -1
@@ -222,12 +222,12 @@ class MemorySource:
             self._events.append(Arrived(positions, payloads))
             self._repeat(entity, positions, payloads)
         if lost_at >= 0:
-            for stored in taken[lost_at:]:  # nobody got them: the system gives them to the next who asks
+            for stored in taken[lost_at:]:  # they were not received: the system gives them to the next receiver
                 entity.release(stored.position, stored.token)
             self._lose("the connection was lost")
 
     def _repeat(self, entity: Entity, positions: list[int], payloads: list[bytes]) -> None:
-        """Delivers again what was just delivered, as a system does whose lock was lost."""
+        """Delivers the last deliveries again, as a system does whose lock was lost."""
         count = min(entity.faults.duplicate_deliveries, len(positions))
         if count:
             entity.faults.duplicate_deliveries -= count

@@ -1,4 +1,4 @@
-"""The memory system: its entities, its clock, and who waits for a change.
+"""The memory system: its entities, its clock, and the ends that wait for a change.
 
 What it is: the state that all connectors of a test share; every call is safe from any thread. What it is not: a connector.
 
@@ -26,7 +26,7 @@ class System:
     """A message system.
 
     Attributes:
-        identity: what its sources tell of it.
+        identity: the identity that its sources report.
         wall_skew_ms: how far its wall clock is ahead of the machine's.
         lock: guards all entities.
         closing: what `close` calls, e.g. to close the descriptors of pools whose process was killed.
@@ -123,12 +123,12 @@ class System:
             self._wakes.setdefault(name, {})[owner] = wake
 
     def forget(self, name: str, owner: object) -> None:
-        """Wakes it no more."""
+        """Stops waking it."""
         with self.lock:
             self._wakes.get(name, {}).pop(owner, None)
 
     def touch(self, name: str = "") -> None:
-        """Something changed at an entity, or at any."""
+        """Wakes the ends at an entity that changed, or at all."""
         with self.lock:
             names = [name] if name else list(self._wakes)
             wakes = [wake for each in names for wake in self._wakes.get(each, {}).values()]

@@ -1,12 +1,12 @@
 """Two real systems as a pair of the conformance suite, through proxies.
 
-What it is: `Pair` over two `SystemEnd`s: what it takes to make an entity of a system, to publish, to see what exists, and to take the
-server away. Routes go through gates (`scripted`), so that connections are cut, delayed and refused without the system's help. What it is
+What it is: `Pair` over two `SystemEnd`s: creating an entity of a system, publishing, reading what exists, and stopping the
+server. Routes go through gates (`scripted`), so that connections are cut, delayed and refused without the system's help. What it is
 not: a system.
 
 Invariants:
     I1. Entities are named by the pair's prefix, so that pairs that run side by side share nothing but the servers.
-    I2. A side that was killed reaches its systems no more, whatever its clients try.
+    I2. A side that was killed no longer reaches its systems.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SystemEnd(Protocol):
         ...
 
     def refuse(self, entity: str, refuses: bool) -> None:
-        """Whether an entity takes nothing."""
+        """Makes an entity refuse everything, or ends that."""
         ...
 
     def restart(self) -> None:
@@ -87,13 +87,13 @@ class SystemEnd(Protocol):
         ...
 
     def release(self, entity: str) -> None:
-        """Closes what was opened to look at an entity, which nobody looks at any more."""
+        """Closes the connections that were opened to read an entity's state."""
         ...
 
 
 @dataclass(slots=True)
 class _EntityState:
-    """What holds for all gates of an entity, also those to come."""
+    """The state that applies to all gates of an entity, also future ones."""
 
     faults: Faults = field(default_factory=Faults)
     gates: list[Gate] = field(default_factory=list)

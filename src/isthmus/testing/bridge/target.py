@@ -1,11 +1,11 @@
 """One route's target in the memory system.
 
-What it is: `isthmus.bridge.port.Target` over an `Entity`, with its faults. A delivery is looked at when its latency has passed: it
-is refused, or stored, and then its outcome is told, many as one range. What it is not: safe from several threads.
+What it is: `isthmus.bridge.port.Target` over an `Entity`, with its faults. A delivery is processed when its latency has passed: it
+is refused, or stored, and then its outcome is reported, many as one range. What it is not: safe from several threads.
 
 Invariants:
-    I1. A delivery is stored before its outcome is told, and at most once in a connection.
-    I2. No more deliveries than the credit it told are under way; one more is an error of the caller.
+    I1. A delivery is stored before its outcome is reported, and at most once in a connection.
+    I2. No more deliveries than the reported credit are in flight; one more is an error of the caller.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MemoryTarget:
         self._system, self._name, self._wake, self._is_dead = system, name, wake, is_dead
         self._state = "closed"
         self._credit = 0
-        self._told = -1
+        self._reported_credit = -1
         self._next = 0
         self._under_way: deque[tuple[float, int, Sequence[bytes]]] = deque()  # due, ordinal, payloads of one delivery
         self._events: list[TargetEvent] = []
@@ -95,8 +95,8 @@ class MemoryTarget:
             self._step(now)
         if self._is_dead():
             return ()
-        told, self._events = self._events, []
-        return told
+        events, self._events = self._events, []
+        return events
 
     def deadline(self, now: float) -> float:
         if self._state != "open" or not self._under_way:
@@ -118,7 +118,7 @@ class MemoryTarget:
                 entity.faults.refuse_opens -= 1
                 self._lose(_REFUSED)
                 return
-            self._state, self._next, self._credit, self._told = "open", 0, 0, -1
+            self._state, self._next, self._credit, self._reported_credit = "open", 0, 0, -1
             self._under_way.clear()
             self._events.append(Opened(entity.message_bytes))
         if entity.faults.hangs:
@@ -126,12 +126,12 @@ class MemoryTarget:
         self._take(entity, now)
         if self._state == "open":
             credit = entity.credit - len(self._under_way)
-            if credit != self._credit or credit != self._told:
-                self._credit = self._told = credit
+            if credit != self._credit or credit != self._reported_credit:
+                self._credit = self._reported_credit = credit
                 self._events.append(Granted(credit))
 
     def _take(self, entity: Entity, now: float) -> None:
-        """Looks at the deliveries whose time has come."""
+        """Processes the deliveries that are due."""
         outcomes: dict[int, Refusal | None] = {}
         while self._under_way and self._under_way[0][0] <= now:
             if not entity.faults.passes(Step.BEFORE_STORE):
@@ -168,14 +168,14 @@ class MemoryTarget:
         order = list(outcomes)
         if entity.faults.shuffle is not None:
             entity.faults.shuffle(order)
-        told: list[Outcome] = []
+        ranges: list[Outcome] = []
         for ordinal in order:
             refusal = outcomes[ordinal]
-            if told and told[-1].last + 1 == ordinal and told[-1].refusal == refusal:
-                told[-1] = Outcome(told[-1].first, ordinal, refusal)
+            if ranges and ranges[-1].last + 1 == ordinal and ranges[-1].refusal == refusal:
+                ranges[-1] = Outcome(ranges[-1].first, ordinal, refusal)
             else:
-                told.append(Outcome(ordinal, ordinal, refusal))
-        self._events += told
+                ranges.append(Outcome(ordinal, ordinal, refusal))
+        self._events += ranges
         for ordinal in order:
             if outcomes[ordinal] is None and lost is None and not entity.faults.passes(Step.AFTER_OUTCOME):
                 lost = _LOST

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from isthmus.bridge.delivery.envelope import HOLD_SECONDS, MANY_MESSAGES, EnvelopeChoice
+from isthmus.bridge.delivery.envelope import MANY_MESSAGES, WAIT_SECONDS, EnvelopeChoice
 from isthmus.bridge.delivery.settings import DeliverySettings
 
 
@@ -27,7 +27,7 @@ def test_what_a_route_is_told_wins_i1(told: int) -> None:
 def test_while_credit_is_plentiful_each_goes_alone_i2(unsent: int, credit: int, in_flight: int) -> None:
     made = choice()
     assert made.size(unsent, credit, in_flight, 0.0) <= 1
-    assert made.held_until == math.inf
+    assert made.wait_until == math.inf
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_where_it_is_not_credit_that_bounds_each_goes_alone() -> None:
 def test_too_few_wait_for_others_but_not_long_i3() -> None:
     made = choice()
     made.size(3, 250, 750, 1.0)
-    assert made.held_until == 1.0 + HOLD_SECONDS
+    assert made.wait_until == 1.0 + WAIT_SECONDS
     made.size(3, 250, 750, 1.001)
-    assert made.held_until == 1.0 + HOLD_SECONDS
+    assert made.wait_until == 1.0 + WAIT_SECONDS
     assert made.size(4, 250, 750, 1.001) == 4  # enough have come
-    assert made.held_until == math.inf
+    assert made.wait_until == math.inf
     made.size(3, 250, 750, 2.0)
-    assert made.size(3, 250, 750, 2.0 + HOLD_SECONDS) == 3
-    assert made.held_until == math.inf
+    assert made.size(3, 250, 750, 2.0 + WAIT_SECONDS) == 3
+    assert made.wait_until == math.inf
 
 
 @pytest.mark.parametrize("most", [0, 1])

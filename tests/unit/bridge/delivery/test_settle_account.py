@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from isthmus.bridge.delivery.settle_account import TELL_MESSAGES, TELL_SECONDS, SettleAccount
+from isthmus.bridge.delivery.settle_account import SEND_MESSAGES, SEND_SECONDS, SettleAccount
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.frame import Kind, unpack_flushed, unpack_json, unpack_runs
 from isthmus.bridge.host.channel import FRAME_LIMIT_BYTES
@@ -47,13 +47,13 @@ def test_nothing_is_due_without_anything_to_tell() -> None:
 def test_few_settlements_wait_and_many_do_not() -> None:  # I2
     account = _account(1)
     account.came(1, 1_000)
-    account.settle(1, range(TELL_MESSAGES - 1))
-    assert account.deadline() == TELL_SECONDS
-    account.settle(1, range(TELL_MESSAGES, TELL_MESSAGES + 1))
+    account.settle(1, range(SEND_MESSAGES - 1))
+    assert account.deadline() == SEND_SECONDS
+    account.settle(1, range(SEND_MESSAGES, SEND_MESSAGES + 1))
     assert account.deadline() == -math.inf
     account.take(5.0)
     account.settle(1, [100])
-    assert account.deadline() == 5.0 + TELL_SECONDS
+    assert account.deadline() == 5.0 + SEND_SECONDS
 
 
 def test_a_source_that_may_be_waiting_is_told_at_once() -> None:  # I2
@@ -63,7 +63,7 @@ def test_a_source_that_may_be_waiting_is_told_at_once() -> None:  # I2
     account.came(2, 500)
     account.settle(1, [0])
     account.settle(2, [0])
-    assert account.deadline() == TELL_SECONDS
+    assert account.deadline() == SEND_SECONDS
     account.came(1, 1)  # 6 of 8 are out, and one of them is settled and not told
     assert [account.is_source_waiting] == [True]
     assert account.deadline() == -math.inf

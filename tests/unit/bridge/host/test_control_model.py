@@ -11,7 +11,7 @@ import pytest
 
 from isthmus.bridge.frame import Kind, unpack_json
 from isthmus.bridge.host.control.account import QueryAccount
-from isthmus.bridge.host.control.effect import Add, Assign, Tell
+from isthmus.bridge.host.control.effect import Add, Assign, SendFrame
 from isthmus.bridge.host.control.message import Died, Ended, Lease, Report
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
@@ -106,7 +106,7 @@ class Model:
                     reader.told.extend(("add", each.name) for each in routes)
                 case Add(_, each):
                     reader.told.append(("add", each.name))
-                case Tell(number, kind, payload):
+                case SendFrame(number, kind, payload):
                     if kind == Kind.REMOVE:
                         reader.told.append(("remove", unpack_json(payload)["name"]))
                     elif kind == Kind.STOP:

@@ -30,8 +30,8 @@ def test_lines_that_clients_cause_are_sampled_and_counted(caplog: pytest.LogCapt
         log.error("a fault")
         logging.getLogger("isthmus.store").warning("attach refused: peer=%s", 0)
         now[0] = SECONDS
-        sampled.tell()
-        sampled.tell()
+        sampled.report()
+        sampled.report()
     finally:
         caplog.handler.removeFilter(sampled)
     lines = [record.getMessage() for record in caplog.records]

@@ -67,12 +67,12 @@ def test_i2_what_cannot_be_read_leaves_the_keys_and_is_told_once(
     change(tmp_path, "fresh", 1)
     with monkeypatch.context() as patch:
         patch.setattr(Keyring, "open", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
-        served.look()
-        served.look()
+        served.refresh()
+        served.refresh()
     assert keys(served) == before
     assert len([each for each in caplog.records if "keys not read again" in each.message]) == 1
     assert len(refreshed) == 2, "the issuer's are read all the same"
-    served.look()
+    served.refresh()
     assert keys(served) == {ROOT_KEY_NAME: "fresh"}
 
 
@@ -82,6 +82,6 @@ def test_the_emulators_key_is_taken_beside_those_of_the_file(tmp_path: Path) -> 
     assert root.secondary_key == EMULATOR_KEY
     assert EMULATOR_KEY not in (tmp_path / KEY_FILE).read_text()
     change(tmp_path, "fresh", 1)
-    served.look()
+    served.refresh()
     [root] = served.keyring.rules
     assert (root.primary_key, root.secondary_key) == ("fresh", EMULATOR_KEY)

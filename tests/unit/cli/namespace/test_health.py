@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from isthmus.broker.running import tell_running
+from isthmus.broker.running import write_running
 from isthmus.cli.app import main
 from isthmus.testing.namespace import namespace
 
@@ -83,7 +83,7 @@ def test_a_namespace_that_serves(ask):
 )
 def test_what_is_told_decides(ask, tmp_path, status, body, code, told):
     with answering(status, body) as port:
-        tell_running(tmp_path, {"host": "127.0.0.1", "ports": {"http": port}, "plain": True})
+        write_running(tmp_path, {"host": "127.0.0.1", "ports": {"http": port}, "plain": True})
         found = ask()
         assert found[0] == code
         assert found[1] == (told or {"status": "absent", "reason": f"127.0.0.1:{port} answers as no namespace does."})

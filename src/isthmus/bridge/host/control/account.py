@@ -1,20 +1,20 @@
-"""What the driver knows of one shared query: what it carries, who carries it, and what they reported.
+"""The driver's state of one shared query: its routes, their readers, and the readers' reports.
 
-What it is: pure; messages of readers and wishes of the driver in, effects out. A reader is one connection that began a lease
-with LEASE; its counts begin at 0. A route is carried by the reader of one slot (`isthmus.bridge.placement`), one that competing readers may
-share by the readers of all slots, unless it keeps a rate. What it is not: connections and threads (`control.server`).
+What it is: pure; messages of readers and requests of the driver in, effects out. A reader is one connection that began a lease
+with LEASE; its counts begin at 0. A route is carried by the reader of one slot (`isthmus.bridge.placement`); one that competing readers
+may share, by the readers of all slots, unless it has a rate limit. What it is not: connections and threads (`control.server`).
 
 Invariants:
-    I1. Once stopping, every lease that begins gets nothing to carry and is asked to end.
+    I1. While stopping, every lease that begins gets no routes and is asked to end.
     I2. A lease that begins before the routes are known is answered when they are.
     I3. A slot has one reader: a lease that begins on a slot asks the one before to end.
-    I4. A death counts once, and not where the reader was asked to end, had ended, or was cut off for what it sent.
-    I5. Each reader is told of each change of what it carries, in the order of the changes.
-    I6. A route that was removed is reported as ended once nobody carries it, whatever became of its readers.
-    I7. An answer to a question names the claims of all routes that the reader has ever been told to carry: one that was removed still
-        ends under its claim.
-    I8. A route that moves to another slot begins there only after the reader before has ended it, or is gone.
-    I9. A death ends the leases of the other slots too, since Spark fails the query: their ends soon after it are no deaths.
+    I4. A death counts once, and not where the reader was asked to end, had ended, or was disconnected for invalid messages.
+    I5. Each reader is sent each change of its routes, in the order of the changes.
+    I6. A route that was removed is reported as ended once no reader carries it, however its readers ended.
+    I7. An answer to a question has the claims of all routes that were ever assigned to the reader: a removed route still ends
+    under its claim.
+    I8. A route that moves to another slot begins there only after the previous reader has ended it, or is gone.
+    I9. A death ends the leases of the other slots too, because Spark fails the query: their ends soon after it are not deaths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from isthmus.bridge.frame import Kind, pack_json
 from isthmus.bridge.host.channel import ChannelError
-from isthmus.bridge.host.control.effect import Add, Assign, Death, Effect, Grant, Plan, Tell
+from isthmus.bridge.host.control.effect import Add, Assign, Death, Effect, Grant, Plan, SendFrame
 from isthmus.bridge.host.control.message import Died, Ended, Lease, Look, Message, Report
 from isthmus.bridge.host.control.tally import DIED_TEXT, RouteTally
 from isthmus.bridge.placement import Placement
@@ -34,7 +34,7 @@ from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import InvalidArgumentError
 
-__all__ = ["Add", "Assign", "Death", "Effect", "Grant", "Plan", "QueryAccount", "Tell"]
+__all__ = ["Add", "Assign", "Death", "Effect", "Grant", "Plan", "QueryAccount", "SendFrame"]
 
 _ERRORS = 16
 # Spark kills the tasks of a query whose other task has failed: at once, or after it waited 2 s for them (spark.python.task.killTimeout).
@@ -51,16 +51,16 @@ class _Reader:
         self.is_assigned = False
         self.carried: set[str] = (
             set()
-        )  # every route that it was told to carry, but for those that have moved to another slot
+        )  # every route that was assigned to it, except those that have moved to another slot
         self.moved: set[str] = set()  # those
-        self.claims: dict[str, None] = {}  # of every route that it was told to carry
+        self.claims: dict[str, None] = {}  # of every route that was assigned to it
         self.reports: dict[str, RouteReport] = {}
         self.is_leaving = False  # STOP is queued for it
         self.is_asked_to_end = False  # STOP was sent
         self.has_died = False
         self.has_ended = False
         self.error = ""  # that it ended with
-        self.excused_until = -math.inf  # if it goes away by then, it does for the death of another
+        self.excused_until = -math.inf  # if its connection ends by then, the cause is the death of another
 
 
 class QueryAccount:
@@ -69,7 +69,7 @@ class QueryAccount:
     Attributes:
         name: of the query.
         stopping: why its leases are to end; empty where they are not.
-        has_been_met: whether its data source ever looked, or a lease began.
+        has_been_met: whether its data source ever sent LOOK, or a lease began.
         errors: those that its last leases ended with, oldest first.
     """
 
@@ -85,27 +85,27 @@ class QueryAccount:
         self._placement = Placement()
         self._moving: dict[
             str, set[int]
-        ] = {}  # by route on its way to another slot: the readers that still have to end it
+        ] = {}  # by route that moves to another slot: the readers that still have to end it
 
-    # ---- what the driver asks
+    # ---- queries of the driver
 
     def reports(self) -> dict[str, RouteReport]:
         """By route."""
         return {name: tally.total() for name, tally in self._tallies.items()}
 
     def is_busy(self) -> bool:
-        """Whether a lease is under way."""
+        """Whether a lease is running."""
         return any(not reader.has_ended for reader in self._readers.values())
 
     def processes(self) -> set[int]:
-        """Of leases under way on this machine."""
+        """Processes of running leases on this machine."""
         readers = (reader for reader in self._readers.values() if reader.is_local and not reader.has_ended)
         return {process for reader in readers for process in reader.processes}
 
-    # ---- what the driver wants
+    # ---- requests of the driver
 
     def assign(self, routes: Sequence[RouteSpec], lease_seconds: float) -> list[Effect]:
-        """Carry exactly these from now on; a query that was stopped begins again.
+        """Assigns exactly these routes; a query that was stopped begins again.
 
         Raises:
             InvalidArgumentError: two routes have one name, or a route is carried already, with other settings than those given now.
@@ -129,7 +129,7 @@ class QueryAccount:
         return effects
 
     def add(self, route: RouteSpec) -> list[Effect]:
-        """Carry this one too.
+        """Assigns this route too.
 
         Raises:
             InvalidArgumentError: it is carried already, with other settings than those given now.
@@ -147,7 +147,7 @@ class QueryAccount:
         return [Add(number, route) for number, reader in self._staying() if self._take(number, reader, route)]
 
     def remove(self, name: str, why: str) -> list[Effect]:
-        """Carry it no longer."""
+        """Removes a route."""
         if self._routes is None or self._routes.pop(name, None) is None:
             return []
         self._moving.pop(name, None)
@@ -155,10 +155,10 @@ class QueryAccount:
         payload = pack_json({"name": name, "why": why})
         if not any(name in each.carried and not each.has_ended for each in self._readers.values()):
             self._tallies.setdefault(name, RouteTally()).finish()
-        return [Tell(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
+        return [SendFrame(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
 
     def move(self, name: str, slot: int) -> list[Effect]:
-        """Have another slot carry a route."""
+        """Moves a route to another slot."""
         route = (self._routes or {}).get(name)
         if route is None or route.is_spread or name in self._moving or self._placement.slot_of(name) == slot:
             return []
@@ -166,30 +166,30 @@ class QueryAccount:
         return self._leave(name, slot)
 
     def plan(self, name: str) -> list[Effect]:
-        """Send the current plan of a route to whoever carries it."""
+        """Sends the current plan of a route to its readers."""
         if self._routes is None or name not in self._routes:
             return []
         return [Plan(number, name) for number, reader in self._staying() if name in reader.carried]
 
     def stop(self, why: str) -> list[Effect]:
-        """End every lease, and begin no other."""
+        """Ends every lease, and begins no other."""
         self.stopping = why or "stop"
         effects = self._assign_waiting()
         for number, reader in self._readers.items():
             effects += self._ask_to_end(number, reader, self.stopping)
         return effects
 
-    # ---- what readers say
+    # ---- messages of readers
 
     def on_message(self, number: int, message: Message, *, is_local: bool = False, now: float = 0.0) -> list[Effect]:
         """A message of connection `number`; numbers ascend, and so does the time.
 
         Raises:
-            ChannelError: it has no place here.
+            ChannelError: it is not valid at this point.
         """
         if isinstance(message, Look):
             self.has_been_met = True
-            return [Tell(number, Kind.LOOKED, pack_json({"stopping": bool(self.stopping)}))]
+            return [SendFrame(number, Kind.LOOKED, pack_json({"stopping": bool(self.stopping)}))]
         reader = self._readers.get(number)
         if isinstance(message, Lease):
             if reader is not None:
@@ -210,7 +210,7 @@ class QueryAccount:
         return []
 
     def on_stop_sent(self, number: int) -> None:
-        """STOP is on its way to a reader: whatever ends it from now on is no death."""
+        """STOP was sent to a reader: its end from now on is not a death."""
         if number in self._readers:
             self._readers[number].is_asked_to_end = True
 
@@ -252,7 +252,7 @@ class QueryAccount:
         ended = [name for name, each in report.routes.items() if each.state is RouteState.ENDED]
         if self._moving:
             effects += self._arrive(number, ended)
-        # What a reader has ended after its removal it carries no longer: another may, and be gone when it is removed again.
+        # A reader no longer carries a removed route that it has ended: another reader may carry it then, and may be gone when it is removed again.
         reader.carried.difference_update(name for name in ended if name not in (self._routes or {}))
         effects += self._balance(now)
         if report.asked:
@@ -266,13 +266,13 @@ class QueryAccount:
         for other in self._readers.values():
             if other is not reader and not other.has_ended:
                 other.excused_until = now + _FOLLOWS_SECONDS
-        told = set(names)
-        found = ((name, reader.reports.get(name, RouteReport())) for name in sorted(reader.carried | told))
+        affected = set(names)
+        found = ((name, reader.reports.get(name, RouteReport())) for name in sorted(reader.carried | affected))
         left = {name: each for name, each in found if each.state is not RouteState.ENDED}
         return [
             Death(
                 {
-                    name: replace(each, **self._tallies[name].counts()) if name in told else RouteReport()
+                    name: replace(each, **self._tallies[name].counts()) if name in affected else RouteReport()
                     for name, each in left.items()
                     if name in self._tallies
                 }
@@ -282,7 +282,7 @@ class QueryAccount:
     # ---- from slot to slot
 
     def _balance(self, now: float) -> list[Effect]:
-        """Moves routes, where it is time for that."""
+        """Moves routes, where that is due."""
         if self._routes is None or self.stopping or not self._placement.is_due(now):
             return []
         staying = self._staying()
@@ -297,7 +297,7 @@ class QueryAccount:
         ]
 
     def _leave(self, name: str, slot: int) -> list[Effect]:
-        """Whoever carries a route is to end it."""
+        """Asks the readers of a route to end it."""
         carriers = {
             number for number, reader in self._readers.items() if name in reader.carried and not reader.has_ended
         }
@@ -305,7 +305,7 @@ class QueryAccount:
         if not carriers:
             return self._begin(name)
         payload = pack_json({"name": name, "why": f"the route moves to slot {slot}"})
-        return [Tell(number, Kind.REMOVE, payload) for number, _ in self._staying() if number in carriers]
+        return [SendFrame(number, Kind.REMOVE, payload) for number, _ in self._staying() if number in carriers]
 
     def _arrive(self, number: int, names: Iterable[str]) -> list[Effect]:
         """A reader has ended routes, or is gone."""
@@ -323,14 +323,14 @@ class QueryAccount:
         return effects
 
     def _begin(self, name: str) -> list[Effect]:
-        """A route that was on its way begins at its new slot."""
+        """A route that was being moved begins at its new slot."""
         self._moving.pop(name, None)
         self._tallies.setdefault(name, RouteTally()).move()
         assert self._routes is not None
         route = self._routes[name]
         return [Add(number, route) for number, reader in self._staying() if self._take(number, reader, route)]
 
-    # ---- who is told what
+    # ---- assignments
 
     def _staying(self) -> list[tuple[int, _Reader]]:
         readers = self._readers.items()
@@ -349,7 +349,7 @@ class QueryAccount:
         return effects
 
     def _take(self, number: int, reader: _Reader, route: RouteSpec) -> bool:
-        """Whether a reader is to carry a route, which it does from now on."""
+        """Whether a reader has to carry a route; from now on it is assigned to it."""
         if not route.is_spread and (
             self._placement.slot_of(route.name) != reader.lease.slot or route.name in self._moving
         ):
@@ -365,7 +365,7 @@ class QueryAccount:
         if reader.is_leaving or reader.has_ended:
             return []
         reader.is_leaving = True
-        return [Tell(number, Kind.STOP, why.encode())]
+        return [SendFrame(number, Kind.STOP, why.encode())]
 
     def _refuse_change(self, known: RouteSpec, route: RouteSpec) -> None:
         if known != route:

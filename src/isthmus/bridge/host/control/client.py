@@ -1,11 +1,11 @@
 """The reader's end of the control connection.
 
 What it is: the blocking TCP connect and handshake (`control.handshake`), after which frames go both ways over a `Channel`, and the
-orderly end of that channel. What it is not: what is said over it (`isthmus.bridge.frame`).
+orderly end of that channel. What it is not: the frames (`isthmus.bridge.frame`).
 
 Invariants:
-    I1. Whatever goes wrong is a `ControlError` of one sentence that says what to do, within the time given.
-    I2. What was queued before `hang_up` reaches the driver where it still reads.
+    I1. Every failure is a `ControlError` of one sentence that says what to do, within the time given.
+    I2. Frames queued before `hang_up` reach the driver if it still reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isthmus.bridge.host.control.handshake import ClientHandshake, ControlError,
 
 __all__ = ["ControlError", "ControlKeyError", "NotControlError", "dial_control", "hang_up", "split_address", "tune"]
 
-# A driver whose machine is gone is noticed in about half a minute: the route's claim and its locks last about as long.
+# The loss of the driver's machine is detected in about half a minute: the route's claim and its locks last about as long.
 _KEEPALIVE_IDLE_SECONDS = 10
 _KEEPALIVE_INTERVAL_SECONDS = 5
 _KEEPALIVE_PROBES = 4
@@ -38,8 +38,8 @@ def dial_control(address: str, token: str, timeout_seconds: float) -> Channel:
 
     Raises:
         ControlKeyError: the port belongs to another run.
-        NotControlError: what listens there is no control port.
-        ControlError: nobody can be reached there.
+        NotControlError: the listener there is not a control port.
+        ControlError: the address cannot be reached.
     """
     until = time.monotonic() + timeout_seconds
     host, port = split_address(address)
@@ -99,10 +99,10 @@ def _shake_hands(sock: socket.socket, address: str, token: str, until: float) ->
 
 
 def hang_up(channel: Channel, timeout_seconds: float) -> None:
-    """Writes what is queued, waits until the driver has closed its end too, and closes.
+    """Writes queued frames, waits until the driver has closed its end too, and closes.
 
-    A socket that is closed while something is unread resets the connection, and the last frames (ENDED) may be lost with it: the driver
-    would take a lease that ended in good order for one that died.
+    Closing a socket with unread bytes resets the connection, and the last frames (ENDED) may be lost: the driver would take a lease
+    that ended in order for one that died.
     """
     until = time.monotonic() + timeout_seconds
     with contextlib.suppress(ChannelError, OSError):
@@ -128,7 +128,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[host]:port`.
 
     Raises:
-        ControlError: it is none.
+        ControlError: it is not an address.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
@@ -137,7 +137,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def tune(sock: socket.socket) -> None:
-    """Sends at once, and notices a machine that is gone."""
+    """Disables Nagle's algorithm, and enables keep-alive to detect a lost machine."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (

@@ -1,14 +1,14 @@
-"""Where connections to the control port come in, until they have proved that they have the key of the run.
+"""The listener of the control port: connections until they have proved that they have the key of the run.
 
-What it is: the listening socket and the handshakes under way (`control.handshake`), without blocking, bounded in number, bytes and time.
-What it is not: what is said after that (`control.server`).
+What it is: the listening socket and the pending handshakes (`control.handshake`), without blocking, bounded in number, bytes and
+time. What it is not: the frames after that (`control.server`).
 
 Invariants:
-    I1. Nobody is let through who has not the key.
-    I2. At most `GUESTS` connections are in their handshake, each for `HANDSHAKE_SECONDS` at most, and of each no byte more than the
-        handshake is read. While they are full, others wait in the system's queue until one is done, or has been there for
-        `GRACE_SECONDS` and gives way.
-    I3. Who is refused is logged with address and reason, one line in `LOG_SECONDS` at most; nothing that was received is.
+    I1. No connection passes without the key.
+    I2. At most `GUESTS` connections are in their handshake, each for `HANDSHAKE_SECONDS` at most, and no byte beyond the handshake
+    is read of any. At the limit, others wait in the system's queue until one is done, or has been there for `GRACE_SECONDS` and
+    is dropped.
+    I3. Refused connections are logged with address and reason, one line in `LOG_SECONDS` at most; received bytes are not logged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 GUESTS = 64
 HANDSHAKE_SECONDS = 10.0
-# A reader on a busy machine takes far less for its two answers.
+# A reader needs far less time for its two answers, also on a busy machine.
 GRACE_SECONDS = 1.0
 LOG_SECONDS = 10.0
 _BACKLOG = 512
@@ -46,11 +46,11 @@ class _Guest:
         self._data = b""
 
     def advance(self) -> bool:
-        """Takes in what has come; whether the handshake is done.
+        """Reads the available bytes; returns whether the handshake is done.
 
         Raises:
             ControlError: it does not have the key.
-            OSError: it is gone.
+            OSError: the connection is lost.
         """
         while not self._handshake.is_done:
             try:
@@ -69,7 +69,7 @@ class _Guest:
 
 
 class Door:
-    """The listening socket and who is on the way in.
+    """The listening socket and the connections in their handshake.
 
     Args:
         host: the address to listen on.
@@ -77,7 +77,7 @@ class Door:
         token: the key of the run.
 
     Raises:
-        ControlError: nothing can listen there.
+        ControlError: the address cannot be listened on.
     """
 
     def __init__(self, host: str, port: int, token: str) -> None:
@@ -91,14 +91,14 @@ class Door:
                 "of this machine and a free port, or port 0 for any"
             ) from None
         self._listener.setblocking(False)
-        self._guests: dict[int, _Guest] = {}  # by descriptor, in the order of coming
+        self._guests: dict[int, _Guest] = {}  # by descriptor, in the order of arrival
         self._accept_at = -math.inf
         self._log_at = -math.inf
         self._unlogged = 0
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that was bound."""
         return int(self._listener.getsockname()[1])
 
     def descriptors(self, now: float) -> list[tuple[int, int]]:
@@ -109,7 +109,7 @@ class Door:
         return found
 
     def deadline(self, now: float) -> float:
-        """When to call `service` though nothing is ready."""
+        """When to call `service` even if no descriptor is ready."""
         until = self._accept_at if self._accept_at > now else math.inf
         if self._guests:
             oldest = next(iter(self._guests.values())).came_at
@@ -117,7 +117,7 @@ class Door:
         return until
 
     def service(self, ready: Mapping[int, int], now: float) -> list[socket.socket]:
-        """Goes on with handshakes; the connections whose other end has the key."""
+        """Continues handshakes; returns the connections whose other end has the key."""
         passed = []
         for descriptor, guest in list(self._guests.items()):
             try:
@@ -129,7 +129,7 @@ class Door:
                     self._refuse(descriptor, f"its handshake took longer than {HANDSHAKE_SECONDS:.0f} s", now)
             except ControlError as error:
                 self._refuse(descriptor, error.message, now)
-            except OSError:  # it is gone: nobody to refuse
+            except OSError:  # the connection is lost already
                 self._guests.pop(descriptor, None)
                 guest.sock.close()
         if self._listener.fileno() in ready:
@@ -154,7 +154,7 @@ class Door:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except ConnectionAbortedError:  # it went away while it waited
+            except ConnectionAbortedError:  # the client disconnected while it waited
                 continue
             except OSError as error:  # descriptors or memory are short
                 self._accept_at = now + _RETRY_SECONDS

@@ -1,4 +1,4 @@
-"""What follows from what readers say and the driver wishes: the effects of a query's account.
+"""The effects of a query's account, from readers' messages and the driver's requests.
 
 What it is: values that the thread of the control port carries out (`control.loop`). What it is not: the decisions (`control.account`).
 """
@@ -12,7 +12,7 @@ from isthmus.bridge.frame import Kind
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 
-__all__ = ["Add", "Assign", "Death", "Effect", "Grant", "Plan", "Tell"]
+__all__ = ["Add", "Assign", "Death", "Effect", "Grant", "Plan", "SendFrame"]
 
 
 class Assign(NamedTuple):
@@ -38,14 +38,14 @@ class Plan(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Send GRANT: for how long each claim is held now."""
+    """Send GRANT: how much longer each claim is held."""
 
     reader: int
     asked: int
     claims: tuple[str, ...]
 
 
-class Tell(NamedTuple):
+class SendFrame(NamedTuple):
     """Send a frame."""
 
     reader: int
@@ -54,11 +54,11 @@ class Tell(NamedTuple):
 
 
 class Death(NamedTuple):
-    """A process of the query died: what was reported last of each route that it carried, with counts as in `QueryAccount.reports`; an empty
-    report of those that had nothing under way.
+    """A process of the query died: the last report of each route that it carried, with counts as in `QueryAccount.reports`; an empty
+    report of those that had nothing in flight.
     """
 
     reports: Mapping[str, RouteReport]
 
 
-Effect = Assign | Add | Plan | Grant | Tell | Death
+Effect = Assign | Add | Plan | Grant | SendFrame | Death

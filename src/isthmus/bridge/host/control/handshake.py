@@ -4,15 +4,15 @@ What it is: a challenge and response by HMAC (RFC 2104) with SHA-256, as two mac
     client to server  MAGIC, client nonce
     server to client  MAGIC, server nonce, HMAC(key, "server", client nonce, server nonce)
     client to server  HMAC(key, "client", client nonce, server nonce)
-Frames follow at once. What it is not: encryption. It keeps out who does not have the key; it does not protect from who can change
-packets between driver and executors, as Spark's own connections do not by default.
+Frames follow at once. What it is not: encryption. It refuses clients without the key; like Spark's own connections by default, it
+does not protect against an attacker who can change packets between driver and executors.
 
 Invariants:
-    I1. A server accepts nobody who has not the key, and a client no server that has not.
-    I2. Nonces are fresh in each handshake, so that a recorded one is worth nothing; the label of each end keeps one end's proof from
-        serving as the other's.
-    I3. Not one byte more than the handshake is asked for (`needed`), and no other byte is kept.
-    I4. Proofs are compared in constant time, and no error tells the key, a proof or a nonce.
+    I1. A server accepts no client without the key, and a client no server without it.
+    I2. Nonces are fresh in each handshake, so that a recorded one is useless; because of the label of each end, one end's proof
+    cannot be used as the other's.
+    I3. No byte beyond the handshake is requested (`needed`), and no other byte is kept.
+    I4. Proofs are compared in constant time, and no error contains the key, a proof or a nonce.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ControlError(IsthmusError):
 
 
 class NotControlError(ControlError):
-    """The other end does not speak as a control port."""
+    """The other end is not a control port."""
 
     code = "control-connection-protocol"
 
@@ -79,14 +79,14 @@ class ClientHandshake:
         self._nonce = secrets.token_bytes(NONCE_BYTES)
 
     def greeting(self) -> bytes:
-        """What to send first."""
+        """The bytes to send first."""
         return MAGIC + self._nonce
 
     def receive(self, data: bytes) -> bytes:
         """What to send after exactly `needed` bytes came.
 
         Raises:
-            NotControlError: they are not those of a control port.
+            NotControlError: they are not a control port's.
             ControlKeyError: the server has another key.
         """
         if not data.startswith(MAGIC):
@@ -119,7 +119,7 @@ class ServerHandshake:
         """What to send after exactly `needed` bytes came.
 
         Raises:
-            NotControlError: they are not those of a client.
+            NotControlError: they are not a client's.
             ControlKeyError: the client has another key.
         """
         if not self._expected:

@@ -1,14 +1,14 @@
 """The thread of the control port.
 
-What it is: one loop that polls all connections, lets in who has the key (`control.door`), hands what readers say to the account of their
-query (`control.query`), and carries out what follows. What it is not: a decision; those are the account's (`control.account`).
+What it is: one loop that polls all connections, accepts those with the key (`control.door`), passes readers' messages to the account of
+their query (`control.query`), and carries out the effects. What it is not: a decision; those are the account's (`control.account`).
 
 Invariants:
     I1. Only this thread touches connections, and no other thread waits for it.
-    I2. Callbacks are called here, outside locks; one that fails is logged, and ends nothing.
-    I3. A question is answered before anything else that its round brings, and tells for how long claims are held when it is answered.
-    I4. Whoever sends what is no message of a reader is cut off; all others are served.
-    I5. What all connections said before one of them began a lease is heard before that lease.
+    I2. Callbacks are called here, outside locks; an exception of one is logged, and ends nothing.
+    I3. A question is answered before all other effects of its round, with the times for which claims are held at the answer.
+    I4. A connection that sends anything but a reader's message is closed; all others are served.
+    I5. Messages that connections sent before one of them began a lease are processed before that lease.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from isthmus.bridge.frame import Kind, pack_json
 from isthmus.bridge.host.channel import Channel, ChannelError
 from isthmus.bridge.host.control.door import Door
-from isthmus.bridge.host.control.effect import Add, Assign, Death, Effect, Grant, Plan, Tell
+from isthmus.bridge.host.control.effect import Add, Assign, Death, Effect, Grant, Plan, SendFrame
 from isthmus.bridge.host.control.message import Lease, Look, Message, message_of
 from isthmus.bridge.host.control.query import Queries
 from isthmus.bridge.lease.crash_search import Plan as CrashPlan
@@ -37,12 +37,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _KINDS = frozenset({Kind.LEASE, Kind.REPORT, Kind.DIED, Kind.ENDED, Kind.LOOK})
-# So that a fault that comes at once again fills no disk.
+# So that a recurring fault does not fill the disk with log lines.
 _FAULT_SECONDS = 0.5
 
 
 class Callbacks(NamedTuple):
-    """What the loop asks of the driver, and tells it."""
+    """The driver's callbacks."""
 
     claim_seconds: Callable[[str], float]
     plan_of: Callable[[str], CrashPlan]
@@ -55,7 +55,7 @@ class _Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.channel = Channel(sock, _KINDS)
         self.query = ""  # whose lease it carries
-        self.is_stray = False  # its query is unknown: it was asked to end, and what it says is of no use
+        self.is_stray = False  # its query is unknown: it was asked to end, and its messages are ignored
         try:
             peer, own = sock.getpeername(), sock.getsockname()
             self.name, self.is_local = f"{peer[0]}:{peer[1]}", peer[0] == own[0]
@@ -63,7 +63,7 @@ class _Connection:
             self.name, self.is_local = "a connection", False
 
     def receive(self) -> tuple[list[tuple[int, bytes]], ChannelError | None]:
-        """What has come, to the end of the stream if that has come; and what was no frame."""
+        """The frames received, up to the end of the stream if it has ended; and the error of bytes that are not frames."""
         frames: list[tuple[int, bytes]] = []
         try:
             while received := self.channel.receive():
@@ -77,9 +77,9 @@ class ControlLoop:
     """The connections of a control port.
 
     Args:
-        door: where they come in.
-        queries: what they are about.
-        wake: readable when effects wait, or the loop is to end.
+        door: accepts them.
+        queries: the queries of the run.
+        wake: readable when effects wait, or the loop has to end.
         callbacks: the driver's.
     """
 
@@ -98,14 +98,14 @@ class ControlLoop:
         self._closing.set()
 
     def run(self) -> None:
-        """Serves until `end`, then hears everybody out and closes."""
+        """Serves until `end`, then reads all connections to their end and closes."""
         while not self._closing.is_set():
             try:
                 self._serve()
             except Exception:
                 log.exception("control port: a fault; it continues")
                 self._closing.wait(_FAULT_SECONDS)
-        self._hear(list(self._connections))
+        self._receive(list(self._connections))
         for number in list(self._connections):
             self._drop(number, is_cut_off=True)
         self._door.close()
@@ -115,7 +115,7 @@ class ControlLoop:
         ready = self._poll()
         if self._wake.fileno() in ready:
             self._wake.recv(4096)
-        self._hear([number for number, each in self._connections.items() if each.channel.fileno() in ready])
+        self._receive([number for number, each in self._connections.items() if each.channel.fileno() in ready])
         for sock in self._door.service(ready, time.monotonic()):
             self._number += 1
             self._connections[self._number] = _Connection(sock)
@@ -135,23 +135,23 @@ class ControlLoop:
         seconds = self._door.deadline(now) - now
         return dict(poll.poll(None if math.isinf(seconds) else max(0, math.ceil(seconds * 1000))))
 
-    # ---- hearing
+    # ---- messages
 
-    def _hear(self, numbers: list[int]) -> None:
-        heard = {number: self._connections[number].receive() for number in numbers}
-        begins = {number for number, (frames, _) in heard.items() if any(kind == Kind.LEASE for kind, _ in frames)}
+    def _receive(self, numbers: list[int]) -> None:
+        arrivals = {number: self._connections[number].receive() for number in numbers}
+        begins = {number for number, (frames, _) in arrivals.items() if any(kind == Kind.LEASE for kind, _ in frames)}
         if begins:
-            others = [number for number in self._connections if number not in heard]
-            heard |= {number: self._connections[number].receive() for number in others}
-        for number in sorted(heard, key=lambda each: (each in begins, each)):
-            frames, fault = heard[number]
+            others = [number for number in self._connections if number not in arrivals]
+            arrivals |= {number: self._connections[number].receive() for number in others}
+        for number in sorted(arrivals, key=lambda each: (each in begins, each)):
+            frames, fault = arrivals[number]
             connection = self._connections[number]
             try:
                 for kind, payload in frames:
                     self._on_message(number, connection, message_of(kind, payload))
             except ChannelError as error:
                 fault = error
-            except Exception as error:  # a fault of ours: the others of this round are still heard
+            except Exception as error:  # a fault of the driver: the other messages of this round are still processed
                 log.exception("control port: a message of query '%s' could not be taken in", connection.query)
                 fault = ChannelError(type(error).__name__)
             if fault is not None:
@@ -179,7 +179,7 @@ class ControlLoop:
             connection.channel.flush()
 
     def _on_stray(self, connection: _Connection, query: str, message: Message) -> None:
-        """The query is none of this run: nothing of it may start."""
+        """The query does not belong to this run: no lease of it may start."""
         if query not in self._unknown:
             self._unknown.add(query)
             log.warning("control port: %s asks for query '%s', which this run does not have", connection.name, query)
@@ -196,7 +196,7 @@ class ControlLoop:
         if connection.query:
             self._queries.on_closed(connection.query, number, is_cut_off=is_cut_off)
 
-    # ---- acting
+    # ---- effects
 
     def _carry_out(self, query: str, effect: Effect) -> None:
         if isinstance(effect, Death):
@@ -207,13 +207,13 @@ class ControlLoop:
             return
         match effect:
             case Assign(_, routes, lease_seconds):
-                told: dict[str, Any] = {
+                assignment: dict[str, Any] = {
                     "routes": [route.to_json() for route in routes],
                     "plans": {route.name: self._plan(route.name) for route in routes},
                 }
                 if lease_seconds:
-                    told["lease_seconds"] = lease_seconds
-                connection.channel.send(Kind.ASSIGN, pack_json(told))
+                    assignment["lease_seconds"] = lease_seconds
+                connection.channel.send(Kind.ASSIGN, pack_json(assignment))
             case Add(_, route):
                 connection.channel.send(Kind.ADD, pack_json({**route.to_json(), "plan": self._plan(route.name)}))
             case Plan(_, name):
@@ -221,7 +221,7 @@ class ControlLoop:
             case Grant(_, asked, claims):
                 held = {claim: self._call(0.0, self._callbacks.claim_seconds, claim) for claim in claims}
                 connection.channel.send(Kind.GRANT, pack_json({"asked": asked, "claims": held}))
-            case Tell(number, kind, payload):
+            case SendFrame(number, kind, payload):
                 connection.channel.send(kind, payload)
                 if kind == Kind.STOP:
                     self._queries.on_stop_sent(query, number)

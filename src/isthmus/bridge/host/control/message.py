@@ -1,10 +1,10 @@
-"""What readers say to the driver, checked.
+"""The messages of readers to the driver, validated.
 
-What it is: the payloads of LEASE, REPORT, DIED, ENDED and LOOK (`isthmus.bridge.frame`) as typed values. What it is not: what follows from
-them (`control.account`).
+What it is: the payloads of LEASE, REPORT, DIED, ENDED and LOOK (`isthmus.bridge.frame`) as typed values. What it is not: their
+effects (`control.account`).
 
 Invariants:
-    I1. Whatever the bytes, the answer is a well-formed value or `ChannelError`.
+    I1. Any bytes give a well-formed value or `ChannelError`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What changed; `asked` numbers a question for how long claims are held, 0: none."""
+    """The changed reports; `asked` is the number of a question for how long claims are held, 0: none."""
 
     routes: Mapping[str, RouteReport] = field(default_factory=dict)
     asked: int = 0
@@ -47,21 +47,21 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The sink is gone; the routes that it carried, None: all of the reader's."""
+    """The sink's connection is lost; the routes that it carried, None: all of the reader's."""
 
     routes: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The lease is over; `error` is empty where it ended in good order."""
+    """The lease has ended; `error` is empty where it ended in order."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """May a lease of this query start?"""
+    """The question whether a lease of this query may start."""
 
     query: str
 
@@ -73,39 +73,39 @@ def message_of(kind: int, payload: bytes) -> Message:
     """The message of a frame.
 
     Raises:
-        ChannelError: it is none that a reader sends.
+        ChannelError: it is not a message of a reader.
     """
     try:
-        told = unpack_json(payload)
+        content = unpack_json(payload)
     except (ValueError, RecursionError):
         raise ChannelError(f"frame of kind {kind} is no JSON") from None
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         raise ChannelError(f"frame of kind {kind} is no JSON object")
     match kind:
         case Kind.LEASE:
-            lease, slot, process = (_number(told, name) for name in ("lease", "slot", "process"))
-            return Lease(_text(told, "query"), lease, slot, process, _number(told, "slots", 1))
+            lease, slot, process = (_number(content, name) for name in ("lease", "slot", "process"))
+            return Lease(_text(content, "query"), lease, slot, process, _number(content, "slots", 1))
         case Kind.REPORT:
-            routes = told.get("routes", {})
+            routes = content.get("routes", {})
             if not isinstance(routes, dict):
                 raise ChannelError("'routes' of a report is no object")
             return Report(
                 {name: _report(name, values) for name, values in routes.items()},
-                _number(told, "asked", 0),
-                tuple(_list(told, "processes", int)),
+                _number(content, "asked", 0),
+                tuple(_list(content, "processes", int)),
             )
         case Kind.DIED:
-            return Died(tuple(_list(told, "routes", str)) if "routes" in told else None)
+            return Died(tuple(_list(content, "routes", str)) if "routes" in content else None)
         case Kind.ENDED:
-            return Ended(_text(told, "error", ""))
+            return Ended(_text(content, "error", ""))
         case Kind.LOOK:
-            return Look(_text(told, "query"))
+            return Look(_text(content, "query"))
     raise ChannelError(f"frame of kind {kind} is none that a reader sends to the driver")
 
 
-def _report(name: str, told: Any) -> RouteReport:
+def _report(name: str, content: Any) -> RouteReport:
     try:
-        report = RouteReport.from_json(told)
+        report = RouteReport.from_json(content)
     except (TypeError, ValueError) as error:
         raise ChannelError(f"what came for route '{name}' is no report: {type(error).__name__}") from None
     for each, default in _DEFAULTS.items():
@@ -129,22 +129,22 @@ def _is_like(value: Any, default: Any) -> bool:
             return isinstance(value, str)
 
 
-def _number(told: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = told.get(name, default)
+def _number(content: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = content.get(name, default)
     if not _is_like(value, 0) or value < 0:
         raise ChannelError(f"'{name}' is no number from 0 on")
     return int(value)
 
 
-def _text(told: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    value = told.get(name, default)
+def _text(content: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = content.get(name, default)
     if not isinstance(value, str):
         raise ChannelError(f"'{name}' is no text")
     return value
 
 
-def _list(told: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    values = told.get(name, [])
+def _list(content: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    values = content.get(name, [])
     if not isinstance(values, list) or not all(_is_like(each, kind()) for each in values):
         raise ChannelError(f"'{name}' is no list of {kind.__name__}")
     return values

@@ -1,10 +1,10 @@
-"""The queries of a run, as the driver's threads and the thread of the control port share them.
+"""The queries of a run, shared by the driver's threads and the thread of the control port.
 
-What it is: the accounts of all queries (`control.account`) behind one lock, the effects that wait for the thread, and `QueryControl`, by
-which the driver uses one of them. What it is not: connections (`control.loop`).
+What it is: the accounts of all queries (`control.account`) behind one lock, the effects that wait for the thread, and `QueryControl`, the
+driver's interface to one of them. What it is not: connections (`control.loop`).
 
 Invariants:
-    I1. Nothing here blocks: the lock is held for what is computed, never for a callback or a socket.
+    I1. Nothing here blocks: the lock is held for computations, never for a callback or a socket.
     I2. Effects are carried out in the order in which they were decided: they are queued before the lock is released.
 """
 
@@ -41,7 +41,7 @@ class Queries:
         self._effects: deque[tuple[str, Effect]] = deque()
 
     def control(self, name: str) -> QueryControl:
-        """That of a query, always the same."""
+        """The control of a query, always the same object."""
         with self._lock:
             if name not in self._controls:
                 self._accounts[name] = account = QueryAccount(name)
@@ -56,10 +56,10 @@ class Queries:
     # ---- the thread
 
     def on_message(self, name: str, number: int, message: Message, *, is_local: bool) -> list[Grant]:
-        """A message of a connection; the answers to give at once. All else that follows is left to `take`.
+        """A message of a connection; returns the answers to send at once. All other effects are left to `take`.
 
         Raises:
-            ChannelError: it has no place here.
+            ChannelError: it is not valid at this point.
         """
         with self._lock:
             effects = self._accounts[name].on_message(number, message, is_local=is_local, now=self._clock())
@@ -67,12 +67,12 @@ class Queries:
         return [effect for effect in effects if isinstance(effect, Grant)]
 
     def on_stop_sent(self, name: str, number: int) -> None:
-        """STOP is on its way."""
+        """STOP was sent."""
         with self._lock:
             self._accounts[name].on_stop_sent(number)
 
     def on_closed(self, name: str, number: int, *, is_cut_off: bool) -> None:
-        """A connection is gone; what follows is left to `take`."""
+        """A connection is gone; the effects are left to `take`."""
         with self._lock:
             effects = self._accounts[name].on_closed(number, is_cut_off=is_cut_off, now=self._clock())
             self._effects.extend((name, effect) for effect in effects)
@@ -92,7 +92,7 @@ class QueryControl:
     """One shared query, for the driver's threads. Made by `ControlServer.query`.
 
     Args:
-        account: what is known of it.
+        account: its state.
         lock: guards the account.
         carry_out: queues effects for the thread.
     """
@@ -109,22 +109,22 @@ class QueryControl:
 
     @property
     def stopping(self) -> bool:
-        """Whether its leases are to end."""
+        """Whether its leases have to end."""
         with self._lock:
             return bool(self._account.stopping)
 
     @property
     def has_been_met(self) -> bool:
-        """Whether its data source ever looked, or a lease began."""
+        """Whether its data source ever sent LOOK, or a lease began."""
         with self._lock:
             return self._account.has_been_met
 
     def assign(self, routes: Sequence[RouteSpec], *, lease_seconds: float = 0.0) -> None:
-        """Carry exactly these routes from now on; a query that was stopped begins again.
+        """Assigns exactly these routes; a query that was stopped begins again.
 
         Args:
-            routes: what to carry.
-            lease_seconds: how long a lease is; 0: as its data source was told.
+            routes: to carry.
+            lease_seconds: how long a lease is; 0: the option of its data source.
 
         Raises:
             InvalidArgumentError: two routes have one name, or a route is carried already, with other settings than those given now.
@@ -133,7 +133,7 @@ class QueryControl:
             self._carry_out(self._account.assign(routes, lease_seconds))
 
     def add(self, route: RouteSpec) -> None:
-        """Carry this one too, at once.
+        """Assigns this route too, at once.
 
         Raises:
             InvalidArgumentError: it is carried already, with other settings than those given now.
@@ -142,37 +142,37 @@ class QueryControl:
             self._carry_out(self._account.add(route))
 
     def remove(self, name: str, why: str) -> None:
-        """End a route in good order."""
+        """Ends a route in order."""
         with self._lock:
             self._carry_out(self._account.remove(name, why))
 
     def move(self, name: str, slot: int) -> None:
-        """Have another slot carry a route; it begins there once the reader before has ended it."""
+        """Moves a route to another slot, where it begins once the previous reader has ended it."""
         with self._lock:
             self._carry_out(self._account.move(name, slot))
 
     def plan(self, name: str) -> None:
-        """Send what `plan_of` tells of a route to whoever carries it."""
+        """Sends the result of `plan_of` for a route to its readers."""
         with self._lock:
             self._carry_out(self._account.plan(name))
 
     def stop(self, why: str) -> None:
-        """End every lease in good order, those that begin later too, until `assign`."""
+        """Ends every lease in order, those that begin later too, until `assign`."""
         with self._lock:
             self._carry_out(self._account.stop(why))
 
     def reports(self) -> dict[str, RouteReport]:
-        """What is known of each route: counts over everything ever reported, the rest as reported last."""
+        """The state of each route: counts over everything ever reported, the rest as reported last."""
         with self._lock:
             return self._account.reports()
 
     def busy(self) -> bool:
-        """Whether a lease is under way."""
+        """Whether a lease is running."""
         with self._lock:
             return self._account.is_busy()
 
     def processes(self) -> set[int]:
-        """Processes of leases under way on this machine."""
+        """Processes of running leases on this machine."""
         with self._lock:
             return self._account.processes()
 

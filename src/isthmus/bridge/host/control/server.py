@@ -1,20 +1,20 @@
-"""The driver's end of the control connections: readers are told what to carry, and report.
+"""The driver's end of the control connections: readers get their routes, and report.
 
-What it is: the control port of a run, served by a thread of its own (`control.loop`), and the way to its queries (`control.query`). What
-it is not: what is said there (`isthmus.bridge.frame`; docs/explanation/architecture.md, "Control connection").
+What it is: the control port of a run, served by a thread of its own (`control.loop`), and the access to its queries (`control.query`). What
+it is not: the frames (`isthmus.bridge.frame`; docs/explanation/architecture.md, "Control connection").
 
     driver's threads --QueryControl--> account --effects--> queue --> thread --> sockets
     sockets --> thread --> account --effects--> queue
 
 The address. Readers run wherever Spark runs its tasks. With `local[*]` that is this machine, and the default, 127.0.0.1, is right. On a
-cluster executors have to reach the driver: bind an address of the driver's network, or `0.0.0.0` and tell in `advertised` the
-address that executors reach (`spark.driver.host`). The port is then open to that network; without the key of the run nobody gets
-further than the handshake.
+cluster executors have to reach the driver: bind an address of the driver's network, or `0.0.0.0` and set `advertised` to the
+address that executors reach (`spark.driver.host`). The port is then open to that network; without the key of the run a client
+gets no further than the handshake.
 
 Invariants:
-    I1. Nothing here waits for the thread, but `close`.
-    I2. After `close` what was reported can still be read, and nothing is under way.
-    I3. No log line and no error holds the key.
+    I1. Nothing here waits for the thread, except `close`.
+    I2. After `close` reports can still be read, and no lease is running.
+    I3. No log line and no error contains the key.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 class ControlServer:
     """The control port of a run.
 
-    The callbacks are called by the port's thread, outside locks. They may use `QueryControl`, and must not block: while they do, no
-    question for how long a claim is held is answered, and leases stop sending.
+    The callbacks are called by the port's thread, outside locks. They may use `QueryControl`, and must not block: while they
+    block, no question for how long a claim is held is answered, and leases stop sending.
 
     Args:
         token: the key of the run, e.g. `secrets.token_urlsafe(32)`; readers get it with the address.
@@ -52,13 +52,14 @@ class ControlServer:
         port: 0: any that is free.
         advertised: the host that readers connect to; empty: `host`.
         claim_seconds: for how long a claim is still held.
-        plan_of: which messages of a route are let through after deaths.
-        on_death: a process of a query died: the query, and what it had reported last of the routes that it carried, with counts
-            over everything ever reported as in `QueryControl.reports`; of those that had nothing under way, an empty report. A lease that begins afterwards gets the plan of afterwards.
+        plan_of: which messages of a route may be in flight after deaths.
+        on_death: called when a process of a query died: with the query, and the last reports of its routes, with counts over
+        everything ever reported as in `QueryControl.reports`; an empty report for routes that had nothing in flight. A lease that
+        begins after the call gets the new plan.
 
     Raises:
         InvalidArgumentError: no reader can connect to `host`, and `advertised` is empty; or the token is empty.
-        ControlError: nothing can listen there.
+        ControlError: the address cannot be listened on.
     """
 
     def __init__(
@@ -93,17 +94,17 @@ class ControlServer:
 
     @property
     def address(self) -> str:
-        """Where readers connect: `host:port`."""
+        """The address for readers: `host:port`."""
         host = f"[{self._advertised}]" if ":" in self._advertised else self._advertised
         return f"{host}:{self._port}"
 
     def start(self) -> ControlServer:
-        """Serves from now on."""
+        """Begins to serve."""
         self._thread.start()
         return self
 
     def query(self, name: str) -> QueryControl:
-        """That of a query, always the same; leases of queries that were never asked for here are refused."""
+        """The control of a query, always the same object; leases of queries that were never created here are refused."""
         return self._queries.control(name)
 
     def close(self) -> None:
@@ -119,5 +120,5 @@ class ControlServer:
         self._wake_write.close()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it wakes anyway; closed: there is nothing to wake
+        with contextlib.suppress(OSError):  # full: the loop wakes anyway; closed: there is no loop to wake
             self._wake_write.send(b"x")

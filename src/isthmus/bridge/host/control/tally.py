@@ -1,13 +1,13 @@
 """The totals of one route over all leases and readers that ever reported it.
 
-What it is: pure; reports in, one report out. What it is not: who the readers are (`control.account`).
+What it is: pure; reports in, one report out. What it is not: the readers themselves (`control.account`).
 
 Invariants:
-    I1. Totals are the sums over everything ever reported, and never fall: a reader that leaves leaves its last counts.
-    I2. A count that falls within a reader, against its promise, has begun again from 0 and adds to what was.
-    I3. Where several readers carry a route at a time, what they have now is added up. It has ended when all have ended it; the rest is that
-        of a reader that retries, else of the newest that has not ended it.
-    I4. A route that nobody carries is not shown as running: it has ended, or is tried again.
+    I1. Totals are the sums over everything ever reported, and never fall: the last counts of a reader that ended are kept.
+    I2. A count that falls within a reader, although it must not, has restarted from 0 and is added to the previous sum.
+    I3. Where several readers carry a route at a time, their present values are added up. It has ended when all have ended it; the
+    other values are those of a reader that retries, else of the newest that has not ended it.
+    I4. A route without a reader is not shown as running: it has ended, or is retried.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class RouteTally:
     def __init__(self) -> None:
         self._before = dict.fromkeys(COUNTS, 0)
         self._live: dict[int, RouteReport] = {}
-        self._last: dict[int, tuple[int, RouteReport]] = {}  # by slot: its newest reader and what that reported
+        self._last: dict[int, tuple[int, RouteReport]] = {}  # by slot: its newest reader and its report
         self._aside: tuple[int, ...] = ()  # set aside by readers of slots that have lost the route
         self._is_over = False  # it was removed while no slot had it
         self._total: RouteReport | None = None  # until something changes
 
     def report(self, reader: int, slot: int, report: RouteReport, *, has_moved: bool = False) -> None:
-        """A reader reports; readers are numbered in the order of their leases. `has_moved`: another slot carries the route now."""
+        """Takes a report of a reader; readers are numbered in the order of their leases. `has_moved`: another slot carries the route now."""
         self._total = None
         before = self._live.get(reader, report)
         for name in COUNTS:
@@ -46,7 +46,7 @@ class RouteTally:
             self._last[slot] = (reader, report)
 
     def take(self, reader: int, slot: int) -> None:
-        """A reader is told to carry the route: what another reported of it before no longer holds."""
+        """A reader is assigned the route: earlier reports of other readers no longer apply."""
         self._total = None
         self._is_over = False
         _, before = self._last.get(slot, (0, RouteReport()))
@@ -60,7 +60,7 @@ class RouteTally:
         self._last.clear()
 
     def leave(self, reader: int, slot: int, error: str) -> None:
-        """A reader is gone: nothing of it is outstanding any more. `error` is empty where the route is not to be carried on."""
+        """A reader is gone: nothing of it is outstanding any more. `error` is empty where the route is not continued."""
         self._total = None
         report = self._live.pop(reader, RouteReport())
         for name in COUNTS:
@@ -71,18 +71,18 @@ class RouteTally:
             self._last[slot] = (reader, _left(last, "" if has_ended else last.error or error))
 
     def finish(self) -> None:
-        """Nobody carries the route any more."""
+        """No reader carries the route any more."""
         self._total = None
         self._is_over = not self._last
         self._last = {slot: (reader, _left(report, "")) for slot, (reader, report) in self._last.items()}
 
     def wait(self) -> None:
-        """The route is to be carried, and no reader has it yet."""
+        """The route waits for a reader."""
         self._total = None
         self._is_over = False
 
     def total(self) -> RouteReport:
-        """What the route has come to."""
+        """The report of the route over all readers."""
         if self._total is None:
             self._total = self._added_up()
         return self._total

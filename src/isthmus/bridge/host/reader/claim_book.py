@@ -1,10 +1,10 @@
 """The fences of the routes of one reader.
 
-What it is: one fence for each claim, which the routes of that claim share, and the questions to the driver, each of which asks for all
+What it is: one fence for each claim, shared by the routes of that claim, and the questions to the driver, each of which asks for all
 claims at once. What it is not: the fence (`isthmus.bridge.lease.fence`), or the connection to the driver.
 
 Invariants:
-    I1. An answer moves only the fences that its question asked for.
+    I1. An answer moves only the fences of its question.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClaimBook:
         return self._number
 
     def answer(self, number: int, claims: Mapping[str, float], now: float) -> dict[str, bool]:
-        """The driver answered: the claims whose fence moved, and whether it was closed before."""
+        """Takes the driver's answer; returns the claims whose fence moved, and whether it was closed before."""
         asked = self._asked.get(number)
         if asked is None:
             return {}

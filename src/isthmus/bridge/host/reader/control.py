@@ -1,11 +1,11 @@
-"""A reader's line to the driver.
+"""A reader's connection to the driver.
 
-What it is: the control connection of one lease: what the reader tells, as frames, and what the driver answers. What it is not: what is
-told when (`reader`), or the connection's handshake (`control.client`).
+What it is: the control connection of one lease: the reader's messages as frames, and the driver's answers. What it is not: the choice
+of messages (`reader`), or the connection's handshake (`control.client`).
 
 Invariants:
     I1. After the handshake nothing blocks.
-    I2. A driver that is gone, or that sends what is no frame, is known by `is_gone`.
+    I2. After a lost connection, or bytes that are not frames, `is_gone` is set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HANG_UP_SECONDS = 2.0
 
 
 class DriverLine:
-    """The line of one lease.
+    """The connection of one lease.
 
     Args:
         name: of the lease.
@@ -34,7 +34,7 @@ class DriverLine:
         token: the key of the run.
 
     Raises:
-        ControlError: nobody can be reached there.
+        ControlError: the address cannot be reached.
     """
 
     def __init__(self, name: LeaseName, address: str, token: str) -> None:
@@ -44,7 +44,7 @@ class DriverLine:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the driver has gone."""
+        """Whether the driver's connection is lost."""
         return self._channel.closed
 
     def descriptors(self) -> list[tuple[int, int]]:
@@ -52,7 +52,7 @@ class DriverLine:
         return [] if self._channel.closed else [(self._channel.fileno(), self._channel.interest())]
 
     def receive(self, ready: Mapping[int, int]) -> list[tuple[int, bytes]]:
-        """The frames that have come."""
+        """The received frames."""
         channel = self._channel
         if channel.closed or channel.fileno() not in ready:
             return []
@@ -63,24 +63,24 @@ class DriverLine:
             return []
 
     def report(self, routes: Mapping[str, RouteReport], asked: int, processes: Iterable[int]) -> None:
-        """Tells how routes are doing, and asks for how long claims are held."""
-        told = {name: report.to_json() for name, report in routes.items()}
-        self._send(Kind.REPORT, {"routes": told, "asked": asked, "processes": list(processes)})
+        """Sends the reports of routes, and asks for how long claims are held."""
+        reports = {name: report.to_json() for name, report in routes.items()}
+        self._send(Kind.REPORT, {"routes": reports, "asked": asked, "processes": list(processes)})
 
     def died(self, names: Iterable[str]) -> None:
-        """Tells that the sink ended without notice while it had messages of these routes."""
+        """Reports that the sink ended without notice while it had messages of these routes."""
         self._send(Kind.DIED, {"routes": list(names)})
 
     def ended(self, error: str) -> None:
-        """Tells that the lease is over."""
+        """Reports that the lease has ended."""
         self._send(Kind.ENDED, {"error": error})
 
-    def _send(self, kind: Kind, told: Mapping[str, object]) -> None:
+    def _send(self, kind: Kind, fields: Mapping[str, object]) -> None:
         if not self._channel.closed:
-            self._channel.send(kind, pack_json(told))
+            self._channel.send(kind, pack_json(fields))
 
     def flush(self) -> None:
-        """Writes what the socket takes."""
+        """Writes as much as the socket takes."""
         if not self._channel.closed:
             self._channel.flush()
 
@@ -90,7 +90,7 @@ class DriverLine:
         return not self._channel.closed and self._channel.has_queued()
 
     def close(self) -> None:
-        """Ends the connection so that what was written is read."""
+        """Ends the connection in such a way that the written frames are read."""
         if self._channel.closed:
             self._channel.close()
         else:

@@ -1,6 +1,6 @@
-"""What passes between a reader's host and Spark's thread.
+"""The items between a reader's host and Spark's thread.
 
-What it is: the items of the queue that Spark's thread takes from, and the name of the lease. What it is not: the rows that Spark sees
+What it is: the items of the queue that Spark's thread reads, and the name of the lease. What it is not: Spark's rows
 (`isthmus.bridge.spark.row`).
 """
 
@@ -15,7 +15,7 @@ __all__ = ["LeaseEnd", "LeaseFailedError", "LeaseName", "Rows"]
 
 
 class LeaseName(NamedTuple):
-    """What the driver knows a lease by: the query, the number of the micro-batch, and the partition, of so many."""
+    """The driver's key of a lease: the query, the number of the micro-batch, and the partition, of so many."""
 
     query: str
     lease: int
@@ -35,13 +35,13 @@ class Rows(NamedTuple):
 
 
 class LeaseEnd(NamedTuple):
-    """The lease is over; nothing comes behind it."""
+    """The lease has ended; nothing follows."""
 
     error: IsthmusError | None
 
 
 class LeaseFailedError(IsthmusError):
-    """The lease could not go on; what was not settled has been given back."""
+    """The lease could not continue; unsettled messages have been released."""
 
     code = "lease"
     retryable = True

@@ -1,11 +1,11 @@
 """When a lease as a whole ends.
 
-What it is: the decision, from what is known of the time, the sink, the driver, Spark's thread and the routes. What it is not: the end
-of one route (`isthmus.bridge.lease.lease`), or the carrying out (`reader`).
+What it is: the decision, from the time and the states of the sink, the driver, Spark's thread and the routes. What it is not: the end
+of one route (`isthmus.bridge.lease.lease`), or its execution (`reader`).
 
 Invariants:
-    I1. A sink that went away or failed ends the lease with an error, whatever else is wished.
-    I2. A lease whose sink has not come does not end by time or by the driver's wish: it waits for it, for SINK_SECONDS.
+    I1. A sink that disconnected or failed ends the lease with an error, with priority over all other reasons.
+    I2. A lease whose sink has not connected does not end by time or by the driver's request: it waits for the sink, for SINK_SECONDS.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["ReaderLife", "Verdict"]
 # A sink is a process that Spark starts with the reader.
 SINK_SECONDS = 60.0
 ASSIGN_SECONDS = 15.0
-# A sink says something every 2 s; five times that is silence.
+# A sink sends a frame every 2 s; five times that counts as silence.
 SILENCE_SECONDS = 10.0
 
 
 class Verdict(enum.Enum):
-    """What to do with the lease."""
+    """The decision about the lease."""
 
     GO_ON = "go on"
     END = "end"
@@ -46,7 +46,7 @@ class _Sink(Protocol):
     has_come: bool
     is_gone: bool
     has_ended: bool
-    heard_at: float
+    received_at: float
 
 
 class _Driver(Protocol):
@@ -56,15 +56,15 @@ class _Driver(Protocol):
 
 @dataclass(slots=True)
 class ReaderLife:
-    """What decides over a lease.
+    """The state that decides about a lease.
 
     Attributes:
         lease_seconds: how long it lasts.
-        needs_assignment: whether the driver tells what to carry.
+        needs_assignment: whether the driver assigns the routes.
         owner: Spark's thread.
-        stop_wish: why somebody wishes it to end; empty: nobody does.
-        is_driver_wish: whether that is the driver; else it is Spark's thread, which takes nothing more.
-        sink_error: with what the sink failed; empty: it did not.
+        stop_wish: why its end was requested; empty: it was not.
+        is_driver_wish: whether the driver requested it; else Spark's thread, which takes nothing more.
+        sink_error: the sink's error; empty: it did not fail.
         has_sink_died: whether a message may have killed the sink.
         ended_by: why it ends; empty until it does.
     """
@@ -87,23 +87,23 @@ class ReaderLife:
             self._assigned_at = now
 
     def assigned(self, lease_seconds: float | None, now: float) -> None:
-        """The driver told what to carry."""
+        """The driver assigned routes."""
         self._assigned_at = min(now, self._assigned_at)
         if lease_seconds is not None:
             self.lease_seconds = lease_seconds
 
     @property
     def is_ending(self) -> bool:
-        """Whether the routes were told to end."""
+        """Whether the routes were asked to end."""
         return bool(self.ended_by)
 
     def deadline(self, now: float) -> float:
-        """When the verdict may change though nothing happens."""
+        """When the verdict may change even without events."""
         due = self._assigned_at + self.lease_seconds
         return due if due > now and not self.is_ending else math.inf
 
     def verdict(self, now: float, routes: _Routes, sink: _Sink, driver: _Driver | None) -> Verdict | str:
-        """What to do; a text: the lease failed."""
+        """The verdict; a text: the lease failed."""
         failure = self._failure(now, sink)
         if failure:
             return failure
@@ -125,7 +125,7 @@ class ReaderLife:
         if sink.is_gone:
             self.has_sink_died = True
             return "the sink ended without notice"
-        if sink.has_come and now - sink.heard_at >= SILENCE_SECONDS:
+        if sink.has_come and now - sink.received_at >= SILENCE_SECONDS:
             return f"the sink has been silent for {SILENCE_SECONDS:g} s"
         if self.owner is not None and not self.owner.is_alive():
             return "the thread that takes rows is gone"

@@ -3,19 +3,19 @@
 What it is: a thread with one loop over the sources of all routes, the sink of the same task, and the driver; and a queue from which
 Spark's thread takes rows. What it is not: Spark (`isthmus.bridge.spark`), or the decisions about one route (`isthmus.bridge.lease.lease`).
 
-The end of a lease in good order:
-    1. every route ends: nothing is granted, and what is outstanding is settled or given back;
-    2. the driver is told how the routes are doing, and that the lease is over;
-    3. the sink is told STOPPED: for it, end of input without that is a failure;
-    4. Spark's thread finds LeaseEnd, behind all rows; its input to the sink ends;
+The orderly end of a lease:
+    1. every route ends: no credit is granted, and outstanding messages are settled or released;
+    2. the driver gets the last reports of the routes, and ENDED;
+    3. the sink gets STOPPED: without it, the end of its input would be a failure;
+    4. Spark's thread finds LeaseEnd after all rows; its input to the sink ends;
     5. this thread waits for the sink's END, and closes.
-A lease fails when its sink goes away or fails as a whole. Then everything is given back, the driver is told, and Spark's thread finds
-LeaseEnd with the error.
+A lease fails when its sink disconnects or fails as a whole. Then everything is released, the driver gets the error, and Spark's
+thread finds LeaseEnd with the error.
 
 Invariants:
-    I1. However a lease ends, what was not settled has been given back before LeaseEnd.
-    I2. Reports that matter, windows, clocks and fences are written before the rows, and the credit, that they concern.
-    I3. A lease does not end in good order before its sink has come, or the sink would wait for a STOPPED that never comes.
+    I1. However a lease ends, unsettled messages have been released before LeaseEnd.
+    I2. Urgent reports, windows, clocks and fences are written before the rows, and the credit, that they concern.
+    I3. A lease does not end in order before its sink has connected. Without this, a late sink never receives STOPPED.
     I4. Spark's thread never waits for a source, a target or the driver.
 """
 
@@ -54,7 +54,7 @@ _LOG = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
 # How long the last settlements and releases, and STOPPED, may take to be written.
 WRITE_SECONDS = 5.0
-# How long the thread waits for the sink's END; nobody waits for the thread.
+# How long the thread waits for the sink's END; no one waits for the thread.
 LINGER_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 1.0
 
@@ -63,12 +63,12 @@ class ReaderHost:
     """Runs one lease.
 
     Args:
-        channel: where the sink of the task dials (`isthmus.bridge.host.channel.channel_path`).
-        lease: what the driver knows the lease by.
-        control: address and key of the driver; None: nobody tells what to carry, and `routes` are carried.
-        routes: without a driver, what to carry.
-        lease_seconds: how long the lease lasts; the driver may say otherwise.
-        connectors: gives the connector of a kind.
+        channel: to which the sink of the task connects (`isthmus.bridge.host.channel.channel_path`).
+        lease: the driver's key of the lease.
+        control: address and key of the driver; None: there is none, and `routes` are carried.
+        routes: to carry without a driver.
+        lease_seconds: how long the lease lasts; the driver may override it.
+        connectors: returns the connector of a kind.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class ReaderHost:
     # ---- for Spark's thread
 
     def start(self) -> None:
-        """Starts the thread; what goes wrong is found in LeaseEnd."""
+        """Starts the thread; errors are in LeaseEnd."""
         self._life.owner = threading.current_thread()
         self._thread.start()
 
     def take(self, until: float) -> Rows | LeaseEnd | None:
-        """The next rows or the end; None if there is nothing by then (monotonic seconds)."""
+        """The next rows or the end; None if there is nothing by that time (monotonic seconds)."""
         try:
             if until == math.inf:
                 return self._items.get()
@@ -111,18 +111,18 @@ class ReaderHost:
             return None
 
     def note_flush(self, number: int, rows: Any) -> None:
-        """Flush row `number` was pushed behind so many rows of each handle, counted since its opening."""
+        """Flush row `number` was sent after so many rows of each handle, counted since its opening."""
         if self._loop is not None:
             self._loop.routes.note_flush(number, rows)
 
     def stop(self, why: str) -> None:
-        """Wishes the lease to end in good order; may be called from any thread."""
+        """Requests an orderly end of the lease; may be called from any thread."""
         self._life.stop_wish = self._life.stop_wish or why
         with contextlib.suppress(OSError):
             self._wake_write.send(b"x")
 
     def join(self, seconds: float) -> None:
-        """Waits until the lease is over, and the systems have taken in what was settled: this process may be killed then."""
+        """Waits until the lease has ended, and the systems have processed the settlements: afterwards this process may be killed."""
         self._over.wait(seconds)
 
     # ---- the thread
@@ -177,13 +177,13 @@ class _Loop:
         self._life.begin(now)
         for spec in specs:
             self.routes.add(spec, Plan(), now)
-        self._tell(now)
+        self._write_queued(now)
         while True:
             self._iterate()
             verdict = self._life.verdict(time.monotonic(), self.routes, self._sink, self._driver)
             if verdict is Verdict.END:
                 self.routes.end_all(time.monotonic())
-                self._tell(time.monotonic())
+                self._write_queued(time.monotonic())
             elif verdict is Verdict.OVER:
                 return
             elif isinstance(verdict, str):
@@ -199,7 +199,7 @@ class _Loop:
         if self._driver is not None:
             for kind, payload in self._driver.receive(ready):
                 self._on_driver_frame(kind, payload, now)
-        self._tell(now)
+        self._write_queued(now)
 
     def _due(self, now: float) -> float:
         due = min(self.routes.deadline(now), self._claims.ask_at, self._life.deadline(now), now + LONGEST_WAIT_SECONDS)
@@ -218,8 +218,8 @@ class _Loop:
             self._host._wake_read.recv(64)
         return ready
 
-    def _tell(self, now: float) -> None:
-        """Writes everything that is queued; rows last, and credit behind them (I2)."""
+    def _write_queued(self, now: float) -> None:
+        """Writes everything that is queued; rows last, and credit after them (I2)."""
         routes, driver = self.routes, self._driver
         if driver is not None:
             asked = self._claims.ask(now)
@@ -240,9 +240,9 @@ class _Loop:
 
     def _on_sink_frame(self, kind: int, payload: bytes, now: float) -> None:
         if kind == Kind.ERROR:
-            told = unpack_json(payload)
-            self._life.sink_error = str(told.get("error") or "no reason was given")
-            self._life.has_sink_died = bool(told.get("died"))
+            fields = unpack_json(payload)
+            self._life.sink_error = str(fields.get("error") or "no reason was given")
+            self._life.has_sink_died = bool(fields.get("died"))
         else:
             self.routes.on_frame(kind, payload, now)
 
@@ -251,8 +251,8 @@ class _Loop:
             self._life.stop_wish = self._life.stop_wish or payload.decode() or "the driver wishes it"
             self._life.is_driver_wish = True
         elif kind == Kind.GRANT:
-            told = unpack_json(payload)
-            moved = self._claims.answer(int(told.get("asked", 0)), told.get("claims") or {}, now)
+            fields = unpack_json(payload)
+            moved = self._claims.answer(int(fields.get("asked", 0)), fields.get("claims") or {}, now)
             until_ns = self._claims.until_ns()
             for claim in moved:
                 self._sink.send(Kind.FENCE, pack_json({"claim": claim, "until_ns": until_ns[claim]}))
@@ -260,29 +260,29 @@ class _Loop:
         elif self._life.is_ending:
             return
         elif kind == Kind.ASSIGN:
-            told = unpack_json(payload)
-            plans = told.get("plans") or {}
-            self._life.assigned(told.get("lease_seconds"), now)
-            for each in told["routes"]:
+            fields = unpack_json(payload)
+            plans = fields.get("plans") or {}
+            self._life.assigned(fields.get("lease_seconds"), now)
+            for each in fields["routes"]:
                 spec = RouteSpec.from_json(each)
                 self.routes.add(spec, _plan(plans.get(spec.name)), now)
         elif kind == Kind.ADD:
-            told = unpack_json(payload)
-            plan = _plan(told.pop("plan", None))
-            self.routes.add(RouteSpec.from_json(told), plan, now)
+            fields = unpack_json(payload)
+            plan = _plan(fields.pop("plan", None))
+            self.routes.add(RouteSpec.from_json(fields), plan, now)
         elif kind == Kind.REMOVE:
             self.routes.remove(unpack_json(payload)["name"], now)
         elif kind == Kind.PLAN:
-            told = unpack_json(payload)
-            self.routes.plan(told["name"], _plan(told), now)
+            fields = unpack_json(payload)
+            self.routes.plan(fields["name"], _plan(fields), now)
 
     # ---- the end
 
     def end(self) -> None:
-        """Tells driver and sink that the lease has ended in good order.
+        """Reports the orderly end of the lease to driver and sink.
 
         Raises:
-            LeaseFailedError: the sink could not be told.
+            LeaseFailedError: the sink could not be notified.
         """
         self._write_out(self._wants_to_write_sources)
         self._end_driver("")
@@ -293,14 +293,14 @@ class _Loop:
             raise LeaseFailedError(str(self._host.name), "the sink does not read its control channel, so it cannot end")
 
     def abort(self, error: IsthmusError) -> None:
-        """Gives everything back, and tells the driver."""
+        """Releases everything, and reports to the driver."""
         now = time.monotonic()
         if self._driver is not None and self._life.has_sink_died:
             names = self.routes.outstanding()
             self._driver.report(self.routes.take_reports(now), 0, self._processes())
             self._driver.died(names)
         self.routes.abort_all(str(error), now)
-        self._tell(now)
+        self._write_queued(now)
         self._write_out(self._wants_to_write_sources)
         self._end_driver(str(error))
 
@@ -314,7 +314,7 @@ class _Loop:
             self._driver.close()
 
     def _write_out(self, is_left: Callable[[], bool]) -> None:
-        """Writes until nothing is left, for a while at most; what comes is taken in."""
+        """Writes until nothing is left, for a limited time; frames that arrive are processed."""
         until = time.monotonic() + WRITE_SECONDS
         while is_left() and (now := time.monotonic()) < until:
             ready = self._wait(now, min(until, now + 0.1))
@@ -324,7 +324,7 @@ class _Loop:
             self._sink.flush()
 
     def close(self, *, lingers: bool) -> None:
-        """Waits for the sink's END where that is to come, and closes what is left."""
+        """Waits for the sink's END where it is expected, and closes everything."""
         until = time.monotonic() + LINGER_SECONDS
         with contextlib.suppress(IsthmusError, OSError):
             while lingers and self._sink.has_come and not (self._sink.has_ended or self._sink.is_gone):
@@ -337,10 +337,10 @@ class _Loop:
             self._driver.close()
 
 
-def _plan(told: Any) -> Plan:
+def _plan(value: Any) -> Plan:
     """A plan of the driver; a JSON object or a list of its fields."""
-    if not told:
+    if not value:
         return Plan()
-    if isinstance(told, list):
-        return Plan(*map(int, told))
-    return Plan(*(int(told.get(name) or 0) for name in Plan._fields))
+    if isinstance(value, list):
+        return Plan(*map(int, value))
+    return Plan(*(int(value.get(name) or 0) for name in Plan._fields))

@@ -1,10 +1,10 @@
 """One route of a reader: its lease machine, its source, and the source that it has closed.
 
-What it is: what the reader keeps for each route, and how a route is doing. What it is not: who is due when, or what effects do (`reader.routes`).
+What it is: the reader's state of each route, and its report. What it is not: deadlines, or the execution of effects (`reader.routes`).
 
 Invariants:
-    I1. A route has ended only after its source has left its system, or has not for LEAVE_SECONDS.
-    I2. Credit is granted only when everything is known that came before: it counts from then on.
+    I1. A route has ended only after its source has left its system, or LEAVE_SECONDS have passed.
+    I2. Credit is granted only when all earlier messages are known, because it counts from then on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from isthmus.bridge.route_spec import RouteSpec
 
 __all__ = ["LEAVE_SECONDS", "CarriedRoute"]
 
-# A source that was closed is looked at so often, and for so long at most: less than a query gives a route to end.
+# How often, and how long at most, a closed source is polled: for less than the time that a query gives a route to end.
 _LOOK_SECONDS = 0.01
 LEAVE_SECONDS = 10.0
 
@@ -31,13 +31,13 @@ class CarriedRoute:
     """A route that a reader carries.
 
     Attributes:
-        spec: what it is.
+        spec: its description.
         lease: decides.
         source: None while it is closed.
         key: the handle that the source was made for.
-        clock_told_ms: what the sink was told last of the source's clock.
-        is_ending: whether it was told to end.
-        next_spec: what to carry under this name once this has ended.
+        clock_sent_ms: the source's clock as last sent to the sink.
+        is_ending: whether it was asked to end.
+        next_spec: the route to carry under this name once this one has ended.
         opens: the handle to open once the source that was closed has left; 0: none.
     """
 
@@ -45,7 +45,7 @@ class CarriedRoute:
     lease: RouteLease
     source: Source | None = None
     key: int = 0
-    clock_told_ms: int | None = None
+    clock_sent_ms: int | None = None
     is_ending: bool = False
     next_spec: tuple[RouteSpec, Plan] | None = None
     opens: int = 0
@@ -54,12 +54,12 @@ class CarriedRoute:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over."""
+        """Whether it has ended."""
         return self.lease.has_ended and self._leaving is None
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the source that it has closed has not left."""
+        """Whether the closed source has not left its system yet."""
         return self._leaving is not None
 
     @property
@@ -68,7 +68,7 @@ class CarriedRoute:
         return self.source.clock_offset_ms if self.source is not None else None
 
     def poll(self, now: float) -> Sequence[SourceEvent]:
-        """What the source tells; arrivals that follow each other are one (I2), but where a message comes twice: the lease knows it only
+        """The source's events; consecutive arrivals are joined (I2), except where a message comes twice: the lease knows it only
         once it has taken the first.
         """
         events = self.source.poll(now) if self.source is not None else ()
@@ -87,20 +87,20 @@ class CarriedRoute:
         return joined
 
     def report(self, now: float) -> RouteReport:
-        """How it is doing."""
+        """Its report."""
         report = self.lease.report(now, self.clock_ms)
         is_leaving = report.state is RouteState.ENDED and not self.has_ended
         return replace(report, state=RouteState.ENDING) if is_leaving else report
 
     def close_source(self) -> None:
-        """Closes the source; what it settled may still be on its way."""
+        """Closes the source; its settlements may still be in transit."""
         source, self.source = self.source, None
         if source is not None:
             source.close()
             self._leaving = source
 
-    def look_left(self, now: float) -> bool:
-        """Looks whether the source that was closed has left; whether the route has ended by that."""
+    def check_left(self, now: float) -> bool:
+        """Checks whether the closed source has left; returns whether the route has ended thereby."""
         if self._leaving is None:
             return False
         self._leave_by = min(self._leave_by, now + LEAVE_SECONDS)
@@ -110,5 +110,5 @@ class CarriedRoute:
         return self.lease.has_ended
 
     def leaving_deadline(self, now: float) -> float:
-        """When to look again."""
+        """When to check again."""
         return now + _LOOK_SECONDS if self._leaving is not None else math.inf

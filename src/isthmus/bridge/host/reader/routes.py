@@ -1,16 +1,16 @@
 """The routes of one reader.
 
-What it is: the lease machine and the source of each route, the pools that the sources share, and who is due when. Events of pools, of
+What it is: the lease machine and the source of each route, the pools that the sources share, and the deadlines. Events of pools, of
 the sink and of the driver go to the machines of the routes that they concern; effects are carried out here. What it is not: the loop,
 or the connections to sink and driver (`reader`).
 
 Invariants:
-    I1. What one iteration costs grows with the routes that have something to do, not with the number of routes.
-    I2. Whatever a source raises ends the opening of its own route, and nothing else; what the connections of a kind raise, that of the
-        routes from there.
-    I3. Rows wait in `rows` until what is to be told before them has been written.
-    I4. A route is reported as ended, and is opened again here, only after its source has left its system: who opens it next reads nothing
-        that was settled.
+    I1. The cost of an iteration grows with the routes that have work, not with the number of routes.
+    I2. An exception of a source ends the opening of its own route, and nothing else; one of the connections of a kind, the openings
+    of the routes with a source of that kind.
+    I3. Rows wait in `rows` until the frames that must precede them have been written.
+    I4. A route is reported as ended, and is opened again here, only after its source has left its system: the next reader of the
+    source then reads nothing that was settled.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from isthmus.errors import IsthmusError
 __all__ = ["ReaderRoutes"]
 
 _LOG = logging.getLogger(__name__)
-# The sink is told of the clock of a source again when it has moved so far.
+# A change of a source's clock by so much is sent to the sink.
 CLOCK_STEP_MS = 2
-# A source that is due again at once is asked so often.
+# How often a source that is due again at once is polled.
 SHORTEST_WAIT_SECONDS = 0.001
 
 
 @dataclass(slots=True)
-class _Told:
-    """What an iteration leaves to be told."""
+class _Pending:
+    """The frames and reports that an iteration has to send."""
 
     rows: list[Rows] = field(default_factory=list)
     changed: dict[CarriedRoute, None] = field(default_factory=dict)
@@ -63,8 +63,8 @@ class ReaderRoutes:
     """The routes of one lease.
 
     Args:
-        connectors: gives the connector of a kind.
-        sink: the line to the sink.
+        connectors: returns the connector of a kind.
+        sink: the connection to the sink.
         claims: the fences of the routes.
 
     Attributes:
@@ -82,13 +82,13 @@ class ReaderRoutes:
         self._by_handle: dict[int, CarriedRoute] = {}
         self._handles = itertools.count(1)
         self._timers: Deadlines[CarriedRoute] = Deadlines()
-        self._told = _Told()
+        self._pending = _Pending()
         self._flushes: deque[tuple[int, dict[int, int]]] = deque()
 
-    # ---- which routes there are
+    # ---- adding and removing routes
 
     def add(self, spec: RouteSpec, plan: Plan, now: float) -> None:
-        """Carries a route from now on; one of that name that is carried otherwise ends first."""
+        """Adds a route; one of the same name with other settings ends first."""
         before = self._by_name.get(spec.name)
         if before is not None and not before.has_ended:
             if before.is_ending or before.spec != spec:
@@ -101,7 +101,7 @@ class ReaderRoutes:
         if before is not None:
             counts = before.lease.messages.counts
             self._timers.forget(before)
-            self._told.changed.pop(before, None)
+            self._pending.changed.pop(before, None)
         fence = self._claims.fence(spec.claim, now)
         offset = time.time() - time.monotonic()
         lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts, offset)
@@ -112,34 +112,34 @@ class ReaderRoutes:
         self._feed(route, e.Begin(), now)
 
     def remove(self, name: str, now: float) -> None:
-        """Ends a route in good order."""
+        """Ends a route in order."""
         route = self._by_name.get(name)
         if route is not None:
             route.next_spec = None
             self._end(route, now)
-            self._told.changed[route] = None
+            self._pending.changed[route] = None
 
     def plan(self, name: str, plan: Plan, now: float) -> None:
-        """Takes what the driver plans for a route."""
+        """Takes the driver's plan for a route."""
         route = self._by_name.get(name)
         if route is not None:
             self._feed(route, e.Planned(plan), now)
 
     def end_all(self, now: float) -> None:
-        """Ends all routes in good order."""
+        """Ends all routes in order."""
         for route in list(self._by_name.values()):
             route.next_spec = None
             self._end(route, now)
 
     def abort_all(self, text: str, now: float) -> None:
-        """Gives everything back."""
+        """Releases everything."""
         for route in list(self._by_name.values()):
             route.next_spec = None
             self._feed(route, e.Abort(text), now)
-        self._told.rows.clear()
+        self._pending.rows.clear()
 
     def has_ended(self) -> bool:
-        """Whether all routes are over."""
+        """Whether all routes have ended."""
         return all(route.has_ended for route in self._by_name.values())
 
     @property
@@ -162,11 +162,11 @@ class ReaderRoutes:
         return self._pools.descriptors()
 
     def deadline(self, now: float) -> float:
-        """When something is due though no descriptor is ready."""
+        """When something is due even if no descriptor is ready."""
         return min(self._timers.next(), self._pools.deadline(now))
 
     def service(self, ready: Mapping[int, int], now: float) -> None:
-        """Serves the pools, and whoever has something to tell or is due."""
+        """Serves the pools, and the routes that have events or are due."""
         for key in self._pools.service(ready, now):
             route = self._by_handle.get(key)
             if route is not None:
@@ -181,28 +181,28 @@ class ReaderRoutes:
             self._feed(route, e.Tick(), now)
 
     def flush(self) -> None:
-        """Writes what is queued for sources."""
+        """Writes the bytes queued for sources."""
         self._pools.flush()
 
     def take_rows(self) -> list[Rows]:
-        """What is to be handed on now."""
-        rows, self._told.rows = self._told.rows, []
+        """The rows to hand on now."""
+        rows, self._pending.rows = self._pending.rows, []
         return rows
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the driver has to be told before anything is handed on."""
-        return self._told.urgent
+        """Whether a report has to reach the driver before anything is handed on."""
+        return self._pending.urgent
 
     @property
     def has_changed(self) -> bool:
         """Whether there is something new to report."""
-        return bool(self._told.changed)
+        return bool(self._pending.changed)
 
     def take_reports(self, now: float) -> dict[str, RouteReport]:
-        """How the routes is doing of which something has changed."""
-        changed, self._told.changed = self._told.changed, {}
-        self._told.urgent = False
+        """The reports of the routes that have changed."""
+        changed, self._pending.changed = self._pending.changed, {}
+        self._pending.urgent = False
         return {route.spec.name: route.report(now) for route in changed}
 
     def close(self) -> None:
@@ -212,12 +212,12 @@ class ReaderRoutes:
     # ---- from the sink and the driver
 
     def note_flush(self, number: int, rows: Mapping[int, int]) -> None:
-        """A flush row was pushed behind so many rows of each handle; called by Spark's thread."""
+        """A flush row was sent after so many rows of each handle; called by Spark's thread."""
         if self.has_steps:
             self._flushes.append((number, dict(rows)))
 
     def claims_opened(self, claims: AbstractSet[str], now: float) -> None:
-        """The driver has confirmed claims that were not."""
+        """The driver has confirmed claims that were not confirmed before."""
         if claims:
             for route in [route for route in self._by_name.values() if route.spec.claim in claims]:
                 self._feed(route, e.Tick(), now)
@@ -237,14 +237,14 @@ class ReaderRoutes:
         elif kind == Kind.READY:
             self._feed_handle(unpack_numbers(payload)[0], e.TargetReady(), now)
         elif kind == Kind.PAUSE:
-            told = unpack_json(payload)
-            self._feed_handle(told["handle"], e.TargetPaused(str(told.get("text") or "")), now)
+            fields = unpack_json(payload)
+            self._feed_handle(fields["handle"], e.TargetPaused(str(fields.get("text") or "")), now)
         elif kind == Kind.RESUME:
             self._feed_handle(unpack_numbers(payload)[0], e.TargetResumed(), now)
         elif kind == Kind.FAILED:
-            told = unpack_json(payload)
-            failed = e.TargetFailed(str(told.get("error") or "the target failed"), bool(told.get("is_fatal")))
-            self._feed_handle(told["handle"], failed, now)
+            fields = unpack_json(payload)
+            failed = e.TargetFailed(str(fields.get("error") or "the target failed"), bool(fields.get("is_fatal")))
+            self._feed_handle(fields["handle"], failed, now)
         elif kind == Kind.FLUSHED:
             self._flushed(payload, now)
         elif kind == Kind.STATS:
@@ -284,7 +284,7 @@ class ReaderRoutes:
             if route.source is not source:
                 break  # closed meanwhile
             if type(event) is Arrived:
-                self._tell_clock(route)
+                self._send_clock(route)
             self._feed(route, event, now)
         if not events:
             self._schedule(route, now)
@@ -297,13 +297,13 @@ class ReaderRoutes:
             except Exception as error:  # noqa: BLE001 - I2
                 faults.append(error)
         if self._by_name.get(route.spec.name) is route:  # not one that another has replaced
-            self._told.changed[route] = None
+            self._pending.changed[route] = None
         if faults:
             if route.lease.handle:
                 self._feed(route, _fault(faults[0]), now)
             else:
                 _LOG.warning("route '%s': %s: %s", route.spec.name, type(faults[0]).__name__, faults[0])
-        self._told.urgent = route.look_left(now) or self._told.urgent
+        self._pending.urgent = route.check_left(now) or self._pending.urgent
         if route.opens and not route.is_leaving:
             self._open_late(route, now)
         self._schedule(route, now)
@@ -322,7 +322,7 @@ class ReaderRoutes:
     def _carry_out(self, route: CarriedRoute, effect: Any) -> None:
         kind, source = type(effect), route.source
         if kind is e.HandOn:
-            self._told.rows.append(Rows(*effect))
+            self._pending.rows.append(Rows(*effect))
         elif kind is e.Settle and source is not None:
             source.settle(effect.first, effect.last, effect.disposition)
         elif kind is e.Grant and source is not None:
@@ -332,7 +332,7 @@ class ReaderRoutes:
         elif kind is e.Release and source is not None:
             source.release(effect.first, effect.last)
         elif kind is e.Report:
-            self._told.urgent = True
+            self._pending.urgent = True
         elif kind is e.Window:
             self._sink.send(Kind.WINDOW, pack_numbers(effect.handle, effect.messages))
         elif kind is e.OpenSource:
@@ -340,11 +340,11 @@ class ReaderRoutes:
         elif kind is e.CloseSource:
             self._close_source(route)
         elif kind is e.OpenTarget:
-            told = {"handle": effect.handle, "spec": route.spec.to_json(), "origin_identity": effect.origin_identity}
-            self._sink.send(Kind.OPEN, pack_json(told))
-            self._tell_clock(route)
+            fields = {"handle": effect.handle, "spec": route.spec.to_json(), "origin_identity": effect.origin_identity}
+            self._sink.send(Kind.OPEN, pack_json(fields))
+            self._send_clock(route)
         elif kind is e.CloseTarget:
-            self._told.rows = [rows for rows in self._told.rows if rows.handle != effect.handle]
+            self._pending.rows = [rows for rows in self._pending.rows if rows.handle != effect.handle]
             self._sink.send(Kind.CLOSE, pack_numbers(effect.handle))
 
     def _open_source(self, route: CarriedRoute, handle: int) -> None:
@@ -357,7 +357,7 @@ class ReaderRoutes:
             capabilities = self._connectors(end.kind).capabilities
             route.lease.messages.is_numbered_again = not capabilities.is_log
             route.lease.messages.is_known_by_content = not capabilities.keeps_positions
-            route.key, route.clock_told_ms = handle, None
+            route.key, route.clock_sent_ms = handle, None
             self._by_handle[handle] = route
             route.source = pool.source(
                 handle, end.options, ordered=route.spec.ordered, only_present=route.spec.only_present
@@ -365,7 +365,7 @@ class ReaderRoutes:
         route.source.open()
 
     def _open_late(self, route: CarriedRoute, now: float) -> None:
-        """The source that was closed has left: the next one opens."""
+        """Opens the next source, after the closed one has left."""
         handle, route.opens = route.opens, 0
         try:
             self._open_source(route, handle)
@@ -377,10 +377,10 @@ class ReaderRoutes:
         self._by_handle.pop(route.key, None)
         route.close_source()
 
-    def _tell_clock(self, route: CarriedRoute) -> None:
-        offset_ms, told_ms = route.clock_ms, route.clock_told_ms
-        if offset_ms is not None and (told_ms is None or abs(offset_ms - told_ms) >= CLOCK_STEP_MS):
-            route.clock_told_ms = offset_ms
+    def _send_clock(self, route: CarriedRoute) -> None:
+        offset_ms, sent_ms = route.clock_ms, route.clock_sent_ms
+        if offset_ms is not None and (sent_ms is None or abs(offset_ms - sent_ms) >= CLOCK_STEP_MS):
+            route.clock_sent_ms = offset_ms
             self._sink.send(Kind.CLOCK, pack_numbers(route.key, offset_ms))
 
 

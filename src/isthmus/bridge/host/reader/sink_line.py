@@ -1,11 +1,11 @@
-"""A reader's line to the sink of its task.
+"""A reader's connection to the sink of its task.
 
-What it is: the socket on which the reader listens for its sink, and the channel to it. What is to be told before the sink has come
-waits. What it is not: what the frames mean for a route (`reader.routes`).
+What it is: the socket on which the reader listens for its sink, and the channel to it. Frames that are sent before the sink has
+connected wait. What it is not: the meaning of frames for a route (`reader.routes`).
 
 Invariants:
-    I1. The sink is who says HELLO first; who closes before that only looked whether anybody listens.
-    I2. Frames are sent in the order in which they were given, whether the sink had come by then or not.
+    I1. The sink is the first connection that sends HELLO; one that closes before was only a check for a listener.
+    I2. Frames are sent in the order in which they were given, whether the sink had connected by then or not.
     I3. Nothing blocks.
 """
 
@@ -24,17 +24,17 @@ __all__ = ["SinkLine"]
 
 
 class SinkLine:
-    """The line of one lease.
+    """The connection of one lease.
 
     Args:
         path: where to listen.
 
     Attributes:
-        has_come: whether the sink has said HELLO.
-        is_gone: whether it has gone since.
-        has_ended: whether it said END or ERROR, so that its going is no surprise.
-        process: its process id; 0 until it has come.
-        heard_at: when something came of it last, monotonic seconds.
+        has_come: whether the sink has sent HELLO.
+        is_gone: whether it has disconnected since.
+        has_ended: whether it has sent END or ERROR, so that its disconnection is expected.
+        process: its process id; 0 until it has connected.
+        received_at: when a frame of it arrived last, monotonic seconds.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class SinkLine:
         self.is_gone = False
         self.has_ended = False
         self.process = 0
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self._listener: Listening | None = listen(path)
         self._strangers: dict[int, Channel] = {}
         self._channel: Channel | None = None
@@ -50,7 +50,7 @@ class SinkLine:
 
     @property
     def has_queued(self) -> bool:
-        """Whether the sink has not taken yet what it is to be told."""
+        """Whether frames wait to be written to the sink."""
         channel = self._channel
         return channel is not None and not channel.closed and channel.has_queued()
 
@@ -71,15 +71,15 @@ class SinkLine:
             self._channel.send(kind, payload)
 
     def flush(self) -> None:
-        """Writes what the socket takes."""
+        """Writes as much as the socket takes."""
         if self._channel is not None and not self._channel.closed:
             self._channel.flush()
 
     def receive(self, ready: Mapping[int, int], now: float) -> list[tuple[int, bytes]]:
-        """The frames that have come.
+        """The received frames.
 
         Raises:
-            ChannelError: the sink sent what is no frame.
+            ChannelError: the sink sent bytes that are not frames.
         """
         if self._listener is not None and self._listener.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
@@ -91,7 +91,7 @@ class SinkLine:
         channel = self._channel
         if channel is not None and not channel.closed and channel.fileno() in ready:
             received += channel.receive()
-            self.heard_at = now
+            self.received_at = now
         if any(kind in {Kind.END, Kind.ERROR} for kind, _ in received):
             self.has_ended = True
         if channel is not None and channel.closed:
@@ -111,9 +111,9 @@ class SinkLine:
                 stranger.close()
             return []
         del self._strangers[fd]
-        told: dict[str, Any] = unpack_json(received[0][1])
-        self.has_come, self.process = True, int(told.get("process", 0))
-        self._channel, self.heard_at = stranger, now
+        fields: dict[str, Any] = unpack_json(received[0][1])
+        self.has_come, self.process = True, int(fields.get("process", 0))
+        self._channel, self.received_at = stranger, now
         self.is_gone = stranger.closed
         waiting, self._waiting = self._waiting, []
         for kind, payload in waiting:

@@ -1,13 +1,13 @@
-"""The handles of one route whose steps divert messages, told to the reader as one.
+"""The handles of one route whose steps divert messages, reported to the reader as one.
 
-What it is: the reports of the route's target and of each entity that messages are diverted to, joined under the number of the route, and
-the diverted rows as those entities get them. What it is not: the sending, which is each handle's (`handle`), or the loop (`sender.routes`).
+What it is: the reports of the route's target and of each divert target, joined under the number of the route, and the diverted rows in
+the form for their targets. What it is not: sending, which each handle does (`handle`), or the loop (`sender.routes`).
 
 Invariants:
     I1. The route is ready when all of its handles are, and paused while any of them is; the text names a divert target.
-    I2. A diverted message is told as diverted when the entity that it was sent to has acknowledged it, and not before.
-    I3. What one handle settles says nothing of what another one has.
-    I4. Once a handle has failed the route has, and nothing more is told of it.
+    I2. A diverted message is reported as diverted only after the entity that it was sent to has acknowledged it.
+    I3. A settlement of one handle does not affect messages of another one.
+    I4. Once a handle has failed the route has failed, and nothing more is reported of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Diverted", "DivertingRoute", "name_of"]
 MALFORMED = "Malformed"
 
 Diverted = tuple[int, Disposition, bytes]
-"""Position, where and why, encoded message."""
+"""Position, target and reason, encoded message."""
 
 
 def name_of(disposition: Disposition) -> str:
@@ -39,11 +39,11 @@ class DivertingRoute:
     """The reports of one route.
 
     Args:
-        number: the handle that the reader knows.
+        number: the reader's handle.
         route: its name.
-        source: what copies name as the place that they come from.
+        source: the origin that the copies name.
         names: by handle, the entities that messages are diverted to.
-        reports: whom to tell.
+        reports: gets the reports.
     """
 
     def __init__(self, number: int, route: str, source: str, names: Mapping[int, str], reports: Reports) -> None:
@@ -89,8 +89,8 @@ class DivertingRoute:
         self._opening.discard(handle)
         if not self._opening and not self._has_failed:
             self._reports.ready(self.number)
-            if self._paused:  # one that opened before is away again: READY says that none is
-                self._tell_paused()
+            if self._paused:  # one that opened before is disconnected again: READY means that all are open
+                self._report_paused()
 
     def settle(self, handle: int, positions: Any) -> None:
         """The target of a handle has acknowledged these positions."""
@@ -108,23 +108,23 @@ class DivertingRoute:
         why = self._pending.pop(position, None) if position is not None and handle != self.number else None
         if why is not None:
             text = f"divert target {self.names[handle]}: {disposition.description} ({why.reason}: {why.description})"
-            # Nothing that a step failed on is completed because its copy was stopped on the way.
+            # A message on which a step failed must not be completed because its copy was not made.
             kind = "dead-letter" if disposition.kind == "complete" else disposition.kind
             disposition = Disposition(kind, disposition.reason, text)
         if not self._has_failed:
             self._reports.dispose(self.number, position, disposition, route)
 
     def pause(self, handle: int, text: str) -> None:
-        """The target of a handle takes nothing."""
+        """The target of a handle accepts nothing."""
         self._paused[handle] = self.named(handle, text)
-        self._tell_paused()
+        self._report_paused()
 
     def resume(self, handle: int) -> None:
-        """The target of a handle takes messages again."""
+        """The target of a handle accepts messages again."""
         self._paused.pop(handle, None)
-        self._tell_paused()
+        self._report_paused()
 
-    def _tell_paused(self) -> None:
+    def _report_paused(self) -> None:
         if self._has_failed:
             return
         if self._paused:
@@ -133,16 +133,16 @@ class DivertingRoute:
             self._reports.resume(self.number)
 
     def failed(self, handle: int, error: IsthmusError, is_fatal: bool) -> None:
-        """A handle cannot go on."""
+        """A handle cannot continue."""
         if not self._has_failed:
             self._has_failed = True
             self._reports.failed(self.number, error, is_fatal)
 
     def may_send(self, claim: str) -> bool:
-        """Whether the claim is known to be held now."""
+        """Whether the claim is confirmed now."""
         return not self._has_failed and self._reports.may_send(claim)
 
     def named(self, handle: int, text: str) -> str:
-        """A text about the target of a handle, which names it where it is not the route's."""
+        """A text about the target of a handle, with its name where it is not the route's target."""
         name = self.names.get(handle)
         return f"{name.partition('/')[0]}: divert target {name}: {text}" if name and text else text

@@ -1,7 +1,7 @@
 """Why the sink of a lease failed.
 
-What it is: the errors that `SenderHost` raises, or tells the reader of a route. What it is not: the refusals of a target, which are
-its connector's.
+What it is: the errors that `SenderHost` raises, or reports to the reader for a route. What it is not: the refusals of a target,
+which are its connector's.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ __all__ = [
 
 
 class SourceGoneError(IsthmusError):
-    """The reader of this task ended without saying that the lease was over."""
+    """The reader of this task ended without STOPPED."""
 
     code = "source-gone"
     retryable = True
 
 
 class SenderFaultError(IsthmusError):
-    """The sink met a fault of its own, or was stopped by one of the query."""
+    """The sink had an internal fault, or was stopped by a fault of the query."""
 
     code = "sink-fault"
     retryable = True
 
 
 class TargetUnavailableError(OutcomeUnknownError):
-    """The target refused permanently, or took nothing for longer than the route waits."""
+    """The target refused permanently, or accepted nothing for longer than the route waits."""
 
     code = "target-unavailable"
 
 
 class ClaimUnconfirmedError(IsthmusError):
-    """The driver did not confirm in time that the route's claim is held: another run may hold it soon."""
+    """The driver did not confirm in time that the route's claim is held: another run may get it soon."""
 
     code = "claim-unconfirmed"
     retryable = True

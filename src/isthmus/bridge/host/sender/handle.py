@@ -1,14 +1,14 @@
 """One opening of a route in the sink: its delivery machine, its target, and the rows that wait.
 
-What it is: the shell around one `isthmus.bridge.delivery.delivery.Delivery`: what the target tells goes into the machine, what the machine asks
-for is carried out on the target and told to the reader. What it is not: the decisions, which are the machine's, or the loop and its
-sockets (`sender`). Calls do not block.
+What it is: the shell around one `isthmus.bridge.delivery.delivery.Delivery`: the target's answers are passed to the machine, the machine's
+effects are carried out on the target and reported to the reader. What it is not: the decisions, which are the machine's, or the loop and
+its sockets (`sender`). Calls do not block.
 
 Invariants:
-    I1. Effects are carried out at once and in order; after the route failed none is.
+    I1. Effects are carried out at once and in order; none after the route failed.
     I2. Nothing is sent while the fence of the route's claim is closed: the route fails instead.
     I3. Copies are made only after the first `Opened`, in the order of the rows.
-    I4. A target that has messages and gives no outcome for `target_seconds`, or does not answer to `open` for so long, has failed.
+    I4. A target that has messages and gives no outcome for `target_seconds`, or does not answer `open` for so long, has failed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from isthmus.bridge.delivery_event import (
     Fail,
     Flushed,
     HandedOver,
-    Hold,
     Open,
     Opened,
     Outcome,
+    Pause,
     Resume,
     Send,
     Settle,
@@ -53,7 +53,7 @@ FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.1, 5.0
 
 
 class Reports(Protocol):
-    """Whom a handle tells what becomes of its messages."""
+    """The callbacks for the reports of a handle."""
 
     def ready(self, handle: int) -> None:
         """Its target is open."""
@@ -65,21 +65,21 @@ class Reports(Protocol):
         """A message gets another disposition at its source."""
 
     def pause(self, handle: int, text: str) -> None:
-        """The target takes nothing."""
+        """The target accepts nothing."""
 
     def resume(self, handle: int) -> None:
-        """The target takes messages again."""
+        """The target accepts messages again."""
 
     def failed(self, handle: int, error: IsthmusError, is_fatal: bool) -> None:
-        """The route cannot go on; called once, and nothing after it."""
+        """The route cannot continue; the last call, and only once."""
 
     def may_send(self, claim: str) -> bool:
-        """Whether the claim is known to be held now."""
+        """Whether the claim is confirmed now."""
         ...
 
 
 def _delay_seconds(attempt: int) -> float:
-    """How long to wait before an attempt; random in part, so that routes that lost the same target do not come back at once."""
+    """How long to wait before an attempt; partly random, so that routes that lost the same target do not reconnect at once."""
     step = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(attempt, 16))
     return step * random.uniform(0.5, 1.0)
 
@@ -91,16 +91,16 @@ class TargetHandle:
         number: the handle.
         spec: the route.
         target: its target, not open yet.
-        reports: whom to tell.
+        reports: gets the reports.
         now: monotonic seconds.
-        divert: what errors call the target, where it is an entity that messages are diverted to; empty: it is the route's target.
-        memory: what openings before this one know of messages that the target has refused; None: nothing.
+        divert: the name of the target in errors, where it is a divert target; empty: it is the route's target.
+        memory: the refused messages that earlier openings noted; None: none.
 
     Attributes:
-        clock_offset_ms: the wall time of the source's system minus monotonic time; None while the reader has not told it.
+        clock_offset_ms: the wall time of the source's system minus monotonic time; None until the reader has sent it.
         has_failed: whether the route failed here; nothing is done any more.
-        due: when `step` is due though nothing happens.
-        machine: what is sent, and its counts.
+        due: when `step` is due even without events.
+        machine: the delivery machine, with its counts.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class TargetHandle:
         self._reports = reports
         self._rows = WaitingRows()
         self._was_opened = False
-        self._took_at = now  # when the target last did something for us, or there was nothing to do for it
+        self._took_at = now  # when the target last answered, or had nothing to do
         self._carry: dict[type, Callable[[Any], None]] = {
             Send: self._on_send,
             Settle: self._on_settle,
             Dispose: self._on_dispose,
-            Hold: self._on_hold,
+            Pause: self._on_pause,
             Resume: self._on_resume,
             Open: self._on_open,
             Fail: self._on_fail,
@@ -149,7 +149,7 @@ class TargetHandle:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything that came is not finished."""
+        """Whether any row is not finished."""
         return bool(self._rows) or self.machine.unfinished > 0
 
     @property
@@ -159,13 +159,13 @@ class TargetHandle:
 
     @property
     def awaits_target(self) -> bool:
-        """Whether it can do nothing before the target has told something."""
+        """Whether it can do nothing before the target's next answer."""
         machine = self.machine
         return bool(self._rows) or machine.unsent > 0 or machine.is_recovering or not self._was_opened
 
     @property
     def _is_watched(self) -> bool:
-        """Whether the target owes something; while the machine sends again, it knows itself when to give up."""
+        """Whether the time-out for the target's answer applies; while the machine resends, it has its own time-out."""
         return (self.machine.unfinished > 0 or not self._was_opened) and not self.machine.is_recovering
 
     # ---- for the host
@@ -179,11 +179,11 @@ class TargetHandle:
         self._rows.add(part)
 
     def step(self, now: float, has_events: bool) -> None:
-        """Takes what the target tells, if it has something to tell, and hands over what there is room for."""
+        """Takes the target's answers, if there are any, and hands over as many rows as there is room for."""
         self._guarded(lambda: self._step(now, has_events))
 
     def fail(self, error: IsthmusError, is_fatal: bool = False) -> None:
-        """Gives the route up: the reader gives back what is not settled."""
+        """Fails the route: the reader releases unsettled messages."""
         if self.has_failed:
             return
         self.has_failed = True
@@ -193,16 +193,16 @@ class TargetHandle:
         self._reports.failed(self.number, error, is_fatal)
 
     def close(self) -> None:
-        """The reader closed the route, or the sink ends: nothing is told any more."""
+        """The reader closed the route, or the sink ends: nothing is reported any more."""
         if not self.has_failed:
             self.has_failed = True
-            with contextlib.suppress(Exception):  # nobody would do anything about it
+            with contextlib.suppress(Exception):  # an error at this point has no consequence
                 self._target.close()
 
     # ---- the machine
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """An error of one route's target is that route's alone."""
+        """Runs a call; an error of a target fails only its own route."""
         try:
             call()
         except IsthmusError as error:
@@ -222,7 +222,7 @@ class TargetHandle:
             while self._rows and machine.room > 0:
                 if not self._hand_over(self._rows.take(), now):
                     return
-        if (machine.is_recovering or machine.deadline(now) <= now) and not self._tell(Tick(), now):
+        if (machine.is_recovering or machine.deadline(now) <= now) and not self._feed(Tick(), now):
             return
         self.due = min(self._target.deadline(now), machine.deadline(now))
         if self._is_watched:
@@ -237,21 +237,21 @@ class TargetHandle:
             if not self._was_opened:
                 self._was_opened = True
                 self._reports.ready(self.number)
-        return self._tell(event, now)
+        return self._feed(event, now)
 
     def _hand_over(self, part: Part, now: float) -> bool:
         if not self.machine.unfinished:
             self._took_at = now
         positions, disposed = part.positions, part.disposed
         if not part.messages:
-            return self._tell(HandedOver((), None if positions is None else (), disposed), now)
+            return self._feed(HandedOver((), None if positions is None else (), disposed), now)
         copies = self._target.copies(part.data, part.offsets, self._source_ms(part, now))
         if copies.disposed:
             refused = [(None if positions is None else positions[row], each) for row, each in copies.disposed]
             disposed = [*disposed, *refused]  # type: ignore[list-item]  # positions are None only where nothing is settled
         if copies.rows is not None and positions is not None:
             positions = [positions[row] for row in copies.rows]
-        return self._tell(HandedOver(copies.payloads, positions, disposed, copies.is_alone), now)
+        return self._feed(HandedOver(copies.payloads, positions, disposed, copies.is_alone), now)
 
     def _source_ms(self, part: Part, now: float) -> int:
         offset_ms = self.clock_offset_ms if part.clock_offset_ms is None else part.clock_offset_ms
@@ -265,8 +265,8 @@ class TargetHandle:
         what = "gave no outcome" if self._was_opened else "did not answer"
         self.fail(TargetUnavailableError(f"{self._where}: the target {what} for {seconds:g} s"))
 
-    def _tell(self, event: Event, now: float) -> bool:
-        """Gives the machine an event; whether the route goes on."""
+    def _feed(self, event: Event, now: float) -> bool:
+        """Passes an event to the machine; returns whether the route continues."""
         for effect in self.machine.on(event, now):
             self._carry_out(effect)
             if self.has_failed:
@@ -290,7 +290,7 @@ class TargetHandle:
     def _on_dispose(self, effect: Dispose) -> None:
         self._reports.dispose(self.number, effect.position, effect.disposition, self.spec.name)
 
-    def _on_hold(self, effect: Hold) -> None:
+    def _on_pause(self, effect: Pause) -> None:
         self._reports.pause(self.number, effect.text)
 
     def _on_resume(self, effect: Resume) -> None:

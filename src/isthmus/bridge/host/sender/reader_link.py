@@ -1,13 +1,13 @@
 """The sink's connection to the reader of its lease.
 
-What it is: finding the reader, telling it what becomes of messages, and what it says about claims. Settlements of all routes are told
-together (`isthmus.bridge.delivery.settle_account`). `NoReader` takes its part where nothing is settled by this sink. What it is not: the frames
-about routes, which the host carries out (`sender`).
+What it is: finding the reader, reporting the settlement of messages, and the reader's frames about claims. Settlements of all routes are
+sent together (`isthmus.bridge.delivery.settle_account`). `NoReader` replaces it where nothing is settled by this sink. What it is not: the
+frames about routes, which the host carries out (`sender`).
 
 Invariants:
     I1. Nothing blocks, except `finish`, for a limited time.
-    I2. What was settled of a route is told before that it failed, and before the end.
-    I3. A claim that was never confirmed, or whose time is over, allows nothing.
+    I2. Settlements of a route are sent before its failure, and before the end.
+    I3. A claim that was never confirmed, or has expired, allows nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class ReaderLink:
         path: where the reader listens.
 
     Attributes:
-        account: what is settled and not told.
-        has_stopped: whether the reader said that the lease ended in good order.
+        account: settlements that are not sent yet.
+        has_stopped: whether the reader sent STOPPED.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,11 +66,11 @@ class ReaderLink:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the reader went away without saying that the lease is over."""
+        """Whether the reader disconnected without STOPPED."""
         return self._channel is not None and self._channel.closed and not self.has_stopped
 
     def connect(self, now: float) -> None:
-        """Looks for the reader, if it has not been found and it is time to."""
+        """Tries to connect to the reader, if it is not connected and a try is due."""
         if self._channel is None and now >= self._dial_at:
             self._channel = dial(self._path)
             self._dial_at = now + self._dial_delay
@@ -85,16 +85,16 @@ class ReaderLink:
         return () if channel is None or channel.closed else ((channel.fileno(), channel.interest()),)
 
     def deadline(self) -> float:
-        """When `connect`, `flush` or `ended_claims` is due though nothing comes."""
+        """When `connect`, `flush` or `ended_claims` is due even without frames."""
         if self._channel is None:
             return min(self._dial_at, self._fence_ends.next())
         return min(self.account.deadline(), self._fence_ends.next())
 
     def receive(self) -> Sequence[tuple[int, bytes]]:
-        """What the reader said, in order; fences and the end of the lease are noted here.
+        """The reader's frames, in order; fences and the end of the lease are noted here.
 
         Raises:
-            ChannelError: the bytes are no frames.
+            ChannelError: the bytes are not frames.
         """
         self._read()
         frames, self._frames = self._frames, deque()
@@ -105,9 +105,9 @@ class ReaderLink:
             return
         for kind, payload in self._channel.receive():
             if kind == Kind.FENCE:
-                told = unpack_json(payload)
-                self._fences[told["claim"]] = until = told["until_ns"] / 1e9
-                self._fence_ends.set(told["claim"], until)
+                fields = unpack_json(payload)
+                self._fences[fields["claim"]] = until = fields["until_ns"] / 1e9
+                self._fence_ends.set(fields["claim"], until)
             elif kind == Kind.STOPPED:
                 self.has_stopped = True
             else:
@@ -116,14 +116,14 @@ class ReaderLink:
     # ---- claims
 
     def may_send(self, claim: str) -> bool:
-        """Whether a claim is known to be held now."""
+        """Whether a claim is confirmed now."""
         if time.monotonic() < self._fences.get(claim, -math.inf):
             return True
-        self._read()  # while the loop was busy elsewhere nobody heard how far the fence has moved
+        self._read()  # while the loop was busy, newer fences of the reader were not read
         return time.monotonic() < self._fences.get(claim, -math.inf)
 
     def ended_claims(self, now: float) -> list[str]:
-        """Claims whose time is over since this was asked last."""
+        """Claims that expired since the last call."""
         if self._fence_ends.next() > now:
             return []
         self._read()
@@ -135,7 +135,7 @@ class ReaderLink:
                 ended.append(claim)
         return ended
 
-    # ---- telling
+    # ---- reports
 
     def ready(self, handle: int) -> None:
         """The target of a route is open."""
@@ -152,41 +152,41 @@ class ReaderLink:
         self.account.dispose(handle, position, disposition)
 
     def pause(self, handle: int, text: str) -> None:
-        """A target takes nothing."""
+        """A target accepts nothing."""
         self._send(Kind.PAUSE, pack_json({"handle": handle, "text": text}))
 
     def resume(self, handle: int) -> None:
-        """A target takes messages again."""
+        """A target accepts messages again."""
         self._send(Kind.RESUME, pack_numbers(handle))
 
     def failed(self, handle: int, error: IsthmusError, is_fatal: bool) -> None:
-        """A route cannot go on."""
-        self._tell(time.monotonic())
+        """A route cannot continue."""
+        self._send_settlements(time.monotonic())
         self._send(Kind.FAILED, pack_json({"handle": handle, "error": str(error), "is_fatal": is_fatal}))
 
-    def statistics(self, told: Mapping[str, Any]) -> None:
-        """Counts, and that the sink lives."""
-        self._send(Kind.STATS, pack_json(told))
+    def statistics(self, counts: Mapping[str, Any]) -> None:
+        """Sends counts, which also show that the sink is alive."""
+        self._send(Kind.STATS, pack_json(counts))
 
     def flush(self, now: float) -> None:
-        """Tells what is due and writes what the socket takes."""
+        """Sends due settlements and writes as much as the socket takes."""
         channel = self._channel
         if channel is None:
             return
-        if self.account.deadline() <= now or (channel.has_queued() and self.account.has_untold):
-            self._tell(now)
+        if self.account.deadline() <= now or (channel.has_queued() and self.account.has_unsent):
+            self._send_settlements(now)
         if channel.has_queued():
             channel.flush()
 
     def end(self, error: IsthmusError | None, *, died: bool = False) -> None:
-        """Tells the reader that everything is done, or why it is not, and closes; waits until it is written, but not for long."""
+        """Sends END, or the error, and closes; waits a limited time until it is written."""
         now = time.monotonic()
         self._dial_at = -math.inf
         self.connect(now)
         channel = self._channel
         if channel is None:
             return
-        self._tell(now)
+        self._send_settlements(now)
         channel.send(Kind.END) if error is None else channel.send(
             Kind.ERROR, pack_json({"error": str(error), "died": died})
         )
@@ -198,8 +198,8 @@ class ReaderLink:
             channel.flush()
         channel.close()
 
-    def _tell(self, now: float) -> None:
-        if self._channel is not None and self.account.has_untold:
+    def _send_settlements(self, now: float) -> None:
+        if self._channel is not None and self.account.has_unsent:
             for kind, payload in self.account.take(now):
                 self._channel.send(kind, payload)
 
@@ -209,14 +209,14 @@ class ReaderLink:
 
 
 class NoReader:
-    """What a handle tells where nothing is settled by this sink: a row that cannot be sent, or a route that fails, is an error.
+    """The reports of handles where nothing is settled by this sink: a row that cannot be sent, or a route that fails, is an error.
 
     Args:
-        dispose: what becomes of a row that is not sent, by its position, and raises where nothing can; None: it is an error, but for
-            rows that are to be left out.
+        dispose: handles a row that is not sent, by its position, or raises; None: it is an error, except for rows that are left
+            out.
 
     Attributes:
-        error: why the write fails; None where nothing is wrong.
+        error: why the write fails; None where it does not.
     """
 
     def __init__(self, dispose: Callable[[int | None, Disposition], None] | None = None) -> None:
@@ -224,7 +224,7 @@ class NoReader:
         self._dispose = dispose
 
     def ready(self, handle: int) -> None:
-        """Nobody waits for it."""
+        """Not used: there is no reader."""
 
     def settle(self, handle: int, positions: Sequence[int]) -> None:
         """Nothing is settled."""
@@ -237,10 +237,10 @@ class NoReader:
             self.error = RowRefusedError(route, *disposition)
 
     def pause(self, handle: int, text: str) -> None:
-        """Nobody waits for it."""
+        """Not used: there is no reader."""
 
     def resume(self, handle: int) -> None:
-        """Nobody waits for it."""
+        """Not used: there is no reader."""
 
     def failed(self, handle: int, error: IsthmusError, is_fatal: bool) -> None:
         """The write fails."""

@@ -1,11 +1,11 @@
-"""How much a plain write keeps in memory.
+"""The memory limit of a plain write.
 
 What it is: the account of rows between Spark's thread, which waits while they are many, and the loop that sends them. What it is
-not: the window of a route; with a reader that window bounds what comes, and without one nothing else does.
+not: the window of a route; with a reader that window limits the rows, and without one only this does.
 
 Invariants:
-    I1. `add` returns at once while less than `limit` waits, so that rows of any size get through.
-    I2. Each number has one thread that writes it.
+    I1. `add` returns at once while less than `limit` waits, so that rows of any size are accepted.
+    I2. Each number is written by one thread only.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class SenderRoom:
         self._is_open = True
 
     def add(self, nbytes: int) -> None:
-        """For Spark's thread: waits until there is room, or nobody takes anything any more."""
+        """For Spark's thread: waits until there is room, or the loop has ended."""
         if self._added - self._taken >= self._limit:
             with self._changed:
                 self._changed.wait_for(lambda: self._added - self._taken < self._limit or not self._is_open)
         self._added += nbytes
 
     def took(self, nbytes: int) -> None:
-        """For the loop: how much has been taken in all."""
+        """For the loop: sets the number of bytes taken in all."""
         if nbytes != self._taken:
             with self._changed:
                 self._taken = nbytes

@@ -1,17 +1,17 @@
 """The routes that a sink carries.
 
-What it is: the handles that are open, their pools of targets, their deadlines, and their claims; which of them has something to do. A
-route whose steps divert messages has a handle for its target, with the route's number, and one for each entity that messages are diverted
-to, with a negative number that the reader never sees (`diverting`).
+What it is: the open handles, their pools of targets, their deadlines, and their claims; which of them have work. A route whose steps
+divert messages has a handle for its target, with the route's number, and one for each divert target, with a negative number that is not
+sent to the reader (`diverting`).
 What it is not: threads, the connection to the reader, or the end of the lease (`sender`).
 
 Invariants:
-    I1. Work grows with the handles that have something to do, not with those that are open.
-    I2. A route that fails, or whose target cannot be made, changes nothing for the others.
-    I3. Rows of a handle that is not open are dropped and counted: the reader gave them back.
-    I4. The handles of one route are opened, closed and given up together.
-    I5. A fault of the connections of one kind fails the routes that lead there, and no others.
-    I6. What a target refuses is remembered from one opening of its route to the next.
+    I1. The cost grows with the handles that have work, not with the open ones.
+    I2. A route that fails, or whose target cannot be made, does not affect the others.
+    I3. Rows of a handle that is not open are dropped and counted: the reader has released them.
+    I4. The handles of one route are opened, closed and failed together.
+    I5. A fault of the connections of one kind fails the routes with a target of that kind, and no others.
+    I6. Refused messages of a target are remembered from one opening of its route to the next.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SenderRoutes:
 
     Args:
         connectors: the connector of a kind.
-        reports: whom handles tell what becomes of their messages.
+        reports: gets the handles' reports.
 
     Attributes:
         pools: the connections to their targets.
@@ -54,10 +54,10 @@ class SenderRoutes:
         self._handles: dict[int, TargetHandle] = {}
         self._claims: dict[str, set[int]] = {}
         self._deadlines: Deadlines[int] = Deadlines()
-        self._ready: dict[int, bool] = {}  # handles to step; whether their targets have something to tell
+        self._ready: dict[int, bool] = {}  # handles to step; whether their targets have answers
         self._changed: set[int] = set()
         self._awaiting: set[int] = set()
-        self._told: dict[int, dict[str, Any]] = {}
+        self._reported: dict[int, dict[str, Any]] = {}
         self._diverting: dict[int, DivertingRoute] = {}  # by handle
         self._memories = RefusalMemories()
         self._last_key = 0
@@ -106,7 +106,7 @@ class SenderRoutes:
                 target.close()
 
     def close(self, number: int) -> None:
-        """The reader is done with a handle."""
+        """The reader has closed a handle."""
         if number in self._handles:
             self._close_route(number)
 
@@ -141,7 +141,7 @@ class SenderRoutes:
         self._ready.setdefault(number, False)
 
     def _divert(self, handle: TargetHandle, rows: Sequence[Diverted], clock_offset_ms: int | None) -> bool:
-        """Hands rows to the entities that they are diverted to; whether the route goes on."""
+        """Hands diverted rows to their targets; returns whether the route continues."""
         route = self._diverting.get(handle.number)
         found: dict[int, list[Diverted]] = {}
         for row in rows:
@@ -158,7 +158,7 @@ class SenderRoutes:
         return True
 
     def fail_claim(self, claim: str) -> None:
-        """A claim may be another run's: its routes fail."""
+        """Fails the routes of a claim that another run may hold now."""
         for number in tuple(self._claims.get(claim, ())):
             handle = self._handles.get(number)
             if handle is None:
@@ -177,7 +177,7 @@ class SenderRoutes:
         self._ready.pop(number, None)
         self._changed.discard(number)
         self._awaiting.discard(number)
-        self._told.pop(number, None)
+        self._reported.pop(number, None)
         route = self._diverting.pop(number, None)
         self._memories.closed(handle.spec, "" if route is None else route.names.get(number, ""))
 
@@ -185,30 +185,30 @@ class SenderRoutes:
 
     @property
     def has_ready(self) -> bool:
-        """Whether `step` has something to do at once."""
+        """Whether `step` has work now."""
         return bool(self._ready)
 
     @property
     def is_target_awaited(self) -> bool:
-        """Whether any route can do nothing before its target has told something."""
+        """Whether any route can do nothing before its target's next answer."""
         return bool(self._awaiting)
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything that came is not finished; looks at every handle."""
+        """Whether any row is not finished; checks every handle."""
         return any(handle.is_busy for handle in self._handles.values())
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the rows that wait for their targets; looks at every handle."""
+        """Bytes of the rows that wait for their targets; checks every handle."""
         return sum(handle.waiting_bytes for handle in self._handles.values())
 
     def deadline(self, now: float) -> float:
-        """When `step` is due though nothing happens."""
+        """When `step` is due even without events."""
         return min(self._deadlines.next(), self.pools.deadline(now))
 
     def step(self, ready: Mapping[int, int], now: float) -> None:
-        """Does what can be done now.
+        """Does the work that can be done now.
 
         Args:
             ready: descriptors on which something happened.
@@ -236,7 +236,7 @@ class SenderRoutes:
             self.pools.close_faulty()
 
     def _fail_kind(self, kind: str, error: Exception) -> None:
-        """The pool of a kind is of no use any more: the routes that have a target there fail, and are opened again."""
+        """Fails the routes with a target in a faulty pool; they are opened again."""
         for number in [key for key, each in self._handles.items() if each.spec.target.kind == kind]:
             handle = self._handles.get(number)
             if handle is not None:  # another handle of its route has failed
@@ -251,7 +251,7 @@ class SenderRoutes:
             handle.close()
         self.pools.close(in_good_order=in_good_order)
 
-    # ---- telling
+    # ---- reports
 
     @property
     def has_changed(self) -> bool:
@@ -259,23 +259,23 @@ class SenderRoutes:
         return bool(self._changed)
 
     def changes(self) -> dict[str, dict[str, Any]]:
-        """The counts that changed since this was asked last, by handle."""
+        """The counts that changed since the last call, by handle."""
         changes = {}
         for number in {self._number(key) for key in self._changed}:
             counts = self._counts(number)
-            if counts != self._told.get(number):
-                self._told[number] = counts
+            if counts != self._reported.get(number):
+                self._reported[number] = counts
                 changes[str(number)] = counts
         self._changed.clear()
         return changes
 
     def _number(self, key: int) -> int:
-        """The handle by which the reader knows the route of a handle."""
+        """The reader's handle for the route of a handle."""
         route = self._diverting.get(key)
         return key if route is None else route.number
 
     def _counts(self, number: int) -> dict[str, Any]:
-        """The counts of a route's handles together; what a divert target has taken is diverted."""
+        """The counts of a route's handles together; messages accepted by a divert target count as diverted."""
         machine = self._handles[number].machine
         counts: dict[str, Any] = machine.counts.as_dict() | {"diverted": 0}
         counts["blocked_by"], counts["last_set_aside"] = machine.blocked_by, machine.last_set_aside

@@ -4,7 +4,7 @@ What it is: a queue of parts of Spark's batches, in order, which joins small one
 What it is not: the messages that the delivery machine has (`isthmus.bridge.delivery.outbox`).
 
 Invariants:
-    I1. Rows come out in the order in which they came in.
+    I1. Rows are taken in the order in which they were added.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Rows that are to be sent."""
+        """The number of rows to send."""
         return max(0, len(self.offsets) - 1)
 
     @property
@@ -48,7 +48,7 @@ class WaitingRows:
     """The queue of one route.
 
     Attributes:
-        nbytes: how much waits.
+        nbytes: of the waiting rows.
     """
 
     def __init__(self) -> None:

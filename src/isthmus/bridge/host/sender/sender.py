@@ -8,12 +8,12 @@ Without a channel (`static`) nothing is settled: the handles are 1, 2, ... in th
 write, and `finish` waits until every row is acknowledged.
 
 Invariants:
-    I1. With a channel `hand_over` and `flush` never wait for a target or for the reader; without one `hand_over` waits while much
-        waits to be sent (`sender.room`).
-    I2. `finish` returns only when the input has ended, everything that came for open handles is finished, and the reader has said that
-        the lease is over. The end of the input alone is an error.
-    I3. After an error nothing is sent, and the reader is told of it.
-    I4. The reader's frames are taken before the rows that came after them: a row of a handle is never seen before its OPEN.
+    I1. With a channel `hand_over` and `flush` never wait for a target or for the reader; without one `hand_over` waits while many
+        bytes wait to be sent (`sender.room`).
+        I2. `finish` returns only when the input has ended, all rows for open handles are finished, and the reader has sent STOPPED. The
+        end of the input alone is an error.
+        I3. After an error nothing is sent, and the reader gets the error.
+        I4. The reader's frames are processed before the rows that came after them: a row of a handle never precedes its OPEN.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["SenderHost"]
 
 HEARTBEAT_SECONDS = 2.0
 STATISTICS_SECONDS = 1.0
-# The reader says that the lease is over before its rows end; what is on its way needs a moment at most.
+# The reader sends STOPPED before its rows end; a frame in transit needs only a moment.
 STOPPED_SECONDS = 10.0
 CLOSE_SECONDS = 15.0
 
@@ -55,11 +55,11 @@ class SenderHost:
     """The sink of one task.
 
     Args:
-        channel: where the reader of this task listens; None: there is none, and nothing is settled.
+        channel: on which the reader of this task listens; None: there is none, and nothing is settled.
         connectors: the connector of a kind.
         static: the routes, where there is no reader that opens them.
         origin_identity: of the namespace that the rows come from, with static routes; empty where it is not known.
-        dispose: with static routes, what becomes of a row that is not sent, by its position; called by the loop.
+        dispose: with static routes, handles a row that is not sent, by its position; called by the loop.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class SenderHost:
         Args:
             handle: the opening that they belong to.
             positions: their positions at the source, a range where they follow each other; None where nothing is settled.
-            data: encoded messages, one behind the other.
+            data: encoded messages, concatenated.
             offsets: where each starts, and where the last ends; empty where there is none.
-            disposed: rows that are not sent but get another disposition: (position, what).
-            diverted: rows that are sent to another entity of the route: (position, where and why, encoded message).
-            clock_offset_ms: the wall time of the source's system minus monotonic time, where no reader tells it.
-            is_last: whether no more comes at once; the loop need not be woken before.
+            disposed: rows that are not sent but get another disposition: (position, disposition).
+            diverted: rows that are sent to a divert target of the route: (position, target and reason, encoded message).
+            clock_offset_ms: the wall time of the source's system minus monotonic time, where no reader sends it.
+            is_last: whether no more rows follow at once; the loop is woken only then.
 
         Raises:
             IsthmusError: the sink has failed.
@@ -140,7 +140,7 @@ class SenderHost:
         """The input has ended: waits until everything is done.
 
         Raises:
-            SourceGoneError: the reader went away, or did not say that the lease was over.
+            SourceGoneError: the reader disconnected, or did not send STOPPED.
             IsthmusError: the sink has failed.
         """
         self._ends.input_ended_at = time.monotonic()
@@ -149,7 +149,7 @@ class SenderHost:
         self._ends.check()
 
     def abort(self, error: BaseException) -> None:
-        """Spark's side failed: tells the reader, which gives back what is not settled."""
+        """Spark's side failed: reports it to the reader, which releases unsettled messages."""
         self._ends.abort(error)
         self._input.wake()
         if self._thread.is_alive():
@@ -175,12 +175,12 @@ class SenderHost:
             self._end(error)
 
     def _iterate(self) -> bool:
-        """Waits until something is to be done, and does it; whether everything is done."""
+        """Waits until there is work, and does it; returns whether everything is done."""
         ready = self._wait(time.monotonic())
         now = time.monotonic()
         self._ends.raise_abort()
         is_last = self._ends.input_ended_at is not None
-        # Before the frames: rows that came meanwhile may be of handles whose OPEN is not read yet.
+        # Before the frames: later rows may be of handles whose OPEN is not read yet.
         items = self._input.take()
         if items:
             self._pace.rows_came(now)
@@ -192,7 +192,7 @@ class SenderHost:
         if self._link is not None:
             for claim in self._link.ended_claims(now):
                 self._routes.fail_claim(claim)
-            self._tell(self._link, now)
+            self._report(self._link, now)
         elif self._no_reader.error is not None:
             raise self._no_reader.error
         if self._room is not None:
@@ -200,7 +200,7 @@ class SenderHost:
         return is_last and self._is_done(now)
 
     def _wait(self, now: float) -> dict[int, int]:
-        """What is ready, once something is, or something is due."""
+        """The ready descriptors, once there are any, or something is due."""
         due = self._due(now)
         unread_until = now if self._is_target_awaited() else self._pace.waits_until(now)
         if unread_until > now:
@@ -215,13 +215,13 @@ class SenderHost:
         return ready
 
     def _is_target_awaited(self) -> bool:
-        """Whether what the targets tell has to be read at once."""
+        """Whether the targets' answers have to be read at once."""
         if self._routes.is_target_awaited or self._ends.input_ended_at is not None:
             return True
         return self._link is not None and self._link.account.is_source_waiting
 
     def _descriptors(self, target_events: int = ~0) -> list[tuple[int, int]]:
-        """What to poll, of the targets only these events."""
+        """The descriptors to poll, those of targets with these events only."""
         descriptors = [(self._input.fileno(), select.POLLIN)]
         descriptors += ((descriptor, events & target_events) for descriptor, events in self._routes.pools.descriptors())
         if self._link is not None:
@@ -256,10 +256,10 @@ class SenderHost:
         link.connect(now)
         for kind, payload in link.receive():
             if kind == Kind.OPEN:
-                told = unpack_json(payload)
-                link.account.open(told["handle"])
-                spec = RouteSpec.from_json(told["spec"])
-                self._routes.open(told["handle"], spec, told["origin_identity"], now)
+                fields = unpack_json(payload)
+                link.account.open(fields["handle"])
+                spec = RouteSpec.from_json(fields["spec"])
+                self._routes.open(fields["handle"], spec, fields["origin_identity"], now)
             elif kind == Kind.CLOSE:
                 (handle,) = unpack_numbers(payload)
                 self._routes.close(handle)
@@ -276,22 +276,22 @@ class SenderHost:
     def _statistics_due(self) -> float:
         return self._statistics_at - (HEARTBEAT_SECONDS - STATISTICS_SECONDS if self._routes.has_changed else 0.0)
 
-    def _tell(self, link: ReaderLink, now: float) -> None:
+    def _report(self, link: ReaderLink, now: float) -> None:
         if link.is_connected and now >= self._statistics_due():
-            self._tell_statistics(link, now)
+            self._send_statistics(link, now)
         link.flush(now)
 
-    def _tell_statistics(self, link: ReaderLink, now: float) -> None:
+    def _send_statistics(self, link: ReaderLink, now: float) -> None:
         self._statistics_at = now + HEARTBEAT_SECONDS
         link.statistics({"process": os.getpid(), "dropped": self._routes.dropped, "routes": self._routes.changes()})
 
     # ---- the end
 
     def _is_done(self, now: float) -> bool:
-        """Whether the lease is over; the input has ended.
+        """Whether everything is done; the input has ended.
 
         Raises:
-            SourceGoneError: the reader did not say so.
+            SourceGoneError: the reader did not send STOPPED.
         """
         if self._link is not None and not self._link.has_stopped:
             if now >= (self._ends.input_ended_at or now) + STOPPED_SECONDS:
@@ -303,7 +303,7 @@ class SenderHost:
         try:
             if self._link is not None:
                 if error is None or self._link.is_connected:
-                    self._tell_statistics(self._link, time.monotonic())
+                    self._send_statistics(self._link, time.monotonic())
                 self._link.end(error, died=self._ends.has_died)
         except Exception as failure:  # noqa: BLE001 - the reader learns of it by the end of the connection
             self._ends.error = self._ends.error or SenderFaultError(f"the end could not be reported: {failure}")
@@ -315,7 +315,7 @@ class SenderHost:
 
 
 class _Input:
-    """What Spark's thread hands to the loop: a queue, and the socket that wakes the loop."""
+    """The queue from Spark's thread to the loop, and the socket that wakes the loop."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[int, Part | None]] = deque()
@@ -342,12 +342,12 @@ class _Input:
             return
 
     def woken(self) -> None:
-        """For the loop, before `take`: what is added from now on wakes it again."""
+        """For the loop, before `take`: later additions wake it again."""
         self._reads.recv(64)
         self._is_signalled = False
 
     def take(self) -> list[tuple[int, Part | None]]:
-        """For the loop: what was added."""
+        """For the loop: the items added."""
         items = []
         while self._items:
             items.append(self._items.popleft())
@@ -360,7 +360,7 @@ class _Input:
 
 
 class _Ends:
-    """How the sink comes to its end; written by one thread each.
+    """The state of the sink's end; each attribute is written by one thread.
 
     Attributes:
         input_ended_at: when Spark's thread had no more rows.
@@ -380,7 +380,7 @@ class _Ends:
             raise self.error
 
     def abort(self, error: BaseException) -> None:
-        """For Spark's thread: the loop is to end."""
+        """For Spark's thread: asks the loop to end."""
         self.has_died = not isinstance(error, IsthmusError)
         text = f"the query failed: {type(error).__name__}: {error}"
         self._abort = error if isinstance(error, IsthmusError) else SenderFaultError(text)

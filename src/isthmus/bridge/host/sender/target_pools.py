@@ -1,7 +1,7 @@
 """The pools of targets of one process.
 
-What it is: one pool for each kind, made when the first route of that kind is opened. What it is not: what targets tell, which their
-routes ask for (`sender.routes`).
+What it is: one pool for each kind, made when the first route of that kind is opened. What it is not: the targets' answers, which
+their routes read (`sender.routes`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TargetPools(GuardedPools[TargetPool]):
         """The target of a route, not open yet; its keys are named by `service`.
 
         Raises:
-            ConfigError: an option is of no use.
+            ConfigError: an option is invalid.
             InvalidArgumentError: the kind is unknown.
         """
         return self.get(spec.target.kind).target(key, spec.target.options, origin_identity=origin_identity)

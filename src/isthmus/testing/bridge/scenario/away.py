@@ -1,6 +1,6 @@
 """Scenarios: an end that cannot be reached, says nothing, refuses everything, or whose server is killed; a clock that is wrong.
 
-What it is: what any pair of systems can be put through from outside. What it is not: steps (`loss`, `kill`).
+What it is: faults that can be caused from outside at any pair of systems. What it is not: steps (`loss`, `kill`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def _away_at_the_beginning(bench: Bench, side: str) -> None:
 
 @scenario()
 def the_source_is_away_at_the_beginning(bench: Bench) -> None:
-    """It is connected when it is there."""
+    """It is connected once it can be reached."""
     _away_at_the_beginning(bench, "source")
 
 
 @scenario()
 def the_target_is_away_at_the_beginning(bench: Bench) -> None:
-    """Nothing is delivered before it is there."""
+    """Nothing is delivered before it can be reached."""
     _away_at_the_beginning(bench, "target")
 
 
@@ -56,13 +56,13 @@ def _away_for_a_while(bench: Bench, side: str) -> None:
 
 @scenario()
 def the_source_is_away_for_a_while(bench: Bench) -> None:
-    """The route continues where it was; the other one does not notice."""
+    """The route continues where it was; the other one is not affected."""
     _away_for_a_while(bench, "source")
 
 
 @scenario()
 def the_target_is_away_for_a_while(bench: Bench) -> None:
-    """What had no outcome is sent again, in order; the other route does not notice."""
+    """What had no outcome is sent again, in order; the other route is not affected."""
     _away_for_a_while(bench, "target")
 
 
@@ -99,7 +99,7 @@ def a_target_that_says_nothing_holds_back_the_source(bench: Bench) -> None:
 
 @scenario()
 def a_target_that_says_nothing_holds_up_only_its_own_route(bench: Bench) -> None:
-    """One of four is silent for longer than it may be: the others move, and it recovers."""
+    """One of four is silent for longer than `target_seconds`: the others move, and it recovers."""
     silent, *others = routes = [
         bench.route(f"r{number}", target_seconds=1.0, target_detects_duplicates=True) for number in range(4)
     ]
@@ -120,7 +120,7 @@ def a_target_that_says_nothing_holds_up_only_its_own_route(bench: Bench) -> None
 
 @scenario()
 def a_source_that_says_nothing_goes_on(bench: Bench) -> None:
-    """Nothing comes for a while, and nothing is lost by it."""
+    """Nothing arrives for a while, and nothing is lost."""
     route = bench.route(window=20)
     bench.publish(route, 50)
     with bench.join(route):
@@ -151,7 +151,7 @@ def locks_are_kept_while_the_target_says_nothing(bench: Bench) -> None:
 
 @scenario(Ability.REFUSES)
 def everything_is_refused_for_a_while(bench: Bench) -> None:
-    """Nothing is set aside, nothing overtakes; when the target takes messages again all is in order."""
+    """Nothing is set aside or reordered; when the target takes messages again all is in order."""
     route, other = bench.route("r", target_seconds=20.0), bench.route("other")
     bench.publish(route, 10)
     with bench.join(route, other):
@@ -169,7 +169,7 @@ def everything_is_refused_for_a_while(bench: Bench) -> None:
 
 @scenario(Ability.REFUSES)
 def everything_is_refused_and_the_lease_ends(bench: Bench) -> None:
-    """The end of the lease gives back what the target does not take; the next lease moves it."""
+    """The end of the lease releases what the target does not accept; the next lease moves it."""
     route = bench.route(target_seconds=1.0)
     bench.pair.refuse(route)
     bench.publish(route, 30)
@@ -178,7 +178,7 @@ def everything_is_refused_and_the_lease_ends(bench: Bench) -> None:
         join.stop()
     assert not bench.pair.accepted(route)
     bench.pair.refuse(route, False)
-    # Time enough for a target on a busy machine: what gets no answer in time is sent again.
+    # Time enough for a target on a busy machine: a message without an outcome in time is sent again.
     with bench.join(replace(route, target_seconds=60.0)):
         bench.wait_moved(route)
     bench.check(route)
@@ -186,13 +186,13 @@ def everything_is_refused_and_the_lease_ends(bench: Bench) -> None:
 
 @scenario(Ability.RESTARTS)
 def the_server_of_the_source_is_killed(bench: Bench) -> None:
-    """It comes back with what it had."""
+    """It restarts with the messages that it had."""
     _restarted(bench, "source")
 
 
 @scenario(Ability.RESTARTS)
 def the_server_of_the_target_is_killed(bench: Bench) -> None:
-    """What it acknowledged is there, the rest is sent again."""
+    """Acknowledged messages are stored, the others are sent again."""
     _restarted(bench, "target")
 
 
@@ -209,7 +209,7 @@ def _restarted(bench: Bench, side: str) -> None:
 
 @scenario(Ability.SKEWS)
 def the_clock_of_the_source_is_an_hour_ahead(bench: Bench) -> None:
-    """Messages that live for two minutes there do not expire on the way."""
+    """Messages with a TimeToLive of two minutes there do not expire on the way."""
     _skewed(bench, HOUR_SECONDS)
 
 
@@ -231,7 +231,7 @@ def _skewed(bench: Bench, seconds: int) -> None:
 
 @scenario()
 def the_driver_is_lost_and_another_goes_on(bench: Bench) -> None:
-    """The control connection ends without a word while messages flow; the next driver's lease loses and doubles nothing."""
+    """The control connection is lost while messages flow; the next driver's lease loses and duplicates nothing."""
     route = bench.route(window=20, target_detects_duplicates=True)
     bench.publish(route, 100)
     with bench.driver(route) as driver:

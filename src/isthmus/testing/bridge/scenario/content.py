@@ -1,4 +1,4 @@
-"""Scenarios: what messages are like, duplicates, and custom steps."""
+"""Scenarios: the contents of messages, duplicates, and custom steps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def empty_messages(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_message_of_no_bytes(bench: Bench) -> None:
-    """An encoded message of length 0 passes, or is set aside; it stops nobody."""
+    """An encoded message of length 0 passes, or is set aside; it does not stop other messages."""
     route = bench.route()
     bench.publish(route, 5)
     bench.memory.system.put(f"{route.name}.source", b"", "")
@@ -74,7 +74,7 @@ def a_message_of_no_bytes(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def an_unreadable_message(bench: Bench) -> None:
-    """What is no AMQP message is set aside, wherever it is; also alone."""
+    """Bytes that are no AMQP message are set aside, at any position; also alone."""
     route = bench.route()
     bench.memory.system.put(f"{route.name}.source", UNREADABLE, f"{route.name}/0")
     bench.published[route.name].append(f"{route.name}/0")
@@ -114,7 +114,7 @@ def a_message_is_delivered_twice_to_the_same_reader(bench: Bench) -> None:
 
 @scenario(SCRIPT, Ability.DEDUPLICATES)
 def a_step_removes_a_row(bench: Bench) -> None:
-    """The removed message is given back, not lost and not settled; once the step lets it pass, it arrives."""
+    """The removed message is released, not lost and not settled; once the step lets it pass, it arrives."""
     route = bench.route(steps=("filter",), target_detects_duplicates=True)
     removes = {13}
 
@@ -134,7 +134,7 @@ def a_step_removes_a_row(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_step_marks_rows(bench: Bench) -> None:
-    """Rows with a disposition of their own are not sent, and become at the source what the step says."""
+    """Rows with a disposition of their own are not sent, and get that disposition at the source."""
     route = bench.route(steps=("mark",))
     marks = {4: Disposition("dead-letter", "Invalid", "no schema"), 5: Disposition("complete"), 6: Disposition("defer")}
     bench.publish(route, 20)

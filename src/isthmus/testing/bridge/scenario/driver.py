@@ -1,4 +1,4 @@
-"""Scenarios: what the driver tells a lease while it runs."""
+"""Scenarios: commands of the driver to a running lease."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOVES = 6
 
 @scenario()
 def routes_come_and_go_while_others_run(bench: Bench) -> None:
-    """A route is added, another removed: the removed one holds nothing, the rest keep moving in the same lease."""
+    """A route is added, another removed: the removed one keeps nothing locked, the others keep moving in the same lease."""
     first, second, third = (bench.route(f"r{number}") for number in range(3))
     with bench.driver(first, second) as driver:
         for route in (first, second):
@@ -33,7 +33,7 @@ def routes_come_and_go_while_others_run(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_removed_route_comes_back(bench: Bench) -> None:
-    """A route that is removed while messages are under way, and added again, loses and doubles nothing."""
+    """A route that is removed while messages are in flight, and added again, loses and duplicates nothing."""
     route = bench.route()
     bench.target(route).faults.latency_seconds = 0.01
     bench.publish(route, 200)
@@ -47,7 +47,7 @@ def a_removed_route_comes_back(bench: Bench) -> None:
 
 @scenario()
 def a_route_moves_from_slot_to_slot(bench: Bench) -> None:
-    """Two readers; a route goes back and forth between them while messages flow, and keeps its order. The other one does not notice."""
+    """Two readers; a route goes back and forth between them while messages flow, and keeps its order. The other one is not affected."""
     moving, staying = bench.route("moving"), bench.route("staying")
     with bench.driver(moving, staying, slots=2) as driver:
         for round_ in range(MOVES):
@@ -65,7 +65,7 @@ def a_route_moves_from_slot_to_slot(bench: Bench) -> None:
 
 @scenario()
 def the_driver_stops_a_lease(bench: Bench) -> None:
-    """STOP drains, and the driver is told that the lease ended in good order."""
+    """STOP drains, and the driver gets a report that the lease ended in order."""
     route = bench.route()
     bench.publish(route, 200)
     with bench.driver(route) as driver:
@@ -97,12 +97,12 @@ def nothing_moves_without_the_claim(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def the_fence_closes_while_messages_are_under_way(bench: Bench) -> None:
-    """The claim runs out: nothing more is sent, what is not settled is given back; it continues when the claim is back."""
+    """The claim expires: nothing more is sent, unsettled messages are released; it continues when the claim is renewed."""
     route = bench.route(claim="c")
     bench.mend(bench.target(route).faults, hangs=True)
     bench.publish(route, 30)
     with bench.driver(route) as driver:
-        driver.claims["c"] = 3.6  # less the margin of 3 s
+        driver.claims["c"] = 3.6  # minus the margin of 3 s
         bench.wait(lambda: bench.source(route).locked > 0)
         driver.claims["c"] = 0.0
         bench.wait(lambda: bench.source(route).locked == 0, "everything to be given back")
@@ -115,7 +115,7 @@ def the_fence_closes_while_messages_are_under_way(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_position_is_set_aside_as_planned(bench: Bench) -> None:
-    """The message that killed workers is dead-lettered unread; a narrow window lets no more than itself out."""
+    """The message that killed workers is dead-lettered unread; a narrow window limits the number of messages in flight."""
     route = bench.route()
     bench.publish(route, 20)
     with bench.memory.system.lock:
@@ -131,7 +131,7 @@ def a_position_is_set_aside_as_planned(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_killed_sink_is_reported_with_what_was_outstanding(bench: Bench) -> None:
-    """The driver learns of the death, and which messages may have caused it."""
+    """The driver gets a report of the crash, and of the messages that may have caused it."""
     route = bench.route()
     bench.mend(bench.target(route).faults, hangs=True)
     bench.publish(route, 10)
@@ -162,7 +162,7 @@ def a_killed_reader_is_reported(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def reports_tell_what_was_moved(bench: Bench) -> None:
-    """Counts are exact: moved, dead-lettered, settled; what is paused says why."""
+    """Counts are exact: moved, dead-lettered, settled; a paused route reports its reason."""
     route = bench.route(target_seconds=10.0)
     bench.target(route).faults.verdict = bench.refuses(route, 3)
     bench.publish(route, 20)

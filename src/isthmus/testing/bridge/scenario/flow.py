@@ -13,7 +13,7 @@ SCRIPT = Ability.SCRIPT
 
 @scenario()
 def order_is_kept(bench: Bench) -> None:
-    """What waits, and what comes later, arrives in order."""
+    """Waiting messages, and those published later, arrive in order."""
     route = bench.route()
     bench.publish(route, 300)
     with bench.join(route):
@@ -25,7 +25,7 @@ def order_is_kept(bench: Bench) -> None:
 
 @scenario()
 def an_idle_route_moves_its_first_message(bench: Bench) -> None:
-    """Nothing waits at the beginning; each of a few single messages crosses without another behind it."""
+    """Nothing waits at the beginning; each of a few single messages arrives without another after it."""
     route = bench.route()
     with bench.join(route):
         for count in range(1, 6):
@@ -55,13 +55,13 @@ def the_bytes_bound_what_is_outstanding(bench: Bench) -> None:
     bench.target(route).faults.latency_seconds = 0.005
     with bench.join(route):
         peak = bench.wait_settled(route)
-    assert 5 <= peak <= 32, peak  # twice the bound, give or take one
+    assert 5 <= peak <= 32, peak  # twice the bound, plus or minus one
     bench.check(route)
 
 
 @scenario(SCRIPT)
 def outcomes_may_come_out_of_order(bench: Bench) -> None:
-    """What is acknowledged is settled, whatever its order; nothing else is."""
+    """Acknowledged messages are settled, in whatever order; no others are."""
     route = bench.route()
     faults = bench.target(route).faults
     faults.shuffle = random.Random(7).shuffle
@@ -85,7 +85,7 @@ def envelopes_hold_many_messages(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_target_that_grants_one_credit_gets_everything(bench: Bench) -> None:
-    """Credit of 1 at the target: slow, in order, and never stuck."""
+    """Credit of 1 at the target: slow, in order, without a stall."""
     route = bench.route(target_credit=1)
     bench.publish(route, 50)
     with bench.join(route):

@@ -40,37 +40,37 @@ def _killed(bench: Bench, side: str, step: Step, *, detects: bool = False) -> No
 
 @scenario(STEPS)
 def sink_killed_before_a_store(bench: Bench) -> None:
-    """What it had is delivered again."""
+    """Its messages are delivered again."""
     _killed(bench, "sink", Step.BEFORE_STORE)
 
 
 @scenario(STEPS)
 def sink_killed_after_a_store(bench: Bench) -> None:
-    """What it had is delivered again; detection suppresses what was stored."""
+    """Its messages are delivered again; duplicate detection suppresses those that were stored."""
     _killed(bench, "sink", Step.AFTER_STORE, detects=True)
 
 
 @scenario(STEPS)
 def reader_killed_before_a_delivery(bench: Bench) -> None:
-    """Its locks outlive it; the next reader waits for them, and keeps the order."""
+    """Its locks remain after it; the next reader waits for them, and keeps the order."""
     _killed(bench, "reader", Step.BEFORE_DELIVERY)
 
 
 @scenario(STEPS)
 def reader_killed_after_a_delivery(bench: Bench) -> None:
-    """What was delivered is delivered again when its locks have ended."""
+    """Delivered messages are delivered again when their locks have ended."""
     _killed(bench, "reader", Step.AFTER_DELIVERY, detects=True)
 
 
 @scenario(STEPS)
 def reader_killed_before_a_settlement(bench: Bench) -> None:
-    """The target has it, the source does not know."""
+    """The target has stored it, and the source has not settled it."""
     _killed(bench, "reader", Step.BEFORE_SETTLE, detects=True)
 
 
 @scenario(STEPS)
 def reader_killed_after_a_settlement(bench: Bench) -> None:
-    """What was settled is not delivered again."""
+    """Settled messages are not delivered again."""
     _killed(bench, "reader", Step.AFTER_SETTLE, detects=True)
 
 
@@ -91,7 +91,7 @@ def both_are_killed_again_and_again(bench: Bench) -> None:
 
 @scenario(STEPS)
 def an_idle_sink_is_killed(bench: Bench) -> None:
-    """Nothing is under way; the next lease moves what comes."""
+    """Nothing is in flight; the next lease moves what comes."""
     route = bench.route()
     bench.publish(route, 10)
     with bench.join(route) as join:
@@ -105,7 +105,7 @@ def an_idle_sink_is_killed(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_killed_sink_frees_its_messages_at_once(bench: Bench) -> None:
-    """The reader lives: it gives back what is not settled, so that nobody waits for locks to end."""
+    """The reader still runs: it releases unsettled messages, so that no one has to wait for locks to end."""
     route = bench.route(source_lock_seconds=3600.0)
     bench.publish(route, 30)
     bench.mend(bench.target(route).faults, hangs=True)

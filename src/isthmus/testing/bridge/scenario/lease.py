@@ -11,7 +11,7 @@ SCRIPT = Ability.SCRIPT
 
 @scenario()
 def stop_drains(bench: Bench) -> None:
-    """A wish to stop: what is under way is settled or given back, and nothing is locked afterwards."""
+    """A request to stop: messages in flight are settled or released, and nothing is locked afterwards."""
     route = bench.route()
     bench.publish(route, 300)
     with bench.join(route) as join:
@@ -25,7 +25,7 @@ def stop_drains(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def stop_gives_back_what_a_hanging_target_has(bench: Bench) -> None:
-    """The end waits for a target that takes nothing only for a while, then gives back."""
+    """The end waits only a limited time for a target that accepts nothing, then releases."""
     route = bench.route(target_seconds=0.5)
     bench.mend(bench.target(route).faults, hangs=True)
     bench.publish(route, 30)
@@ -74,7 +74,7 @@ def leases_follow_each_other(bench: Bench) -> None:
 
 @scenario()
 def only_what_is_present_is_moved(bench: Bench) -> None:
-    """`only_present`: the lease ends by itself when what was at the source is settled; what comes later stays."""
+    """`only_present`: the lease ends by itself when the messages present at the source are settled; later ones stay."""
     route = bench.route(only_present=True)
     bench.publish(route, 100)
     with bench.join(route, restarts=False) as join:
@@ -85,7 +85,7 @@ def only_what_is_present_is_moved(bench: Bench) -> None:
 
 @scenario()
 def only_present_of_an_empty_source_ends(bench: Bench) -> None:
-    """Nothing is there: the lease ends when the source has said so."""
+    """The source is empty: the lease ends when the source has reported so."""
     route = bench.route(only_present=True)
     with bench.join(route, restarts=False) as join:
         join.wait_ended(bench.end_seconds)
@@ -94,7 +94,7 @@ def only_present_of_an_empty_source_ends(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def locks_are_renewed_while_the_target_is_slow(bench: Bench) -> None:
-    """Outcomes come later than the locks end without renewal: nothing is delivered twice."""
+    """Outcomes take longer than a lock lasts without renewal: nothing is delivered twice."""
     route = bench.route(source_lock_seconds=0.2)
     bench.target(route).faults.latency_seconds = 0.7
     bench.publish(route, 10)

@@ -27,13 +27,13 @@ def _source_lost(bench: Bench, step: Step) -> None:
 
 @scenario(STEPS)
 def source_lost_before_a_delivery(bench: Bench) -> None:
-    """The connection ends while messages are on their way."""
+    """The connection ends while messages are in transit."""
     _source_lost(bench, Step.BEFORE_DELIVERY)
 
 
 @scenario(STEPS)
 def source_lost_after_a_delivery(bench: Bench) -> None:
-    """What was delivered is settled over the next connection."""
+    """Delivered messages are settled over the next connection."""
     _source_lost(bench, Step.AFTER_DELIVERY)
 
 
@@ -68,7 +68,7 @@ def source_refuses_connections(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def source_vanishes_and_returns(bench: Bench) -> None:
-    """No such entity any more: the route retries, the others move."""
+    """The entity no longer exists: the route retries, the others move."""
     route, other = bench.route("r"), bench.route("other")
     bench.publish(route, 20)
     with bench.join(route, other):
@@ -77,7 +77,7 @@ def source_vanishes_and_returns(bench: Bench) -> None:
         bench.publish(other, 50)
         bench.wait_moved(other)
         bench.mend(bench.source(route).faults, is_gone=False)
-        bench.memory.system.advance(61.0)  # what it had delivered is locked until then
+        bench.memory.system.advance(61.0)  # delivered messages are locked until then
         bench.publish(route, 20)
         bench.wait_moved(route)
     bench.check(route, may_double=True)
@@ -86,7 +86,7 @@ def source_vanishes_and_returns(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def source_lost_while_the_target_is_slow(bench: Bench) -> None:
-    """Messages that are with the sink are settled after the source came back; none is sent twice."""
+    """Messages at the sink are settled after the source has returned; none is sent twice."""
     route = bench.route()
     bench.target(route).faults.latency_seconds = 0.15
     bench.source(route).faults.lose(Step.AFTER_DELIVERY, after=9)
@@ -106,19 +106,19 @@ def _target_lost(bench: Bench, step: Step, *, may_double: bool, **settings: Any)
     with bench.join(route):
         bench.wait_moved(route)
     assert not faults.is_planned
-    # A real connection takes with it the outcomes of what was stored before.
+    # With a real connection, outcomes of messages stored before are lost too.
     bench.check(route, may_double=may_double or SCRIPT not in bench.pair.abilities)
 
 
 @scenario(STEPS)
 def target_lost_before_it_stored(bench: Bench) -> None:
-    """Nothing is doubled: what has no outcome was not stored."""
+    """Nothing is duplicated: messages without outcome were not stored."""
     _target_lost(bench, Step.BEFORE_STORE, may_double=False)
 
 
 @scenario(STEPS)
 def target_lost_after_it_stored(bench: Bench) -> None:
-    """Nobody knows of the last ones: they are sent again, in order."""
+    """The outcomes of the last messages are unknown: they are sent again, in order."""
     _target_lost(bench, Step.AFTER_STORE, may_double=True)
 
 
@@ -130,7 +130,7 @@ def target_lost_after_it_stored_with_detection(bench: Bench) -> None:
 
 @scenario(STEPS)
 def target_lost_after_an_outcome(bench: Bench) -> None:
-    """What has an outcome is not sent again."""
+    """Messages with an outcome are not sent again."""
     _target_lost(bench, Step.AFTER_OUTCOME, may_double=True)
 
 

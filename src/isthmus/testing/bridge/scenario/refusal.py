@@ -16,7 +16,7 @@ MISSING = Refusal(RefusalKind.FATAL, "not-found", "there is no such entity")
 
 @scenario(SCRIPT)
 def one_is_refused_for_itself(bench: Bench) -> None:
-    """The target says that a message is at fault: it is set aside at once, the others go on in order."""
+    """The refusal names the message as the cause: it is set aside at once, the others continue in order."""
     route = bench.route()
     bench.target(route).faults.verdict = bench.refuses(route, 7)
     bench.publish(route, 50)
@@ -27,7 +27,7 @@ def one_is_refused_for_itself(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def the_first_and_the_last_are_refused(bench: Bench) -> None:
-    """Also where nothing is before or behind the refused message."""
+    """Also where no message is before or after the refused one."""
     route = bench.route()
     bench.target(route).faults.verdict = bench.refuses(route, 0, 9)
     bench.publish(route, 10)
@@ -38,7 +38,7 @@ def the_first_and_the_last_are_refused(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def one_is_refused_without_a_reason(bench: Bench) -> None:
-    """The target does not say whose fault it is: the message is set aside when others are accepted meanwhile."""
+    """The refusal names no cause: the message is set aside when others are accepted meanwhile."""
     route = bench.route(in_flight=1)
     bench.target(route).faults.verdict = bench.refuses(route, 3, refusal=UNCLEAR)
     bench.publish(route, 12)
@@ -49,7 +49,7 @@ def one_is_refused_without_a_reason(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_lone_message_that_is_refused_waits_for_another(bench: Bench) -> None:
-    """Alone, it is not set aside: nobody knows whose fault it is. With another that passes it is."""
+    """Alone, it is not set aside, because the cause is unknown. Once another message passes, it is."""
     route = bench.route()
     bench.target(route).faults.verdict = bench.refuses(route, 0, refusal=UNCLEAR)
     bench.publish(route, 1)
@@ -63,7 +63,7 @@ def a_lone_message_that_is_refused_waits_for_another(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_refused_message_blocks_where_that_is_wished(bench: Bench) -> None:
-    """`block_refused`: nothing overtakes, nothing is set aside; when the message is accepted, all is in order."""
+    """`block_refused`: nothing is reordered or set aside; when the message is accepted, all is in order."""
     route = bench.route(block_refused=True, in_flight=1, target_seconds=10.0)
     bench.target(route).faults.verdict = bench.refuses(route, 5, refusal=Refusal(RefusalKind.MESSAGE, "bad", "no"))
     bench.publish(route, 30)
@@ -92,7 +92,7 @@ def a_busy_target_pauses_and_resumes(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def all_is_refused_for_longer_than_the_target_may(bench: Bench) -> None:
-    """After `target_seconds` everything is given back, and the route begins again until the target takes it."""
+    """After `target_seconds` everything is released, and the route begins again until the target accepts it."""
     route = bench.route(target_seconds=0.2)
     bench.mend(bench.target(route).faults, busy=DISABLED)
     bench.publish(route, 30)
@@ -106,7 +106,7 @@ def all_is_refused_for_longer_than_the_target_may(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_target_that_does_not_exist_holds_up_nobody(bench: Bench) -> None:
-    """No such entity: the route retries without messages in hand; the others move; it recovers when the entity is there."""
+    """No such entity: the route retries without locked messages; the others move; it recovers when the entity exists."""
     route, *others = [bench.route(f"r{number}") for number in range(4)]
     bench.mend(bench.target(route).faults, is_gone=True)
     for each in (route, *others):
@@ -122,7 +122,7 @@ def a_target_that_does_not_exist_holds_up_nobody(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_target_vanishes_while_messages_are_under_way(bench: Bench) -> None:
-    """A fatal end of the connection: everything is given back; nothing is lost when the entity comes back."""
+    """A fatal end of the connection: everything is released; nothing is lost when the entity returns."""
     route = bench.route()
     bench.target(route).faults.latency_seconds = 0.01
     bench.publish(route, 100)
@@ -138,7 +138,7 @@ def a_target_vanishes_while_messages_are_under_way(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_fatal_refusal_gives_everything_back(bench: Bench) -> None:
-    """An outcome that says that waiting does not help ends the opening, not the message."""
+    """An outcome that says that waiting does not help ends the connection, not the message."""
     route = bench.route()
     bench.mend(bench.target(route).faults, busy=MISSING)
     bench.publish(route, 20)
@@ -152,7 +152,7 @@ def a_fatal_refusal_gives_everything_back(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_hanging_target_pauses_only_its_own_route(bench: Bench) -> None:
-    """One of ten gives no outcome: nine keep moving; after `target_seconds` its messages are given back."""
+    """One of ten gives no outcome: nine keep moving; after `target_seconds` its messages are released."""
     routes = [bench.route(f"r{number}", target_seconds=0.3) for number in range(10)]
     hanging, *others = routes
     bench.mend(bench.target(hanging).faults, hangs=True)

@@ -1,6 +1,6 @@
 """The scenarios by name.
 
-What it is: what a conformance test is parametrised over. What it is not: their code.
+What it is: the parameters of a conformance test. What it is not: their code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Scenario(NamedTuple):
     Attributes:
         name: of its function.
         run: what it does; fails by AssertionError.
-        needs: what its pair has to be able to do.
+        needs: the abilities that its pair must have.
     """
 
     name: str

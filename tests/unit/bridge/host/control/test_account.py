@@ -7,7 +7,7 @@ import pytest
 from isthmus.bridge.frame import Kind
 from isthmus.bridge.host.channel import ChannelError
 from isthmus.bridge.host.control.account import QueryAccount
-from isthmus.bridge.host.control.effect import Add, Assign, Death, Effect, Grant, Plan, Tell
+from isthmus.bridge.host.control.effect import Add, Assign, Death, Effect, Grant, Plan, SendFrame
 from isthmus.bridge.host.control.message import Died, Ended, Lease, Look, Report
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
@@ -62,12 +62,12 @@ def test_ordered_routes_go_to_slot_0_and_others_to_every_slot() -> None:
 def test_i1_whoever_begins_late_gets_nothing_to_carry_and_is_asked_to_end() -> None:
     query = account(A)
     begin(query, 1)
-    assert query.stop("the run ends") == [Tell(1, Kind.STOP, b"the run ends")]
+    assert query.stop("the run ends") == [SendFrame(1, Kind.STOP, b"the run ends")]
     assert query.stop("the run ends") == []
-    assert begin(query, 2) == [Assign(2, (), 60.0), Tell(2, Kind.STOP, b"the run ends")]
+    assert begin(query, 2) == [Assign(2, (), 60.0), SendFrame(2, Kind.STOP, b"the run ends")]
     assert query.add(B) == []
     (looked,) = query.on_message(3, Look("shared"))
-    assert looked == Tell(3, Kind.LOOKED, b'{"stopping":true}')
+    assert looked == SendFrame(3, Kind.LOOKED, b'{"stopping":true}')
 
 
 def test_a_query_that_was_stopped_begins_again_when_it_is_assigned() -> None:
@@ -76,7 +76,7 @@ def test_a_query_that_was_stopped_begins_again_when_it_is_assigned() -> None:
     assert query.assign([A, B], 30.0) == []
     assert begin(query, 1) == [Assign(1, (A, B), 30.0)]
     (looked,) = query.on_message(2, Look("shared"))
-    assert looked == Tell(2, Kind.LOOKED, b'{"stopping":false}')
+    assert looked == SendFrame(2, Kind.LOOKED, b'{"stopping":false}')
 
 
 def test_i2_a_lease_that_begins_before_the_routes_are_known_is_answered_when_they_are() -> None:
@@ -85,7 +85,7 @@ def test_i2_a_lease_that_begins_before_the_routes_are_known_is_answered_when_the
     assert query.assign([A], 60.0) == [Assign(1, (A,), 60.0)]
     waiting = account()
     begin(waiting, 1)
-    assert waiting.stop("no") == [Assign(1, (), 0.0), Tell(1, Kind.STOP, b"no")]
+    assert waiting.stop("no") == [Assign(1, (), 0.0), SendFrame(1, Kind.STOP, b"no")]
     added = account()
     begin(added, 1)
     assert added.add(A) == [Assign(1, (), 0.0), Add(1, A)]
@@ -96,7 +96,7 @@ def test_i3_a_lease_on_a_slot_asks_the_one_before_to_end() -> None:
     begin(query, 1)
     begin(query, 2, slot=1)
     effects = begin(query, 3)
-    assert isinstance(effects[0], Tell)
+    assert isinstance(effects[0], SendFrame)
     assert (effects[0].reader, effects[0].kind) == (1, Kind.STOP)
     assert assigned(effects) == ["a", "wide"]
     assert query.add(B) == [Add(3, B)]
@@ -160,12 +160,12 @@ def test_i5_changes_reach_readers_in_their_order() -> None:
         *query.remove("a", "again"),
         *query.add(route("a", window=5)),
     ]
-    assert [type(effect).__name__ for effect in effects] == ["Add", "Tell", "Add"]
+    assert [type(effect).__name__ for effect in effects] == ["Add", "SendFrame", "Add"]
     removed = effects[1]
-    assert isinstance(removed, Tell)
+    assert isinstance(removed, SendFrame)
     assert (removed.kind, json.loads(removed.payload)) == (Kind.REMOVE, {"name": "a", "why": "moved"})
     effects = query.assign([B, WIDE], 60.0)
-    assert [type(effect).__name__ for effect in effects] == ["Tell", "Add"]
+    assert [type(effect).__name__ for effect in effects] == ["SendFrame", "Add"]
     assert assigned(begin(query, 2)) == ["b", "wide"]
 
 
@@ -320,7 +320,7 @@ def test_i8_a_route_begins_at_its_new_slot_only_after_the_reader_before_has_ende
     slots.begin(1, 0)
     slots.begin(2, 1)
     (told,) = slots.run_until_told({1: "ac", 2: "bd"})
-    assert isinstance(told, Tell)
+    assert isinstance(told, SendFrame)
     assert (told.reader, told.kind, json.loads(told.payload)["name"]) == (1, Kind.REMOVE, "a")
     before = slots.query.reports()["a"]
     assert slots.tell(1, a=RouteState.ENDING) == []
@@ -334,7 +334,7 @@ def test_i8_a_route_begins_at_its_new_slot_only_after_the_reader_before_has_ende
     assert (moved.state, moved.settled) == (RouteState.RUNNING, before.settled + 5)
     assert slots.query.plan("a") == [Plan(2, "a")]
     (removed,) = slots.query.remove("a", "it is paused")
-    assert isinstance(removed, Tell)
+    assert isinstance(removed, SendFrame)
     assert removed.reader == 2
 
 
@@ -430,7 +430,7 @@ def test_i6_a_route_on_its_way_to_a_slot_without_a_reader_has_ended_when_it_is_r
     slot_of(query, 1, 0)
     slot_of(query, 2, 1)
     report(query, 1, a=5)
-    assert [effect.kind for effect in query.move("a", 1) if isinstance(effect, Tell)] == [Kind.REMOVE]
+    assert [effect.kind for effect in query.move("a", 1) if isinstance(effect, SendFrame)] == [Kind.REMOVE]
     query.on_closed(2)
     query.on_message(1, Report({"a": RouteReport(state=RouteState.ENDED, settled=5, moved=5)}))
     assert query.remove("a", "paused") == []

@@ -21,7 +21,7 @@ class Sink:
     has_come: bool = True
     is_gone: bool = False
     has_ended: bool = False
-    heard_at: float = 0.0
+    received_at: float = 0.0
 
 
 @dataclass
@@ -64,15 +64,15 @@ def test_spark_s_thread_that_takes_nothing_more_does_not_wait_for_a_sink() -> No
 
 def test_the_time_counts_from_the_assignment() -> None:
     life = begun(5.0, needs_assignment=True)
-    assert life.verdict(10.0, Routes(is_empty=True), Sink(heard_at=10.0), Driver()) is Verdict.GO_ON
+    assert life.verdict(10.0, Routes(is_empty=True), Sink(received_at=10.0), Driver()) is Verdict.GO_ON
     life.assigned(2.0, 10.0)
-    assert life.verdict(11.9, Routes(), Sink(heard_at=11.0), Driver()) is Verdict.GO_ON
-    assert life.verdict(12.0, Routes(), Sink(heard_at=11.0), Driver()) is Verdict.END
+    assert life.verdict(11.9, Routes(), Sink(received_at=11.0), Driver()) is Verdict.GO_ON
+    assert life.verdict(12.0, Routes(), Sink(received_at=11.0), Driver()) is Verdict.END
 
 
 def test_a_driver_that_assigns_nothing_fails_the_lease() -> None:
     life = begun(needs_assignment=True)
-    assert "did not say" in str(life.verdict(ASSIGN_SECONDS, Routes(), Sink(heard_at=ASSIGN_SECONDS), Driver()))
+    assert "did not say" in str(life.verdict(ASSIGN_SECONDS, Routes(), Sink(received_at=ASSIGN_SECONDS), Driver()))
 
 
 def test_a_driver_that_is_gone_ends_it() -> None:
