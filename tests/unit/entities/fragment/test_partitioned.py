@@ -17,6 +17,7 @@ from isthmus.entities import (
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
+    TransactionRolledBackError,
 )
 from isthmus.entities.fragment.place import fragment_of, place
 from isthmus.entities.storage.key import DOOMED, ERAS, after, state_key
@@ -762,6 +763,17 @@ class TestTransactions:
         with pytest.raises(MessageNotFoundError):
             queue.cancel_scheduled([old])
         queue.cancel_scheduled([new, elsewhere])
+
+    def test_a_commit_finds_its_entity_gone(self, held: Stores) -> None:
+        """Its fragments go only when that is durable, and their stores are up."""
+        sending, scheduling = held.engine.transaction(), held.engine.transaction()
+        sending.send(held.engine.sender("q"), [message("a")])
+        due_ms = held.clock.wall_ms() + 60_000
+        scheduling.schedule(held.engine.sender("q"), [(message("b"), due_ms)], lambda: None, lambda _: None)
+        held.engine.delete_queue("q")
+        for transaction in (sending, scheduling):
+            with pytest.raises(TransactionRolledBackError, match="'q'"):
+                transaction.commit()
 
     def test_a_roll_back_leaves_everything(self, held: Stores) -> None:
         transaction = held.engine.transaction()
