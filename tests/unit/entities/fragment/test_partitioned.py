@@ -373,6 +373,27 @@ class TestTopics:
         send(held, "t", message("b"))
         assert [body for body, _ in drain(held, "t/Subscriptions/next")] == ["b"]
 
+    def test_a_subscription_gets_nothing_because_one_before_it_had_its_name(self) -> None:
+        """I2 of topics: the row of the one that was deleted says nothing of the one that was made since."""
+        held = Stores()
+        held.engine.create_topic("t", TopicDescription(enable_partitioning=True))
+        held.commit()
+        held.engine.create_subscription("t", "late")
+        first = held.engine.begin_commit()
+        assert first is not None
+        held.main.sync()
+        held.engine.delete_subscription("t", "late")
+        held.engine.create_subscription("t", "late")
+        held.engine.end_commit(first)
+        held.engine.sender("t").accept([message("a")])
+        for index in range(STORES):
+            held.commit_store(index)
+        held.crash()
+        held.engine.delete_subscription("t", "late")
+        held.engine.create_subscription("t", "next")  # which has the numbers that the lost one had
+        held.commit()
+        assert drain(held, "t/Subscriptions/next") == []
+
 
 class TestFailingStore:
     def test_sends_go_round_it_and_keys_of_it_are_refused(self, held: Stores) -> None:
