@@ -583,6 +583,21 @@ class TestFailingStore:
             held.engine.sender("q").accept([message("a")])
         assert queue_of(held).acquire(1) is None
 
+    @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
+    def test_those_who_wait_look_again_when_it_is_back(self, held: Stores, path: str) -> None:
+        waits: list[bool] = []
+        queue = queue_of(held, path)
+        queue.add_listener(lambda: waits.append(queue.is_whole))
+        held.journals[1].fail_syncs = OSError("broken")
+        send(held, "q", message("lost", key=key_in(1)))
+        held.journals[1].fail_syncs = None
+        assert not queue.is_whole
+        waits.clear()
+        held.stores.retry()
+        held.commit()
+        assert queue.is_whole
+        assert True in waits
+
     def test_a_failed_catalog_leaves_fragments_and_their_locks(self, held: Stores) -> None:
         send(held, "q", message("a"))
         queue = queue_of(held)
@@ -621,6 +636,29 @@ class TestRemoval:
         held.commit()
         assert {index: _rows(held, index) for index in range(STORES)} == empty
         assert list(held.main.scan(DOOMED, after(DOOMED))) == []
+
+    @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
+    def test_receivers_are_told(self, held: Stores, path: str) -> None:
+        told: list[str] = []
+        queue = queue_of(held, path)
+        queue.add_listener(lambda: told.append("listener"))
+        held.engine.delete_queue("q")
+        held.engine.create_queue("q", QUEUE)
+        held.commit()
+        assert "listener" in told
+        with pytest.raises(EntityNotFoundError):
+            queue.check_receivable()
+        queue_of(held, path).check_receivable()
+
+    @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
+    def test_a_deletion_that_failed_leaves_receivers_what_they_have(self, held: Stores, path: str) -> None:
+        queue = queue_of(held, path)
+        held.main.fail_syncs = OSError("bad sector")
+        held.engine.delete_queue("q")
+        held.commit()
+        held.main.fail_syncs = None
+        assert queue_of(held, path) is queue
+        queue.check_receivable()
 
     @pytest.mark.parametrize("kept", [0, 1, 2, 9])
     def test_a_kill_leaves_all_of_it_or_nothing(self, held: Stores, kept: int) -> None:
