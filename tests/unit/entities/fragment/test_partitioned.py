@@ -611,6 +611,33 @@ class TestFailingStore:
         assert queue_of(held) is queue
         assert queue.complete(acquired.tags) == [True]
 
+    def test_nothing_is_changed_while_a_catalog_is_not_back(
+        self, held: Stores, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was read of it before a read was refused has gone its way already."""
+
+        def refuse() -> None:
+            raise StoreError("a block cannot be read")
+
+        held.engine.create_queue("other", QUEUE)
+        held.engine.create_topic("topic", TopicDescription(enable_partitioning=True))
+        with monkeypatch.context() as patched:
+            patched.setattr(held.engine.hubs, "reload", refuse)
+            held.main.fail_syncs = OSError("bad sector")
+            with pytest.raises(StoreError, match="a block"):
+                held.commit_catalog()
+            held.main.fail_syncs = None
+            for change in (
+                lambda: held.engine.delete_queue("other"),
+                lambda: held.engine.delete_topic("topic"),
+                lambda: held.engine.create_queue("third", QUEUE),
+            ):
+                with pytest.raises(StoreError, match="not back"):
+                    change()
+        held.engine.tick()
+        assert [name for name, _ in held.engine.list_queues()] == ["q"]
+        held.engine.delete_queue("q")
+
 
 class TestRemoval:
     def test_nothing_is_left(self, held: Stores) -> None:
