@@ -87,7 +87,7 @@ class SenderLink(LinkHandler):
         self.owed = self._settlement.owed
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._reserved = 0
-        # What ends the link, once nothing is reserved.
+        # What ends the link, once nothing is leaving.
         self._on_sent_all: Callable[[], None] | None = None
         self._mean_bytes = _EXPECTED_BYTES
         self._delivered = 0
@@ -133,6 +133,11 @@ class SenderLink(LinkHandler):
     def _room(self) -> int:
         return self.link.sendable - self._reserved - len(self._behind)
 
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether what is being deleted for the client has not left yet, large messages with what waits behind them included."""
+        return self._reserved > 0 or (self._deletes and (self._stream is not None or bool(self._behind)))
+
     def deliver(self, limit: int) -> int:
         """Send up to `limit` messages; how many were taken, 0 if the queue has none.
 
@@ -175,6 +180,7 @@ class SenderLink(LinkHandler):
             self._stream.pump()
         elif self._behind and not self.closed:
             self._send_behind()
+            self._tell_sent_all()
 
     def flush(self) -> None:
         """Send what was written."""
@@ -199,7 +205,7 @@ class SenderLink(LinkHandler):
 
     def when_sent(self, run: Callable[[], None]) -> None:
         """Call once what is being deleted for the client has been sent (I3), and take nothing more; not after `close`."""
-        if self._reserved and not self.closed:
+        if self._is_leaving and not self.closed:
             self._on_sent_all = run
         else:
             run()
@@ -256,6 +262,7 @@ class SenderLink(LinkHandler):
         self._send_behind()
         self.offer()
         self._carrier.touch()
+        self._tell_sent_all()
 
     def _send_now(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
         first = self.link.send_many(payloads, tags, settled=self._deletes)
@@ -282,7 +289,7 @@ class SenderLink(LinkHandler):
         self._tell_sent_all()
 
     def _tell_sent_all(self) -> None:
-        if not self._reserved and self._on_sent_all is not None:
+        if not self._is_leaving and self._on_sent_all is not None:
             run, self._on_sent_all = self._on_sent_all, None
             run()
 
