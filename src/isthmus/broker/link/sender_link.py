@@ -135,8 +135,11 @@ class SenderLink(LinkHandler):
 
     @property
     def _is_leaving(self) -> bool:
-        """Whether what is being deleted for the client has not left yet, large messages with what waits behind them included."""
-        return self._reserved > 0 or (self._deletes and (self._stream is not None or bool(self._behind)))
+        """Whether what is being deleted for the client has not left yet: parts of large messages, and what waits behind them, or for the
+        session's window, included.
+        """
+        is_held_up = self._stream is not None or bool(self._behind) or self.link.amqp_session.is_waiting(self.link)
+        return self._reserved > 0 or (self._deletes and is_held_up)
 
     def deliver(self, limit: int) -> int:
         """Send up to `limit` messages; how many were taken, 0 if the queue has none.
@@ -180,7 +183,7 @@ class SenderLink(LinkHandler):
             self._stream.pump()
         elif self._behind and not self.closed:
             self._send_behind()
-            self._tell_sent_all()
+        self._tell_sent_all()
 
     def flush(self) -> None:
         """Send what was written."""
