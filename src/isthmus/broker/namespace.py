@@ -248,7 +248,9 @@ class Namespace:
             peer.close(error)
 
     async def _wait_told(self) -> None:
-        """Until the outcomes of large messages are told whose bodies are still being written; for a while at most."""
+        """Until the outcomes of large messages are told whose bodies are still being written, and what was deleted for clients is sent; for a
+        while at most.
+        """
         limit = self._loop.time() + _BODY_SECONDS
         while any(peer.owes for peer in self.peers) and self._loop.time() < limit:  # noqa: ASYNC110 - bodies end in any order
             await asyncio.sleep(_TURN_SECONDS)

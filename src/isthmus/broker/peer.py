@@ -14,7 +14,7 @@ Invariants:
     I4. A client that reads nothing is closed before what waits for it fills the memory.
     I5. The end of a connection is told behind the outcomes that are owed (`isthmus.broker.link.departure`).
     I6. Of a client that is about to be sent away no message and no request is taken, and it is given none: it could not be
-        told of the one, and would lose the other. What it settles is taken.
+        told of the one, and would lose the other. What it settles is taken, and what was deleted for it is sent to its end.
 """
 
 from __future__ import annotations
@@ -108,13 +108,7 @@ class Peer:
         self._access = Access(namespace.authority, namespace.token_clock)
         self._transactions = Transactions(namespace.engine, namespace.clock, self._access.require)
         self._pressure = BackPressure(wire, lambda: namespace.large, self.touch)
-        self._links = LinkTable(
-            wire.name,
-            self._early,
-            IdleWatch(namespace.limits, now),
-            namespace,
-            self.touch,
-        )
+        self._links = LinkTable(wire.name, self._early, IdleWatch(namespace.limits, now), namespace, self.touch)
         self._authentication = Authentication(
             self._access,
             self._early,
@@ -239,6 +233,11 @@ class Peer:
     def is_writable(self) -> bool:
         """Whether the wire takes more messages now."""
         return self._wire.is_writable and not self._links.takes_no_more
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether the wire does, be it for what is left to be told."""
+        return self._wire.is_writable
 
     def touch(self) -> None:
         """Flush once the turn is over."""

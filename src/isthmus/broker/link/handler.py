@@ -61,7 +61,7 @@ class LinkHandler:
 
     @property
     def owes(self) -> bool:
-        """Whether outcomes of messages that were taken are still to be told; not those of settlements."""
+        """Whether outcomes of messages that were taken are still to be told, or messages that were deleted to be sent; not outcomes of settlements."""
         return False
 
     def on_transfers(self, event: Transfers) -> None:

@@ -45,6 +45,11 @@ _EXPECTED_BYTES = 16 * 1024
 class Carrier(Way, Protocol):
     """The connection below a link that receives."""
 
+    @property
+    def takes_bytes(self) -> bool:
+        """As `is_writable`, and also where the connection is about to be closed from this side."""
+        ...
+
     def offer(self, sender_link: SenderLink) -> None:
         """A receiving link can take messages again."""
         ...
@@ -52,6 +57,18 @@ class Carrier(Way, Protocol):
     def offer_later(self, sender_link: SenderLink) -> None:
         """As `offer`, after a pause."""
         ...
+
+
+class _ToTheEnd:
+    """The connection for what nobody has any more, which leaves also where it is about to be closed from this side."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self.flush = carrier.flush
+
+    @property
+    def is_writable(self) -> bool:
+        return self._carrier.takes_bytes
 
 
 class SenderLink(LinkHandler):
@@ -132,6 +149,11 @@ class SenderLink(LinkHandler):
     @property
     def _room(self) -> int:
         return self.link.sendable - self._reserved - len(self._behind)
+
+    @property
+    def owes(self) -> bool:
+        """Whether messages that were deleted for the client are still to be sent."""
+        return self._is_leaving
 
     @property
     def _is_leaving(self) -> bool:
@@ -246,8 +268,9 @@ class SenderLink(LinkHandler):
             if self.link.sendable < 1:  # the session's window is closed: until it opens nothing is begun
                 self._behind.appendleft((payload, tag))
                 return
+            way = _ToTheEnd(self._carrier) if self._deletes else self._carrier
             self._stream = stream = Stream(
-                self.link, payload, tag, self._carrier, self._carrier.large, self._on_sent, settled=self._deletes
+                self.link, payload, tag, way, self._carrier.large, self._on_sent, settled=self._deletes
             )
             self._delivered += 1
             if not self._deletes:
