@@ -181,10 +181,14 @@ class AmqpSession:
 
     def write_flow_behind(self, link: Link, flow: Flow) -> None:
         """Writes a sender's flow, once nothing of what its link has sent waits for the window."""
-        if any(waits is link for waits, _ in self._waiting):
+        if self.is_waiting(link):
             self._waiting.append((link, flow))
         else:
             self.write_flow(flow)
+
+    def is_waiting(self, link: Link) -> bool:
+        """Whether something that a link has sent waits for the window."""
+        return any(waits is link for waits, _ in self._waiting)
 
     def sent_frames(self, count: int) -> None:
         """Notes that `count` transfer frames were written."""
@@ -293,6 +297,7 @@ class AmqpSession:
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         """The peer's windows and, with a handle, a link's credit."""
         was_closed = self.send_window <= 0
+        held_up = {link for link, _ in self._waiting}
         base = 1 if flow.next_incoming_id is None else int(flow.next_incoming_id)
         self.send_window = left_of(int(flow.incoming_window), base, self._next_outgoing_id)
         self._flush_waiting()
@@ -303,12 +308,14 @@ class AmqpSession:
                 events.append(CreditChanged(link, flow.echo))
         elif flow.echo:
             self.write_flow(Flow())
-        if was_closed and self.send_window > 0:
+        held_up.difference_update(link for link, _ in self._waiting)
+        is_opened = was_closed and self.send_window > 0
+        if is_opened or held_up:
             events.extend(
                 CreditChanged(link, False)
                 for link in self.links.values()
                 if link.role is Role.SENDER
-                and (link.credit > 0 or link.is_sending)
+                and (link in held_up or (is_opened and (link.credit > 0 or link.is_sending)))
                 and (flow.handle is None or self.links.get(flow.handle) is not link)
                 and not link.detached
             )

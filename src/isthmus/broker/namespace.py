@@ -248,7 +248,9 @@ class Namespace:
             peer.close(error)
 
     async def _wait_sent(self) -> None:
-        """Waits, for a limited time, until the outcomes of large messages whose bodies are still being written are sent."""
+        """Waits, for a limited time, until the outcomes of large messages whose bodies are still being written, and the messages that were
+        deleted for clients, are sent.
+        """
         limit = self._loop.time() + _BODY_SECONDS
         while any(peer.owes for peer in self.peers) and self._loop.time() < limit:  # noqa: ASYNC110 - bodies end in any order
             await asyncio.sleep(_TURN_SECONDS)

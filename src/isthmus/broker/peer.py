@@ -9,12 +9,12 @@ Invariants:
     I1. A connection without a valid token is closed 20 s after it opened.
     I2. No input of a client raises: its faults are answered at the scope of the fault, faults of the namespace close this
         connection only.
-        I3. Before its first token a client has only a few sessions, links and answers of bounded size, whatever it sends; all
+    I3. Before its first token a client has only a few sessions, links and answers of bounded size, whatever it sends; all
         clients together have a bounded number of bytes of messages that are not whole yet.
-        I4. A client that reads nothing is disconnected before the bytes that wait for it fill the memory.
-        I5. The end of a connection is sent after its outstanding outcomes (`isthmus.broker.link.departure`).
-        I6. From a client whose connection is about to be closed no message or request is taken, and none is sent to it: the
-        outcome of the one could not reach it, and the other would be lost. Its settlements are taken.
+    I4. A client that reads nothing is disconnected before the bytes that wait for it fill the memory.
+    I5. The end of a connection is sent after its outstanding outcomes (`isthmus.broker.link.departure`).
+    I6. From a client whose connection is about to be closed no message or request is taken, and none is sent to it: the
+        outcome of the one could not reach it, and the other would be lost. Its settlements are taken, and messages that were deleted for it are sent.
 """
 
 from __future__ import annotations
@@ -108,13 +108,7 @@ class Peer:
         self._access = Access(namespace.authority, namespace.token_clock)
         self._transactions = Transactions(namespace.engine, namespace.clock, self._access.require)
         self._pressure = BackPressure(wire, lambda: namespace.large, self.touch)
-        self._links = LinkTable(
-            wire.name,
-            self._early,
-            IdleWatch(namespace.limits, now),
-            namespace,
-            self.touch,
-        )
+        self._links = LinkTable(wire.name, self._early, IdleWatch(namespace.limits, now), namespace, self.touch)
         self._authentication = Authentication(
             self._access,
             self._early,
@@ -239,6 +233,11 @@ class Peer:
     def is_writable(self) -> bool:
         """Whether the wire takes more messages now."""
         return self._wire.is_writable and not self._links.takes_no_more
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether the wire does, be it for what is left to be told."""
+        return self._wire.is_writable
 
     def touch(self) -> None:
         """Schedules a flush at the end of the loop's iteration."""

@@ -25,7 +25,7 @@ from isthmus.entities.catalog.description import (
 )
 from isthmus.entities.holding import HeldQueue, HeldSubscription, HeldTopic, described, rule_of
 from isthmus.entities.registry import Registry
-from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
+from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError, StoreError
 
 __all__ = ["Administration"]
 
@@ -35,13 +35,19 @@ class Administration(Registry):
 
     # ---- lookup
 
+    def _check_loaded(self) -> None:
+        if not self._is_loaded:  # what there is is not known, and nothing that is staged would be kept
+            raise StoreError("The store is not back since it failed.")
+
     def _queue(self, name: str) -> HeldQueue:
+        self._check_loaded()
         found = self._queues.get(name.lower())
         if found is None:
             raise EntityNotFoundError(name)
         return found
 
     def _topic(self, name: str) -> HeldTopic:
+        self._check_loaded()
         found = self._topics.get(name.lower())
         if found is None:
             raise EntityNotFoundError(name)
@@ -322,6 +328,7 @@ class Administration(Registry):
     # ---- checks
 
     def _check_new(self, name: str, kind: str) -> str:
+        self._check_loaded()
         key = name.lower()
         if key in self._queues or key in self._topics or key in self.hubs or key in self.hybrid_connections:
             raise EntityExistsError(name)

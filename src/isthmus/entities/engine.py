@@ -382,8 +382,7 @@ class Engine(Administration):
             raise ExceptionGroup("after a failed commit", faults)
 
     def _find(self, path: str) -> tuple[Entry, Entity]:
-        if not self._is_loaded:  # whether it is there is not known
-            raise StoreError("The store is not back since it failed.")
+        self._check_loaded()
         return super()._find(path)
 
     def _come_back(self) -> None:

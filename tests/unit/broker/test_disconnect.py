@@ -6,6 +6,7 @@ import pytest
 
 from isthmus.amqp import Disposed
 from isthmus.amqp.performative import Accepted
+from isthmus.entities import QueueDescription
 from until import until_async
 
 
@@ -113,3 +114,25 @@ async def test_a_message_that_is_still_written_is_told_before_the_end_i6(broker,
     handler.owed.paid()
     await until_async(lambda: client.pump() or stopping.done())
     assert client.closed_with() == "amqp:connection:forced"
+
+
+@pytest.mark.parametrize(("size", "window"), [(3 << 19, 1), (40_000, 2)])
+async def test_a_message_that_was_deleted_for_a_client_is_sent_to_its_end_i6(broker, message, size, window):
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
+    other = broker.client()
+    other.sender("big").send_many([message("M" * size), message("M" * size)], [b"1", b"2"])
+    await other.settle()
+    other.peer.lost()
+    client = broker.client(incoming_window=window, max_frame_size_bytes=1 << 12)
+    link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
+    link.grant(1)
+    for _ in range(20):  # the client says what it has to say, and reads nothing
+        client.peer.receive(client.connection.take())
+        await asyncio.sleep(0.01)
+    await broker.namespace.commits.wait_idle()
+    link.grant(9)
+    stopping = asyncio.create_task(broker.namespace.disconnect())
+    await until_async(lambda: client.pump() or stopping.done())
+    assert client.closed_with() == "amqp:connection:forced"
+    assert client.bodies(link) == [b"M" * size]
+    assert broker.engine.runtime("big").active_message_count == 1

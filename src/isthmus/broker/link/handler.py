@@ -61,7 +61,7 @@ class LinkHandler:
 
     @property
     def owes(self) -> bool:
-        """Whether outcomes of accepted messages are still to be sent; not those of settlements."""
+        """Whether outcomes of accepted messages, or messages that were deleted, are still to be sent; not outcomes of settlements."""
         return False
 
     def on_transfers(self, event: Transfers) -> None:

@@ -45,6 +45,11 @@ _EXPECTED_BYTES = 16 * 1024
 class Carrier(Way, Protocol):
     """The connection below a link that receives."""
 
+    @property
+    def takes_bytes(self) -> bool:
+        """As `is_writable`, and also where the connection is about to be closed from this side."""
+        ...
+
     def offer(self, sender_link: SenderLink) -> None:
         """A receiving link can take messages again."""
         ...
@@ -52,6 +57,18 @@ class Carrier(Way, Protocol):
     def offer_later(self, sender_link: SenderLink) -> None:
         """As `offer`, after a pause."""
         ...
+
+
+class _ToTheEnd:
+    """The connection for what nobody has any more, which leaves also where it is about to be closed from this side."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self.flush = carrier.flush
+
+    @property
+    def is_writable(self) -> bool:
+        return self._carrier.takes_bytes
 
 
 class SenderLink(LinkHandler):
@@ -87,7 +104,7 @@ class SenderLink(LinkHandler):
         self.owed = self._settlement.owed
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._reserved = 0
-        # Called to end the link, once nothing is reserved.
+        # Called to end the link, once all deleted messages have been sent.
         self._on_sent_all: Callable[[], None] | None = None
         self._mean_bytes = _EXPECTED_BYTES
         self._delivered = 0
@@ -133,6 +150,19 @@ class SenderLink(LinkHandler):
     def _room(self) -> int:
         return self.link.sendable - self._reserved - len(self._behind)
 
+    @property
+    def owes(self) -> bool:
+        """Whether messages that were deleted for the client are still to be sent."""
+        return self._is_leaving
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether what is being deleted for the client has not left yet: parts of large messages, and what waits behind them, or for the
+        session's window, included.
+        """
+        is_held_up = self._stream is not None or bool(self._behind) or self.link.amqp_session.is_waiting(self.link)
+        return self._reserved > 0 or (self._deletes and is_held_up)
+
     def deliver(self, limit: int) -> int:
         """Sends up to `limit` messages; returns how many were taken, 0 if the queue has none.
 
@@ -175,6 +205,7 @@ class SenderLink(LinkHandler):
             self._stream.pump()
         elif self._behind and not self.closed:
             self._send_behind()
+        self._report_sent()
 
     def flush(self) -> None:
         """Sends queued bytes."""
@@ -199,7 +230,7 @@ class SenderLink(LinkHandler):
 
     def when_sent(self, run: Callable[[], None]) -> None:
         """Takes no more messages, and calls once those being deleted for the client have been sent (I3); not after `close`."""
-        if self._reserved and not self.closed:
+        if self._is_leaving and not self.closed:
             self._on_sent_all = run
         else:
             run()
@@ -237,8 +268,9 @@ class SenderLink(LinkHandler):
             if self.link.sendable < 1:  # the session's window is closed: no delivery begins until it opens
                 self._behind.appendleft((payload, tag))
                 return
+            way = _ToTheEnd(self._carrier) if self._deletes else self._carrier
             self._stream = stream = Stream(
-                self.link, payload, tag, self._carrier, self._carrier.large, self._on_sent, settled=self._deletes
+                self.link, payload, tag, way, self._carrier.large, self._on_sent, settled=self._deletes
             )
             self._delivered += 1
             if not self._deletes:
@@ -256,6 +288,7 @@ class SenderLink(LinkHandler):
         self._send_behind()
         self.offer()
         self._carrier.touch()
+        self._report_sent()
 
     def _send_now(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
         first = self.link.send_many(payloads, tags, settled=self._deletes)
@@ -282,7 +315,7 @@ class SenderLink(LinkHandler):
         self._report_sent()
 
     def _report_sent(self) -> None:
-        if not self._reserved and self._on_sent_all is not None:
+        if not self._is_leaving and self._on_sent_all is not None:
             run, self._on_sent_all = self._on_sent_all, None
             run()
 

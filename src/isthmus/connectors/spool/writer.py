@@ -226,6 +226,7 @@ class SpoolWriter:
         is_whole = stop == (blocks[-1].stop if blocks else 0) and self._number == end
         self._open_segment(number, stop)
         self._sync_file()
+        sync_folder(self._folder.segments)  # whoever made the segment may have been killed, or refused, before that
         if not is_whole and self._number > number:
             self._roll()
         self._tell()

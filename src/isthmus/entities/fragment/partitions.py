@@ -70,6 +70,12 @@ def _parts(member: Intake, engine: FragmentEngine) -> list[Intake]:
     return [*member.parts(), engine.transfers[member.number]]
 
 
+def _with_dead_letters(entity: AnyPartitioned) -> list[AnyPartitioned]:
+    """An entity and its dead-letter queues: each of them has receivers of its own."""
+    dead = None if isinstance(entity, PartitionedTopic) else entity.dead_letters
+    return [each for each in (entity, dead, entity.transfer_dead_letters) if each is not None]
+
+
 def _stays(error: Exception) -> None:
     """What could not be removed is removed when the store is up again."""
 
@@ -140,12 +146,11 @@ class Partitions:
 
     def _drop(self, entity: AnyPartitioned) -> None:
         """The catalog has no row of an entity: one that never existed has nothing, of others it says what goes."""
-        entity.is_deleted = True
         for slot in entity.slots:
             if not entity.is_standing and slot.store.engine is not None and slot.member is not None:
                 for part in _parts(slot.member, slot.store.engine):
                     slot.store.engine.forget(part)
-        entity.notify()
+        self._end(entity)
 
     # ---- entities
 
@@ -167,7 +172,8 @@ class Partitions:
         kept = None if self._loading is None else self._entities.get(shape.number)
         if self._loading is None or not isinstance(kept, kind):
             return None
-        kept.is_deleted = False
+        for each in _with_dead_letters(kept):
+            each.is_deleted = False
         self._loading[shape.number] = kept
         self._fill(shape, kept)
         return kept
@@ -241,10 +247,16 @@ class Partitions:
     def wipe(self, entry: Entry) -> None:
         """Stage the end of an entity, whose row is being removed: what it has goes when that is durable."""
         entity, shape = self._entities[entry.number], self._shapes[entry.number]
-        entity.is_deleted = True
         self._staging.batch.put(doomed_key(shape.number), json.dumps(shape).encode())
         self._staging.promise(lambda: self._doom(shape), None)
-        entity.notify()
+        self._end(entity)
+
+    def _end(self, entity: AnyPartitioned) -> None:
+        """Let nobody use an entity and its dead-letter queues any more, and tell those who wait."""
+        wholes = _with_dead_letters(entity)
+        for each in wholes:
+            each.is_deleted = True
+        call_all([each.notify for each in wholes])
 
     def _doom(self, shape: _Shape) -> None:
         self._entities.pop(shape.number, None)
@@ -298,6 +310,6 @@ class Partitions:
         try:
             self._settle()
         finally:  # whatever that meets, those who wait for messages must look again
-            call_all([entity.notify for entity in self._entities.values()])
+            call_all([each.notify for entity in self._entities.values() for each in _with_dead_letters(entity)])
         if store.is_up:
             self._sweep()

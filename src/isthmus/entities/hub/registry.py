@@ -25,7 +25,13 @@ from isthmus.entities.hub.hub import EventHub
 from isthmus.entities.hub.key import COUNTER, hub_key, hub_span
 from isthmus.entities.hub.partition import Partition
 from isthmus.entities.storage.staging import Staging
-from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
+from isthmus.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    InvalidArgumentError,
+    QuotaExceededError,
+    StoreError,
+)
 
 __all__ = ["EventHubs"]
 
@@ -264,14 +270,24 @@ class EventHubs:
     # ---- time
 
     def tick(self, now_ms: int) -> None:
-        """Remove what is past its retention; at most one look at every partition a second."""
+        """Remove what is past its retention; at most one look at every partition a second.
+
+        Raises:
+            StoreError: a partition could not be read; the others have been seen to.
+        """
         # A look that is due in more than its pause was set before the clock was set back.
         if self.due_ms is None or self.due_ms - _RETENTION_LOOK_MS <= now_ms < self.due_ms:
             return
         self.due_ms = now_ms + _RETENTION_LOOK_MS
+        unread: StoreError | None = None
         for partition in self._partitions.values():
             if partition.is_over(now_ms):
-                partition.retain(now_ms)
+                try:
+                    partition.retain(now_ms)
+                except StoreError as error:  # the others must not grow without end meanwhile
+                    unread = error
+        if unread is not None:
+            raise unread
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Counts of every hub by name, for metrics."""

@@ -38,6 +38,7 @@ from isthmus.entities.storage.key import (
 from isthmus.entities.storage.staging import Callback, Failure
 from isthmus.errors import (
     NotAllowedError,
+    StoreError,
 )
 
 __all__ = ["SessionQueue"]
@@ -240,12 +241,18 @@ class SessionQueue(Queue):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> int:
-        """As `Queue.delete_batch`, in the sessions that nobody has."""
+        """As `Queue.delete_batch`, in the sessions that nobody has; one that cannot be read holds up no other."""
         self.check_receivable()
         deleted = 0
+        unread: StoreError | None = None
         for session in self.directory:
             if deleted < limit and session.hold is None and session.has_available:
-                deleted += self.directory.messages_of(session).delete_batch(limit - deleted, before_ms)
+                try:
+                    deleted += self.directory.messages_of(session).delete_batch(limit - deleted, before_ms)
+                except StoreError as error:
+                    unread = error
+        if unread is not None and not deleted:
+            raise unread
         self._staging.promise(on_durable, on_failed)
         return deleted
 

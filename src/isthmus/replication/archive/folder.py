@@ -159,6 +159,7 @@ class ArchiveFolder:
                 write_file(self._own / "archive.json", text.encode())
             self._last = self._read_last()
             if self._last is not None:
+                sync_folder(self._commits)  # a kill, or a disk that refused, left the note perhaps in memory only (I3)
                 self._move(self._last)
             if self._staging.exists():
                 shutil.rmtree(self._staging)
@@ -170,6 +171,9 @@ class ArchiveFolder:
         except OSError as error:
             self.close()
             raise ArchiveError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        except ArchiveError:
+            self.close()
+            raise
         return self
 
     def close(self) -> None:

@@ -221,6 +221,54 @@ async def test_what_is_deleted_for_a_link_is_sent_before_the_link_is_ended_from_
     assert len(client.payloads(link)) + left == 2
 
 
+@pytest.mark.parametrize("first", [b"L" * (3 << 19), b"a"], ids=["large", "small"])
+async def test_a_large_message_that_was_deleted_for_a_link_is_sent_to_its_end_before_the_link_is_ended_i3(
+    broker, message, first
+):
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
+    await broker.namespace.commits.wait_idle()
+    other = broker.client()
+    other.sender("big", "big").send_many([message(first), message(b"M" * (3 << 19)), message("c")], [b"1", b"2", b"3"])
+    await other.settle()
+    client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 16)
+    link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
+    link.grant(2)
+    for _ in range(20):  # the client says what it has to say, and reads nothing
+        client.peer.receive(client.connection.take())
+        await asyncio.sleep(0.01)
+    await broker.namespace.commits.wait_idle()
+    left = broker.engine.runtime("big").active_message_count
+    assert left < 3
+    [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
+    client.peer._links.drop(attached, UnauthorizedError("expired"))
+    limit = time.monotonic() + 60
+    while not client.detached(link) and time.monotonic() < limit:
+        await client.settle()
+        await passes(1)
+    assert len(client.payloads(link)) + broker.engine.runtime("big").active_message_count == 3
+    assert broker.engine.runtime("big").active_message_count == left
+
+
+@pytest.mark.parametrize("window", [1, 2, 7])
+async def test_frames_that_wait_for_the_window_leave_before_the_link_is_ended_i3(broker, message, window):
+    client = broker.client(incoming_window=window, max_frame_size_bytes=1 << 12)
+    await fill(broker.client(), message, "M" * 40_000, "b")
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    link.grant(1)
+    for _ in range(20):  # the client says what it has to say, and reads nothing
+        client.peer.receive(client.connection.take())
+        await asyncio.sleep(0.01)
+    await broker.namespace.commits.wait_idle()
+    [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
+    client.peer._links.drop(attached, UnauthorizedError("expired"))
+    limit = time.monotonic() + 60
+    while not client.detached(link) and time.monotonic() < limit:
+        await client.settle()
+    assert client.detached(link)
+    assert client.bodies(link) == [b"M" * 40_000]
+    assert broker.engine.runtime("orders").active_message_count == 1
+
+
 async def test_nothing_overtakes_a_large_message_that_waits_for_the_window_i2(broker, message):
     broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=4096))
     await broker.namespace.commits.wait_idle()

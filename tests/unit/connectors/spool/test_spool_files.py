@@ -325,3 +325,22 @@ def test_i1_the_names_of_the_folders_that_a_spool_is_in_are_on_disk(
     path = tmp_path / "state" / "spools" / "t"
     SpoolWriter(path).open().close()
     assert {tmp_path, tmp_path / "state", tmp_path / "state" / "spools", path} <= synced
+
+
+def test_i1_the_name_of_a_segment_that_is_found_is_on_disk_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk took the segment and refused its name: what is synced in it would go with a power cut."""
+
+    def refused(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(writer_module, "sync_folder", refused)
+    with pytest.raises(SpoolError, match="Input/output error"):
+        SpoolWriter(tmp_path).open()
+    synced: list[Path] = []
+    monkeypatch.setattr(writer_module, "sync_folder", synced.append)
+    writer = SpoolWriter(tmp_path).open()
+    assert writer.append(records(0, 1)) == 1
+    writer.close()
+    assert synced == [tmp_path / "segments"]

@@ -17,6 +17,7 @@ from isthmus.entities import (
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
+    TransactionRolledBackError,
 )
 from isthmus.entities.fragment.place import fragment_of, place
 from isthmus.entities.storage.key import DOOMED, ERAS, after, state_key
@@ -372,6 +373,27 @@ class TestTopics:
         send(held, "t", message("b"))
         assert [body for body, _ in drain(held, "t/Subscriptions/next")] == ["b"]
 
+    def test_a_subscription_gets_nothing_because_one_before_it_had_its_name(self) -> None:
+        """I2 of topics: the row of the one that was deleted says nothing of the one that was made since."""
+        held = Stores()
+        held.engine.create_topic("t", TopicDescription(enable_partitioning=True))
+        held.commit()
+        held.engine.create_subscription("t", "late")
+        first = held.engine.begin_commit()
+        assert first is not None
+        held.main.sync()
+        held.engine.delete_subscription("t", "late")
+        held.engine.create_subscription("t", "late")
+        held.engine.end_commit(first)
+        held.engine.sender("t").accept([message("a")])
+        for index in range(STORES):
+            held.commit_store(index)
+        held.crash()
+        held.engine.delete_subscription("t", "late")
+        held.engine.create_subscription("t", "next")  # which has the numbers that the lost one had
+        held.commit()
+        assert drain(held, "t/Subscriptions/next") == []
+
 
 class TestFailingStore:
     def test_sends_go_round_it_and_keys_of_it_are_refused(self, held: Stores) -> None:
@@ -561,6 +583,21 @@ class TestFailingStore:
             held.engine.sender("q").accept([message("a")])
         assert queue_of(held).acquire(1) is None
 
+    @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
+    def test_those_who_wait_look_again_when_it_is_back(self, held: Stores, path: str) -> None:
+        waits: list[bool] = []
+        queue = queue_of(held, path)
+        queue.add_listener(lambda: waits.append(queue.is_whole))
+        held.journals[1].fail_syncs = OSError("broken")
+        send(held, "q", message("lost", key=key_in(1)))
+        held.journals[1].fail_syncs = None
+        assert not queue.is_whole
+        waits.clear()
+        held.stores.retry()
+        held.commit()
+        assert queue.is_whole
+        assert True in waits
+
     def test_a_failed_catalog_leaves_fragments_and_their_locks(self, held: Stores) -> None:
         send(held, "q", message("a"))
         queue = queue_of(held)
@@ -573,6 +610,33 @@ class TestFailingStore:
         assert held.engine.get_queue("other") is None
         assert queue_of(held) is queue
         assert queue.complete(acquired.tags) == [True]
+
+    def test_nothing_is_changed_while_a_catalog_is_not_back(
+        self, held: Stores, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was read of it before a read was refused has gone its way already."""
+
+        def refuse() -> None:
+            raise StoreError("a block cannot be read")
+
+        held.engine.create_queue("other", QUEUE)
+        held.engine.create_topic("topic", TopicDescription(enable_partitioning=True))
+        with monkeypatch.context() as patched:
+            patched.setattr(held.engine.hubs, "reload", refuse)
+            held.main.fail_syncs = OSError("bad sector")
+            with pytest.raises(StoreError, match="a block"):
+                held.commit_catalog()
+            held.main.fail_syncs = None
+            for change in (
+                lambda: held.engine.delete_queue("other"),
+                lambda: held.engine.delete_topic("topic"),
+                lambda: held.engine.create_queue("third", QUEUE),
+            ):
+                with pytest.raises(StoreError, match="not back"):
+                    change()
+        held.engine.tick()
+        assert [name for name, _ in held.engine.list_queues()] == ["q"]
+        held.engine.delete_queue("q")
 
 
 class TestRemoval:
@@ -599,6 +663,29 @@ class TestRemoval:
         held.commit()
         assert {index: _rows(held, index) for index in range(STORES)} == empty
         assert list(held.main.scan(DOOMED, after(DOOMED))) == []
+
+    @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
+    def test_receivers_are_told(self, held: Stores, path: str) -> None:
+        told: list[str] = []
+        queue = queue_of(held, path)
+        queue.add_listener(lambda: told.append("listener"))
+        held.engine.delete_queue("q")
+        held.engine.create_queue("q", QUEUE)
+        held.commit()
+        assert "listener" in told
+        with pytest.raises(EntityNotFoundError):
+            queue.check_receivable()
+        queue_of(held, path).check_receivable()
+
+    @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
+    def test_a_deletion_that_failed_leaves_receivers_what_they_have(self, held: Stores, path: str) -> None:
+        queue = queue_of(held, path)
+        held.main.fail_syncs = OSError("bad sector")
+        held.engine.delete_queue("q")
+        held.commit()
+        held.main.fail_syncs = None
+        assert queue_of(held, path) is queue
+        queue.check_receivable()
 
     @pytest.mark.parametrize("kept", [0, 1, 2, 9])
     def test_a_kill_leaves_all_of_it_or_nothing(self, held: Stores, kept: int) -> None:
@@ -762,6 +849,17 @@ class TestTransactions:
         with pytest.raises(MessageNotFoundError):
             queue.cancel_scheduled([old])
         queue.cancel_scheduled([new, elsewhere])
+
+    def test_a_commit_finds_its_entity_gone(self, held: Stores) -> None:
+        """Its fragments go only when that is durable, and their stores are up."""
+        sending, scheduling = held.engine.transaction(), held.engine.transaction()
+        sending.send(held.engine.sender("q"), [message("a")])
+        due_ms = held.clock.wall_ms() + 60_000
+        scheduling.schedule(held.engine.sender("q"), [(message("b"), due_ms)], lambda: None, lambda _: None)
+        held.engine.delete_queue("q")
+        for transaction in (sending, scheduling):
+            with pytest.raises(TransactionRolledBackError, match="'q'"):
+                transaction.commit()
 
     def test_a_roll_back_leaves_everything(self, held: Stores) -> None:
         transaction = held.engine.transaction()

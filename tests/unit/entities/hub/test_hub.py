@@ -490,6 +490,25 @@ def test_a_reader_in_the_midst_of_a_block_passes_over_what_retention_removed_i1(
     assert got[slice(*section.locate(got).body)][5:] == b"c"
 
 
+def test_a_partition_that_cannot_be_read_keeps_no_other_one_from_its_retention(monkeypatch):
+    space = Space()
+    hub = space.hub(partition_count=2, message_retention_ms=1000)
+    for partition in hub.partitions:
+        hub.accept([event()], partition)
+    space.commit()
+    space.clock.advance(2000)
+    bad, good = hub.partitions
+
+    def refused(sequence):
+        raise StoreError("a block cannot be read")
+
+    monkeypatch.setattr(bad, "_scan", refused)
+    with pytest.raises(StoreError, match="a block"):
+        space.engine.tick()
+    space.commit()
+    assert [each.committed.is_empty for each in (bad, good)] == [False, True]
+
+
 def test_retention_is_one_range_and_leaves_no_row(tmp_path):
     space = Space(RocksJournal(tmp_path / "store"))
     hub = space.hub(partition_count=1, message_retention_ms=1000)

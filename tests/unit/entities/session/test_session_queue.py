@@ -710,6 +710,28 @@ def test_batches_are_deleted_in_free_sessions_only(namespace: Any, queue: Sessio
     assert [read(one).properties["message_id"] for one in queue.peek(0, 9)] == ["a1"]
 
 
+@pytest.mark.parametrize("damaged", ["a", "b", "c"])
+def test_batches_are_deleted_though_a_session_cannot_be_read(
+    namespace: Any, queue: SessionQueue, send: Any, read: Any, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    """Else what had been deleted before it would be told as not deleted, and what is behind it never would be."""
+    send("a1", "b1", "c1")
+    messages_of = queue.directory.messages_of
+
+    def refuses(session: Any) -> Any:
+        if session is queue.directory[damaged]:
+            raise StoreError("block checksum mismatch")
+        return messages_of(session)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.directory, "messages_of", refuses)
+        assert queue.delete_batch(9) == 2
+        with pytest.raises(StoreError):
+            queue.delete_batch(9)
+    namespace.commit()
+    assert [read(one).properties["message_id"] for one in queue.peek(0, 9)] == [f"{damaged}1"]
+
+
 def test_whatever_a_power_cut_leaves_is_consistent(namespace: Any, queue: SessionQueue, send: Any, read: Any) -> None:
     """SessionMessages I1: after every prefix of the batches, counts and messages agree, and each session is in order."""
     send("a1", "b1", "a2")

@@ -163,6 +163,27 @@ def test_a_commit_finds_its_entity_gone(namespace: Any, message: Any) -> None:
             transaction.commit()
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_commit_finds_the_entity_gone_that_it_sends_via(namespace: Any, message: Any, is_made_again: bool) -> None:
+    """What its destination does not take would have nowhere to lie, and all that is staged would fail with it."""
+    for name in ("between", "to", "other"):
+        namespace.engine.create_queue(name)
+    namespace.send("other", message("held"))
+    tags = namespace.queue("other").acquire(1).tags
+    transaction = namespace.engine.transaction()
+    transaction.send(namespace.engine.via("between", "to"), [message("a")])
+    namespace.engine.update_queue("to", QueueDescription(status=EntityStatus.DISABLED))
+    namespace.engine.delete_queue("between")
+    if is_made_again:
+        namespace.engine.create_queue("between")
+    with pytest.raises(TransactionRolledBackError, match="'between'"):
+        transaction.commit()
+    namespace.commit()
+    assert namespace.queue("other").holds(tags) == [True]
+    if is_made_again:
+        assert namespace.engine.runtime("between").message_count == 0
+
+
 def test_a_transaction_refuses_what_comes_after_its_time(namespace: Any, message: Any) -> None:
     """Its own guards, whoever else watches the time: two minutes from the first operation on."""
     namespace.engine.create_queue("q")

@@ -144,6 +144,21 @@ def test_i4_an_archive_has_one_writer(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
+def test_a_note_that_cannot_be_read_leaves_the_archive_to_the_next_start(tmp_path: Path) -> None:
+    """A route is started again in the same process: what it has not let go of, it would take for another run's."""
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet")
+    folder.commit("s", 0, 10, 10)
+    folder.close()
+    (note,) = (tmp_path / "_isthmus" / "commits").iterdir()
+    told = note.read_text()
+    note.write_text("{")
+    with pytest.raises(ArchiveError, match="cannot be read"):
+        opened(tmp_path)
+    note.write_text(told)
+    assert opened(tmp_path).watermark("s") == 10
+
+
 def test_notes_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KEPT", 3)
     folder = opened(tmp_path)
@@ -226,3 +241,24 @@ def test_i3_the_names_of_all_folders_are_on_disk_before_the_note(
     staging = table / "_isthmus" / "staging"
     assert noted[-1] >= {staging.parent, staging, staging / "1", staging / "1" / "date=d"}
     assert {table, table / "date=d", table / "date=d" / "hour=1"} <= synced
+
+
+def test_i3_a_note_that_a_start_finds_is_on_disk_before_its_files_are_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was killed, or whose disk refused, between the note and its sync has a note that a power cut may still take."""
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet")
+    monkeypatch.setattr(ArchiveFolder, "_move", lambda self, commit: None)
+    folder.commit("s", 0, 10, 10)
+    folder.close()
+    monkeypatch.undo()
+    synced: list[Path] = []
+    monkeypatch.setattr(module, "sync_folder", synced.append)
+    before_move: list[list[Path]] = []
+    move = ArchiveFolder._move
+    monkeypatch.setattr(
+        ArchiveFolder, "_move", lambda self, commit: (before_move.append(list(synced)), move(self, commit))
+    )
+    opened(tmp_path)
+    assert before_move == [[tmp_path / "_isthmus" / "commits"]]
