@@ -96,6 +96,7 @@ def _spool(view: SpoolView | None) -> dict[str, Any] | None:
         "oldest_age_seconds": _rounded(age),
         "suppressed": view.suppressed,
         "refused": view.refused,
+        "in_windows": view.in_windows,
     }
 
 

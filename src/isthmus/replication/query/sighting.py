@@ -24,6 +24,7 @@ class SpoolView:
         oldest_ms: wall time at which about the first of them was written; 0 where there are none.
         suppressed: messages that a step `deduplicate` has not passed on, since the spool was made.
         refused: messages that were set aside in the spool, since the target or a step refused them.
+        in_windows: messages in windows of a step `aggregate` that have not closed; they wait in no spool.
     """
 
     waiting: int = 0
@@ -31,6 +32,7 @@ class SpoolView:
     oldest_ms: int = 0
     suppressed: int = 0
     refused: int = 0
+    in_windows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,6 +248,7 @@ def spool_view(folder: Path) -> SpoolView:
         oldest_ms=min((each for each in (came.oldest_ms, goes.oldest_ms) if each), default=0),
         suppressed=note.suppressed,
         refused=came.refused + goes.refused,
+        in_windows=in_windows(folder / "in", folder / "out", note),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from isthmus.connectors.spool.folder import SpoolError
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.refused import count_refused
-from isthmus.replication.shuffle.note import last_note
+from isthmus.replication.shuffle.note import BatchNote, last_note
 from isthmus.whole_file import write_file
 
 __all__ = ["beginning_of", "in_windows", "kind_of", "read_state", "write_state"]
@@ -48,16 +48,27 @@ def kind_of(told: Mapping[str, Any]) -> str:
 
 def beginning_of(incoming: Path, outgoing: Path) -> dict[str, Any]:
     """Where a query begins whose checkpoint holds nothing yet: what was taken from one spool, and what of that the other's notes tell of."""
-    return {"spool": SpoolReader(incoming).identity, "taken": _taken(incoming), "noted": _noted(incoming, outgoing)}
+    return {
+        "spool": SpoolReader(incoming).identity,
+        "taken": _taken(incoming),
+        "noted": _noted(incoming, last_note(outgoing)),
+    }
 
 
-def in_windows(incoming: Path, outgoing: Path) -> int:
-    """How many messages are in windows of `aggregate` that have not closed."""
+def in_windows(incoming: Path, outgoing: Path, note: BatchNote | None = None) -> int:
+    """How many messages are in windows of `aggregate` that have not closed.
+
+    Args:
+        incoming: folder of the spool that the query reads.
+        outgoing: folder of the one that it writes.
+        note: its last note there, where that was read already.
+    """
     began = read_state(outgoing).get("began")
     if not isinstance(began, dict) or began.get("spool") != SpoolReader(incoming).identity:
         return 0
     with suppress(SpoolError, KeyError, TypeError, ValueError):
-        came, went = _taken(incoming) - int(began["taken"]), _noted(incoming, outgoing) - int(began["noted"])
+        went = _noted(incoming, last_note(outgoing) if note is None else note)
+        came, went = _taken(incoming) - int(began["taken"]), went - int(began["noted"])
         return max(0, came - went)
     return 0
 
@@ -68,6 +79,6 @@ def _taken(incoming: Path) -> int:
     return reader.first().number if taken is None else taken
 
 
-def _noted(incoming: Path, outgoing: Path) -> int:
+def _noted(incoming: Path, note: BatchNote) -> int:
     """What went into a result, or was set aside."""
-    return last_note(outgoing).taken + count_refused(incoming)
+    return note.taken + count_refused(incoming)

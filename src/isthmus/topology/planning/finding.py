@@ -135,10 +135,37 @@ class Findings:
                 "file's run move it first; apply --prune lists that subscription, and deletes it with --yes"
             )
 
-    def note_kept(self, alias: str, what: str, entity: _Receiver, stands: _Receiver) -> None:
-        """Note what an entity of an application's goes on to forward to one of isthmus's own though the file no longer says so: its task had
-        another pattern, or is gone.
+    def end_forwarding(self, alias: str, what: str, entity: _Receiver, stands: _Receiver, change: Change) -> _Receiver:
+        """Add the end of what an application's entity forwards to a task of the file that does not say so: it had another pattern. It comes before
+        whatever else changes, or what is forwarded meanwhile would be taken for the new pattern's.
+
+        Args:
+            alias: the namespace's.
+            what: the entity, for people.
+            entity: as it is wanted.
+            stands: as it is.
+            change: an update of it, without a state.
+
+        Returns:
+            The entity as it is then.
         """
+        tasks = {name.lower() for name in self.federation.tasks}
+        ended = {
+            name: ""
+            for name in ("forward_to", "forward_dead_letters_to")
+            if getattr(entity, name) is None and _task_of(getattr(stands, name) or "") in tasks
+        }
+        if not ended or entity.name.lower().startswith(OWN):
+            return stands
+        after = replace(type(entity)(name=entity.name), **ended)  # type: ignore[arg-type]
+        why = "since its task says so no more"
+        self.changes.append(replace(change, after=after, before=stands, why=why))
+        self.note_forwarding(alias, what, after, stands)
+        self.note_left(alias, after, stands)
+        return replace(stands, **ended)  # type: ignore[arg-type]
+
+    def note_kept(self, alias: str, what: str, entity: _Receiver, stands: _Receiver) -> None:
+        """Note what an entity of an application's goes on to forward to one of isthmus's own though the file no longer says so."""
         if entity.name.lower().startswith(OWN):
             return
         for name, of in (("forward_to", "messages"), ("forward_dead_letters_to", "dead-lettered messages")):
@@ -165,6 +192,12 @@ class Findings:
                     f"what is parked in {old} at {alias} stays there, and redrive --parked looks only into {new}: it takes the former "
                     "file to send that again"
                 )
+
+
+def _task_of(name: str) -> str:
+    """The task that an entity is made for, in lower case; empty where it is none of isthmus's own."""
+    folded = name.lower()
+    return folded[len(OWN) :].partition(".")[0] if folded.startswith(OWN) else ""
 
 
 def _made_again(kind: str) -> str:

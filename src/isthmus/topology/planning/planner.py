@@ -7,7 +7,8 @@ themselves, which a connector's administration does.
 Invariants:
     I1. A plan whose changes have all been made is followed by a plan without changes.
     I2. Nothing of an application's is changed or deleted but what the file declares: settings of its queues that a task
-        names, and rules of subscriptions that the file declares with a filter.
+        names, and rules of subscriptions that the file declares with a filter; and what these forward to a task of the file that says so no
+        more.
     I3. At no point between two changes does a replication subscription take in messages without its rule's mark: it is
         created with its rule, and a wrong rule is first overwritten and only then deleted. (Where a mark changes, see I5.)
     I4. A replication subscription is created after the topics and the ordinary subscriptions of all namespaces, and what

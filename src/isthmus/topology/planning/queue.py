@@ -28,6 +28,8 @@ def plan_queue(findings: Findings, namespace: NamespaceState, queue: QueueState)
         findings.changes.append(Change(alias=alias, action="create", kind="queue", topic=queue.name, after=queue))
         findings.note_created_detection(alias, what, queue)
         return
+    update = Change(alias=alias, action="update", kind="queue", topic=queue.name)
+    stands = findings.end_forwarding(alias, what, queue, stands, update)
     findings.note_kept(alias, what, queue, stands)
     sound = findings.check_receiver(alias, what, queue, stands)
     findings.check_partitioned(alias, what, queue, stands)
@@ -36,7 +38,6 @@ def plan_queue(findings: Findings, namespace: NamespaceState, queue: QueueState)
     # Fixed when a queue is created, or only meant for its creation.
     queue = replace(queue, requires_session=None, partitioned=None, initial_ttl_ms=None, initial_size_megabytes=None)
     if sound and any(True for _ in differences(stands, queue)):
-        change = Change(alias=alias, action="update", kind="queue", topic=queue.name, after=queue, before=stands)
-        findings.changes.append(change)
+        findings.changes.append(replace(update, after=queue, before=stands))
         findings.note_forwarding(alias, what, queue, stands)
         findings.note_left(alias, queue, stands)

@@ -97,6 +97,14 @@ class _TopicPlanner:
         if stands is None:
             self._change("create", subscription)
             return
+        update = Change(
+            alias=self._alias,
+            action="update",
+            kind="subscription",
+            topic=self._topic.name,
+            subscription=subscription.name,
+        )
+        stands = self._findings.end_forwarding(self._alias, what, subscription, stands, update)
         self._findings.note_kept(self._alias, what, subscription, stands)
         if not self._findings.check_receiver(self._alias, what, subscription, stands):
             return

@@ -148,6 +148,7 @@ def test_messages_in_windows_that_are_open_are_named_where_the_step_was_taken_ou
     write_state(folder / "out", {"query": "q", "source": "ewr/a/t", "fields": {"n": "count"}, "by": [], "began": began})
     write_note(folder / "out", BatchNote(number=1, taken=1))
     assert list(stranded([was], tmp_path, NAMESPACES)) == []
+    assert (spool_view(folder).waiting, spool_view(folder).in_windows) == (0, 3)
     assert list(stranded([route("mailbox: true")], tmp_path, NAMESPACES)) == [(folder / "out", 3)]
     set_aside(folder / "in", 0, b"a", Disposition("dead-letter", "StepFailed"), 1.0)
     assert list(stranded([], tmp_path, NAMESPACES)) == [(folder / "out", 2)]
