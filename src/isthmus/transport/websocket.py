@@ -17,18 +17,16 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import socket
 import threading
 import time
 from concurrent.futures import Future
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
 from isthmus.transport.endpoint import AZURE_PATH, Endpoint
+from isthmus.transport.proxy import proxy_of
 from isthmus.transport.redirect import unredirected
 
 __all__ = ["SUBPROTOCOL", "SUBPROTOCOLS", "dial"]
@@ -87,7 +85,7 @@ async def _carry(endpoint: Endpoint, inner: socket.socket, opened: Future[None],
                     url,
                     protocols=(SUBPROTOCOL,) if endpoint.websocket_path == AZURE_PATH else SUBPROTOCOLS[1:],
                     ssl=endpoint.ssl_context() or True,
-                    proxy=_proxy(endpoint),
+                    proxy=proxy_of(f"{'https' if endpoint.tls else 'http'}://{host}"),
                     max_msg_size=0,
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 )
@@ -135,16 +133,6 @@ async def _downstream(inner: socket.socket, stream: aiohttp.ClientWebSocketRespo
         if message.type is not aiohttp.WSMsgType.BINARY:
             return
         await loop.sock_sendall(inner, message.data)
-
-
-def _proxy(endpoint: Endpoint) -> str | None:
-    host = endpoint.host
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return None
-    if host == "localhost" or proxy_bypass(host):
-        return None
-    return getproxies().get("https" if endpoint.tls else "http") or None
 
 
 def _told(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> IsthmusError:
