@@ -29,7 +29,7 @@ from isthmus.client.relay.address import RelayAddress, RelayPlace
 from isthmus.client.relay.message import RelayConnection, RelayRequest, RelayResponse
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.transport.backoff import Backoff
-from isthmus.transport.proxy import proxy_of
+from isthmus.transport.websocket import proxy_of
 
 __all__ = ["Channel", "ChannelState", "Handlers"]
 

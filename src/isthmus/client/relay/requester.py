@@ -35,8 +35,8 @@ from isthmus.client.relay.pair import (
 )
 from isthmus.errors import InvalidArgumentError
 from isthmus.transport.credential import TokenError
-from isthmus.transport.proxy import proxy_of
 from isthmus.transport.redirect import unredirected
+from isthmus.transport.websocket import proxy_of
 
 __all__ = ["RelayRequester", "RequesterStatistics", "addresses"]
 
