@@ -123,7 +123,8 @@ class Endpoint:
                 type(value).__name__, "is no endpoint", "pass a connection string or (host, credential)"
             )
         if value.startswith("https://"):
-            return cls(value, options, _Document(value).read)
+            document = _Document(value)
+            return cls(document.shown, options, document.read)
         if value.startswith(_SRV):
             return cls(value, options, cls._by_srv(value))
         for scheme, read in (("env:", _from_environment), ("file:", _from_file)):
@@ -222,25 +223,29 @@ def _checked(given: str, text: str) -> str:
 
 
 class _Document:
-    """A document that is fetched for each new connection."""
+    """A document that is fetched for each new connection.
+
+    Attributes:
+        shown: where it is, without what may be a secret.
+    """
 
     def __init__(self, url: str) -> None:
         self._url, _, self._key = url.partition("#")
-        self._given = url
+        self.shown = _shown(self._url) + (f"#{self._key}" if self._key else "")
         self._last = ""
 
     def read(self) -> str:
         try:
             with urllib.request.build_opener(_OnlyTls).open(self._url, timeout=_FETCH_SECONDS) as answer:
-                text = answer.read(_LARGEST_DOCUMENT_BYTES).decode().strip()
+                text = answer.read(_LARGEST_DOCUMENT_BYTES).decode("utf-8-sig").strip()
                 if getattr(answer, "length", 0):  # `read` takes the end of the connection for the end of the document
                     raise OSError(f"the document is cut, or has more than {_LARGEST_DOCUMENT_BYTES} bytes")
         except (OSError, ValueError, HTTPException) as error:
             if not self._last:
-                raise EndpointUnavailableError(self._given, str(error)) from error
-            _log.warning("the document cannot be fetched, the previous one is used: url=%s error=%s", self._url, error)
+                raise EndpointUnavailableError(self.shown, str(error)) from error
+            _log.warning("the document cannot be fetched, the previous one is used: url=%s error=%s", self.shown, error)
             return self._last
-        self._last = _checked(self._given, value_at(self._given, text, self._key) if self._key else text)
+        self._last = _checked(self.shown, value_at(self.shown, text, self._key) if self._key else text)
         return self._last
 
 
@@ -251,8 +256,16 @@ class _OnlyTls(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if not newurl.lower().startswith("https:"):
-            raise urllib.error.URLError(f"the document has moved to {newurl}, which has no TLS")
+            raise urllib.error.URLError(f"the document has moved to {_shown(newurl)}, which has no TLS")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _shown(url: str) -> str:
+    """An address without user and query: what opens a document, e.g. the signature of a blob, may be in either."""
+    scheme, _, rest = url.partition("://")
+    place, query, _ = rest.partition("?")
+    authority, slash, path = place.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}" + ("?…" if query else "")
 
 
 def _resolved(reference: str, read: Callable[[str], str]) -> str:
@@ -269,7 +282,7 @@ def _host(connection: str) -> str:
 
 def _from_environment(reference: str) -> str:
     name = reference.removeprefix("env:")
-    value = os.environ.get(name, "")
+    value = os.environ.get(name, "").removeprefix("\ufeff")
     if not value:
         raise EndpointError(reference, "the environment variable is not set", f"export {name}=…")
     return value
@@ -278,7 +291,7 @@ def _from_environment(reference: str) -> str:
 def _from_file(reference: str) -> str:
     path, _, key = reference.removeprefix("file:").partition("#")
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = Path(path).read_text(encoding="utf-8-sig").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise EndpointError(reference, f"the file cannot be read ({reason})", "check the path and its rights") from None

@@ -99,7 +99,7 @@ def shared_credential(identity: IdentityReference | str) -> TokenSource:
         MissingExtraError: azure-identity is not installed.
         InvalidArgumentError: the text is no identity.
         SecretError: its secret leads nowhere.
-        ConfigError: its certificate cannot be read.
+        ConfigError: its certificate cannot be read, or the SDK takes its tenant or client for none.
     """
     found = IdentityReference.parse(identity) if isinstance(identity, str) else identity
     key = str(found)
@@ -118,6 +118,14 @@ def shared_credential(identity: IdentityReference | str) -> TokenSource:
 
 def _make(identity: IdentityReference, known: str, source: TokenSource | None = None) -> _Made:
     """A credential; the one that is there where nothing has changed."""
+    try:
+        return _made_of(identity, known, source)
+    except ValueError as error:  # of the SDK, e.g. of a tenant that can be none
+        text = f"identity {identity.kind}: {str(error).partition(chr(10))[0]}"
+        raise ConfigError([Fault(text, "look at tenant and client_id")]) from None
+
+
+def _made_of(identity: IdentityReference, known: str, source: TokenSource | None) -> _Made:
     require("azure", f"identity: {identity.kind}")
     # An SDK is loaded only where it is used, here and in `_waits`.
     from azure.identity import (
@@ -148,9 +156,9 @@ def _make(identity: IdentityReference, known: str, source: TokenSource | None = 
             try:
                 credential = CertificateCredential(identity.tenant, identity.client_id, certificate_data=held, **waits)
                 return _Made(credential, proof)
-            except ValueError:
-                text = f"{identity.certificate_file} holds no certificate with an RSA private key"
-                raise ConfigError([Fault(text, "write a PEM file with both")]) from None
+            except (TypeError, ValueError):  # the first of a key with a password
+                text = f"{identity.certificate_file} holds no certificate with an RSA private key, or the key has a password"
+                raise ConfigError([Fault(text, "write a PEM file with both, without a password")]) from None
     if source is not None:
         return _Made(source, known)
     match identity.kind:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.topology.file.reference import SecretReference
+from isthmus.topology.file.reference import SecretError, SecretReference
 from isthmus.topology.file.setting import Kind, Setting
 
 __all__ = ["IDENTITIES", "IDENTITY", "IDENTITY_SETTINGS", "IdentityReference", "identity_faults"]
@@ -150,6 +150,12 @@ def identity_faults(
     for name in _NEEDS.get(identity.kind, ()):
         if not getattr(identity, name):
             yield "identity", f"identity {identity.kind} needs {name}", f"write {write(name, _EXAMPLES.get(name, '…'))}"
+    if identity.client_secret:
+        try:
+            SecretReference.parse(identity.client_secret)
+        except SecretError as error:
+            example = _EXAMPLES["client_secret"]
+            yield "client_secret", f"client_secret: {error.reason}", f"write {write('client_secret', example)}"
     for each in IDENTITY_SETTINGS:
         if getattr(identity, each.name) and each.name not in _TAKES[identity.kind]:
             kinds = " or ".join(kind for kind, names in _TAKES.items() if each.name in names)

@@ -5,7 +5,7 @@ docs/explanation/protocol.md, Connection strings), for networks that allow nothi
 client gets is one end of a socket pair, so that it polls and writes as over TCP. What it is not: AMQP, or a server.
 
 A proxy is taken from the environment (`HTTPS_PROXY`, `NO_PROXY`, for plain WebSocket `HTTP_PROXY`), as other programs do;
-this machine itself is always reached directly.
+this machine itself is always reached directly. aiohttp's own reading of the environment would also send what `.netrc` has for a host.
 
 Invariants:
     I1. Bytes arrive in the order in which they were written; a side that does not read stops the other.
@@ -17,12 +17,12 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
 import threading
 import time
 from concurrent.futures import Future
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -31,7 +31,7 @@ from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutEr
 from isthmus.transport.endpoint import AZURE_PATH, Endpoint
 from isthmus.transport.redirect import unredirected
 
-__all__ = ["SUBPROTOCOL", "SUBPROTOCOLS", "dial"]
+__all__ = ["SUBPROTOCOL", "SUBPROTOCOLS", "dial", "proxy_of"]
 
 SUBPROTOCOL = "AMQPWSB10"
 # The second is the name in the binding's specification, which other brokers use (OASIS AMQP WebSocket binding 1.0, 2.1).
@@ -87,7 +87,7 @@ async def _carry(endpoint: Endpoint, inner: socket.socket, opened: Future[None],
                     url,
                     protocols=(SUBPROTOCOL,) if endpoint.websocket_path == AZURE_PATH else SUBPROTOCOLS[1:],
                     ssl=endpoint.ssl_context() or True,
-                    proxy=_proxy(endpoint),
+                    proxy=proxy_of(f"{'https' if endpoint.tls else 'http'}://{host}"),
                     max_msg_size=0,
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 )
@@ -137,14 +137,20 @@ async def _downstream(inner: socket.socket, stream: aiohttp.ClientWebSocketRespo
         await loop.sock_sendall(inner, message.data)
 
 
-def _proxy(endpoint: Endpoint) -> str | None:
-    host = endpoint.host
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return None
-    if host == "localhost" or proxy_bypass(host):
+def proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for an address, by its scheme; None: it is reached directly."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if _is_loopback(host) or proxy_bypass(host):
         return None
-    return getproxies().get("https" if endpoint.tls else "http") or None
+    return getproxies().get(parts.scheme) or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _error_of(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> IsthmusError:

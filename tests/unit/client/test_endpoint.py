@@ -120,3 +120,38 @@ def test_an_error_shows_no_key(tmp_path: Path) -> None:
         Endpoint.of(f"file:{tmp_path}/none").client()
     with pytest.raises(EndpointError, match="not set"):
         Endpoint.of("env:NO_SUCH_NAME_HERE").client()
+
+
+def test_i3_the_signature_of_a_document_s_address_is_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A connection string may be in a blob that a shared access signature opens."""
+
+    class Gone:
+        def open(self, *_: object, **__: object) -> None:
+            raise OSError("no route")
+
+    monkeypatch.setattr(urllib.request, "build_opener", lambda *_: Gone())
+    url = "https://user:hunter2@contoso.blob.core.windows.net/c/doc.json?sv=1&sig=hunter2#primary"
+    endpoint = Endpoint.of(url)
+    assert endpoint.given == "https://contoso.blob.core.windows.net/c/doc.json?…#primary"
+    with pytest.raises(EndpointUnavailableError, match="contoso") as raised:
+        endpoint.resolve()
+    assert "hunter2" not in f"{raised.value} {endpoint!r}"
+    endpoint._resolve.__self__._last = "Endpoint=sb://x"  # type: ignore[attr-defined]
+    assert endpoint.resolve() == "Endpoint=sb://x"
+    assert "contoso" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_byte_order_mark_is_no_part_of_a_connection_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editors of Windows write one."""
+    marked = f"\ufeff{STRING}\r\n"
+    monkeypatch.setenv("ORDERS", marked)
+    (tmp_path / "whole").write_text(marked)
+    (tmp_path / "lines").write_text(f"\ufeffORDERS={STRING}\r\n")
+    monkeypatch.setattr(
+        "urllib.request.build_opener", lambda *_: SimpleNamespace(open=lambda *_, **__: io.BytesIO(marked.encode()))
+    )
+    for given in ("env:ORDERS", f"file:{tmp_path}/whole", f"file:{tmp_path}/lines#ORDERS", "https://example.net/doc"):
+        assert Endpoint.of(given).resolve() == STRING

@@ -15,7 +15,7 @@ from azure.core.pipeline.transport import HttpRequest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
 from isthmus.connectors import identity as module
@@ -178,6 +178,25 @@ def test_a_file_that_is_no_certificate_is_told(tmp_path: Path) -> None:
     path.write_text("nothing")
     with pytest.raises(ConfigError, match="no certificate with an RSA private key"):
         shared_credential(text)
+
+
+def test_a_key_with_a_password_is_told(tmp_path: Path) -> None:
+    """The SDK raises a TypeError, which was taken for a fault that passes."""
+    private = rsa.generate_private_key(65537, 2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2")
+    )
+    (tmp_path / "app.pem").write_bytes(private)
+    with pytest.raises(ConfigError, match="the key has a password"):
+        shared_credential(f"client-certificate;tenant=t;client_id=c;certificate_file={tmp_path / 'app.pem'}")
+
+
+def test_a_tenant_that_can_be_none_is_a_fault_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("Invalid tenant ID provided.")
+
+    monkeypatch.setattr(azure.identity, "AzureCliCredential", refuse)
+    with pytest.raises(ConfigError, match="identity cli: Invalid tenant ID provided"):
+        shared_credential("cli;tenant=my tenant")
 
 
 def test_a_certificate_makes_a_credential(tmp_path: Path) -> None:

@@ -84,3 +84,12 @@ def test_files_of_an_identity_in_one_text_are_anchored() -> None:
     assert hubs.options()["identity"].endswith("client_secret=file:/etc/isthmus/secret.txt")
     plain = NamespaceRef(alias="hubs", kind="eventhubs", settings=(("identity", "managed"),))
     assert plain.anchored(Path("/etc/isthmus")).options() == {"identity": "managed"}
+
+
+def test_i1_a_secret_in_the_text_is_refused_and_not_repeated() -> None:
+    """It would be in plans, in Spark's options and in checkpoints; that it is no reference was told when a route connected."""
+    with pytest.raises(
+        InvalidArgumentError, match="this is no reference to a secret; write client_secret=env:NAME"
+    ) as raised:
+        IdentityReference.parse("client-secret;tenant=t;client_id=c;client_secret=hunter2")
+    assert "hunter2" not in str(raised.value)

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from isthmus.client.endpoint import Endpoint, EndpointError, EndpointLike, EndpointUnavailableError
-from isthmus.transport.credential import SharedKeyCredential, SignatureCredential, Token, TokenError
+from isthmus.transport.credential import SharedKeyCredential, SignatureCredential, Token, TokenError, told_of_token
 
 __all__ = ["RelayAddress", "RelayPlace"]
 
@@ -79,7 +79,7 @@ class RelayPlace:
             else:
                 made = await asyncio.to_thread(credential.get_token, SCOPE)
         except Exception as error:  # each kind of credential has errors of its own
-            raise TokenError(str(error) or type(error).__name__) from error
+            raise TokenError(told_of_token(error)) from error
         return Token(f"Bearer {made.token}", "jwt", float(made.expires_on))
 
 

@@ -29,6 +29,7 @@ from isthmus.client.relay.address import RelayAddress, RelayPlace
 from isthmus.client.relay.message import RelayConnection, RelayRequest, RelayResponse
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.transport.backoff import Backoff
+from isthmus.transport.websocket import proxy_of
 
 __all__ = ["Channel", "ChannelState", "Handlers"]
 
@@ -145,9 +146,10 @@ class Channel:
     async def _listen(self) -> None:
         place = self._address.resolve()
         token = await place.token()
+        address = place.websocket("listen")
         async with self._session.ws_connect(
-            place.websocket("listen"), headers={_HEADER: token.text}, ssl=place.tls, heartbeat=self._heartbeat,
-            max_msg_size=self._max_body_bytes,
+            address, headers={_HEADER: token.text}, ssl=place.tls, heartbeat=self._heartbeat,
+            max_msg_size=self._max_body_bytes, proxy=proxy_of(address),
         ) as control:  # fmt: skip
             _log.info("listening: side=%s", self.side)
             self.state.opened += 1
@@ -276,12 +278,14 @@ class Channel:
 
         async def join(subprotocol: str) -> aiohttp.ClientWebSocketResponse:
             protocols = (subprotocol,) if subprotocol else ()
-            return await self._session.ws_connect(address, protocols=protocols, ssl=place.tls, max_msg_size=0)
+            return await self._session.ws_connect(
+                address, protocols=protocols, ssl=place.tls, max_msg_size=0, proxy=proxy_of(address)
+            )
 
         async def refuse(status: int, reason: str) -> None:
             more = f"&sb-hc-statusCode={status}&sb-hc-statusDescription={quote(reason, safe='')}"
             try:
-                socket = await self._session.ws_connect(address + more, ssl=place.tls)
+                socket = await self._session.ws_connect(address + more, ssl=place.tls, proxy=proxy_of(address))
             except aiohttp.WSServerHandshakeError:  # 410 is how it ends
                 return
             await socket.close()
@@ -314,7 +318,10 @@ class Channel:
             await connection.reject()
 
     def _meet(self, address: str, place: RelayPlace) -> Any:
-        return self._session.ws_connect(_secured(address, place), ssl=place.tls, max_msg_size=self._max_body_bytes)
+        secured = _secured(address, place)
+        return self._session.ws_connect(
+            secured, ssl=place.tls, max_msg_size=self._max_body_bytes, proxy=proxy_of(secured)
+        )
 
 
 def _can_be_sent(answer: object) -> bool:
@@ -354,6 +361,8 @@ def _target(address: str) -> str:
 
 
 def _told(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's address, with the password
+        return f"the proxy answers {error.status}"
     if isinstance(error, aiohttp.WSServerHandshakeError):
         return f"the relay refuses the listener with {error.status}"
     return str(error) or type(error).__name__

@@ -84,7 +84,6 @@ class RelayListener:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout),
-            trust_env=not all(address.is_local for address in self._addresses.values()),
             trace_configs=[unredirected()],
         )
         slots = asyncio.Semaphore(self._max_concurrent)

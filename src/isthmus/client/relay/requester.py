@@ -5,6 +5,7 @@ connections.
 
 Invariants:
     I1. A request ends with a listener's answer, or with an error that says whether a listener may have handled it.
+    I2. No password of `.netrc` goes to a relay, and none of a proxy is in an error.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from isthmus.client.relay.pair import (
 from isthmus.errors import InvalidArgumentError
 from isthmus.transport.credential import TokenError
 from isthmus.transport.redirect import unredirected
+from isthmus.transport.websocket import proxy_of
 
 __all__ = ["RelayRequester", "RequesterStatistics", "addresses"]
 
@@ -227,7 +229,7 @@ class RelayRequester:
         try:
             async with self._http().request(
                 method, place.http(target), headers={**headers, _HEADER: token}, data=io.BytesIO(body) if body else None, ssl=place.tls,
-                allow_redirects=False, timeout=limit, proxy=None,
+                allow_redirects=False, timeout=limit, proxy=proxy_of(place.http("")),
             ) as answer:  # fmt: skip
                 outcome = outcome_of_status(answer.status, answer.headers.getall("Via", ()), place.host)
                 if outcome is not Outcome.ANSWERED:
@@ -236,7 +238,7 @@ class RelayRequester:
                 return RelayResponse(answer.status, whole, answer.headers.copy(), answer.reason or "", side)
         except aiohttp.InvalidURL as error:
             raise InvalidArgumentError(f"the target {target!r} makes no URL: {error}") from None
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
             raise _Failed(Outcome.NOT_DELIVERED, _told(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _Failed(Outcome.UNKNOWN, _told(error)) from None
@@ -252,9 +254,10 @@ class RelayRequester:
     ) -> RelayConnection:
         try:
             async with asyncio.timeout(self._timeout):
+                address = place.websocket("connect", target)
                 socket = await self._http().ws_connect(
-                    place.websocket("connect", target), headers={**headers, _HEADER: token}, protocols=subprotocols,
-                    ssl=place.tls, max_msg_size=0,
+                    address, headers={**headers, _HEADER: token}, protocols=subprotocols, ssl=place.tls, max_msg_size=0,
+                    proxy=proxy_of(address),
                 )  # fmt: skip
         except aiohttp.InvalidURL as error:
             raise InvalidArgumentError(f"the target {target!r} makes no URL: {error}") from None
@@ -276,7 +279,6 @@ class RelayRequester:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(connect=self._connect_timeout),
-                trust_env=not all(address.is_local for address in self._addresses.values()),
                 trace_configs=[unredirected()],
             )
         return self._session
@@ -301,4 +303,6 @@ def addresses(
 
 
 def _told(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's address, with the password
+        return f"the proxy answers {error.status}"
     return str(error) or type(error).__name__

@@ -118,14 +118,12 @@ class _Server:
         self._thread.join(START_SECONDS)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve())
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends those that connected meanwhile, too
+                runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - `start` raises it
             if not self._started.done():
                 self._started.set_exception(error)
-        finally:
-            self._loop.close()
 
     async def _serve(self) -> None:
         options = self._options

@@ -7,6 +7,7 @@ Invariants:
     I1. Nothing is read beyond the credit.
     I2. What was settled is on disk `SAVE_SECONDS` later, and at the end.
     I3. A message that is set aside is in the folder `set-aside` before it is settled.
+    I4. A vault that does not answer holds up no message: once there is a secret, it is read again beside this thread.
 """
 
 from __future__ import annotations
@@ -253,8 +254,11 @@ class ListenThread(threading.Thread):
         if not self._options.secret or now < self._secret_at:
             return
         self._secret_at = now + SECRET_SECONDS
-        try:
+        if not self._secret:
             self._secret = resolve(self._options.secret).reveal()
-        except IsthmusError:
-            if not self._secret:
-                raise
+            return
+        threading.Thread(target=self._reread_secret, name=f"secret-{self._options.entity}", daemon=True).start()
+
+    def _reread_secret(self) -> None:
+        with contextlib.suppress(IsthmusError):  # a vault or file that is away: the last one is right
+            self._secret = resolve(self._options.secret).reveal()

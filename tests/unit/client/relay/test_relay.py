@@ -315,3 +315,35 @@ async def test_the_classes_for_threads(regions):
     before = threading.active_count()
     await asyncio.wait_for(asyncio.to_thread(play), 60)
     assert not [each.name for each in threading.enumerate() if each.name.startswith("relay-")], before
+
+
+async def test_no_password_of_netrc_goes_to_a_relay_and_none_of_a_proxy_into_an_error(monkeypatch, tmp_path):
+    """The relay gives headers on to whoever listens there."""
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 503 Not now\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    (tmp_path / "netrc").write_text("default login anonymous password guest\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("NO_PROXY", "")
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        proxy = f"http://user:hunter2@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "WS_PROXY", "WSS_PROXY"):
+            monkeypatch.setenv(name, proxy)
+        secure = "Endpoint=sb://relay.test/;SharedAccessKeyName=a;SharedAccessKey=b;EntityPath=stock"
+        for text in (f"{secure};UseDevelopmentEmulator=true", secure):
+            async with RelayRequester(text) as requester:
+                for attempt in (requester.request("GET"), requester.connect()):
+                    with pytest.raises(RelayUnavailableError) as raised:
+                        await attempt
+                    assert "hunter2" not in str(raised.value)
+            async with RelayListener(text, on_request=echo) as listener:
+                await until_async(lambda: listener.statistics()["primary"].error)
+                assert "hunter2" not in listener.statistics()["primary"].error
+    assert [each.split(b" ")[0] for each in seen] == [b"GET", b"GET", b"GET", b"CONNECT", b"CONNECT", b"CONNECT"]
+    assert all(b"relay.test" in each.partition(b"\r\n")[0] for each in seen)
+    assert not any(b"\r\nauthorization:" in each.lower() for each in seen)

@@ -60,6 +60,8 @@ _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 30
 # The client's own ten retries would keep an operator waiting for minutes to hear that a host name is wrong.
 _RETRIES = 2
+# What may pass: the namespace is busy, restarts, or is not behind its gateway.
+_LATER = frozenset({408, 429, *range(500, 600)})
 # The SDK's policy shows a token until a minute after the end that it is told; it means a minute before.
 _EARLY_SECONDS = 120
 _PRECONDITION_FAILED = 412
@@ -241,7 +243,10 @@ def administration_errors(endpoint: str) -> Iterator[None]:
                 "the entity was changed since it was read, by someone else or by this request, whose answer was lost",
                 "run it again",
             ) from None
-        raise AdministrationError(endpoint, f"refused with {error.status_code} ({_first_line(error)})") from None
+        text = f"refused with {error.status_code} ({_first_line(error)})"
+        if error.status_code in _LATER:
+            raise NamespaceUnreachableError(endpoint, text, "run it again") from None
+        raise AdministrationError(endpoint, text) from None
     except AzureError as error:
         raise NamespaceUnreachableError(endpoint, f"gave no answer ({_first_line(error)})", "run it again") from None
     except (

@@ -24,7 +24,8 @@ __all__ = ["REREAD_SECONDS", "BackgroundCredential", "RereadCredential"]
 LEFT_PART = 0.2
 LEFT_SECONDS = 300.0
 RETRY_SECONDS = 5.0
-REREAD_SECONDS = 5.0
+# Many routes that open, and looks at an event hub, show a token each: a vault is not asked for all of them.
+REREAD_SECONDS = 10.0
 
 
 class BackgroundCredential:

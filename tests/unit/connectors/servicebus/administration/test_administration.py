@@ -293,6 +293,12 @@ def refused(text: str) -> ClientAuthenticationError:
     return error
 
 
+def answered(status: int) -> HttpResponseError:
+    error = HttpResponseError("busy")
+    error.status_code = status
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "message", "retryable"),
     [
@@ -302,6 +308,9 @@ def refused(text: str) -> ClientAuthenticationError:
         (ServiceRequestError("no route"), "cannot be reached", True),
         (ServiceResponseError("reset"), "gave no answer", True),
         (HttpResponseError("SubCode=40300"), "refused with None", False),
+        (answered(503), "refused with 503", True),
+        (answered(429), "refused with 429", True),
+        (answered(400), "refused with 400", False),
         (ValueError("Failed to parse: 'aaaa', label empty or too long"), "cannot be reached", False),
     ],
 )
