@@ -242,3 +242,12 @@ def test_a_body_that_is_no_text_is_bad_input(
 def test_a_dead_letter_queue_in_any_case(entity: str, dead_letter: bool, path: str) -> None:
     """Else `resubmit` takes it for the queue that its messages came from."""
     assert entity_path(entity, dead_letter=dead_letter) == path
+
+
+def test_a_closed_standard_input_is_no_body(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "-"])
+    assert (ended.value.code, "standard input is closed" in capsys.readouterr().err) == (2, True)
