@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["LEAVES_QUEUE", "REMOVES", "SENDS", "interruption"]
+__all__ = ["LEAVES_QUEUE", "REMOVES", "SENDS", "interruption", "terminable"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,6 +27,20 @@ SENDS = "interrupted: answers to what was sent are waited for; Ctrl-C again ends
 """What verbs say that send messages of a file or table."""
 REMOVES = "interrupted: answers to what was removed are waited for; Ctrl-C again ends at once"
 """What verbs say that remove messages."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """While it holds, SIGTERM raises a KeyboardInterrupt as Ctrl-C does, unless it is ignored or heard already."""
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isthmus.amqp.performative import Accepted, Released
+from isthmus.errors import OperationTimeoutError
 from isthmus.transport import Client, Receiver
 from isthmus.transport.receiver import Deliveries
 
@@ -24,6 +25,7 @@ __all__ = ["Received", "receive"]
 
 _WINDOW = 50
 _ANSWER_SECONDS = 30.0
+_NEXT_SESSION_SECONDS = 5.0
 
 
 class Received(NamedTuple):
@@ -67,9 +69,14 @@ def receive(
         IsthmusError: the peer refused or is gone; what was not completed is delivered again once its lock has expired.
         Exception: of `take`; what it took before is completed.
     """
-    receiver = Receiver(client, path, confirms=True, in_session=in_session, session_id=session_id).wait_attached(
-        max(30.0, wait_seconds)
-    )
+    is_next_session = in_session and session_id is None
+    receiver = Receiver(client, path, confirms=True, in_session=in_session, session_id=session_id)
+    try:
+        receiver.wait_attached(max(_NEXT_SESSION_SECONDS if is_next_session else _ANSWER_SECONDS, wait_seconds))
+    except OperationTimeoutError:
+        if is_next_session:  # as long as there is none, a namespace does not answer
+            return Received(0, 0, None)
+        raise
     hands = _Hands(client, receiver, take, is_stopped)
     is_ending = False
     heard_at = time.monotonic()

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from isthmus.cli.interruption import interruption
+from isthmus.cli.interruption import interruption, terminable
 
 pytestmark = pytest.mark.usefixtures("interrupts")
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -63,3 +63,22 @@ def test_ctrl_c_that_has_ended_the_reader_of_the_output_too_breaks_nothing_off(m
             signal.raise_signal(signal.SIGINT)
             assert is_interrupted()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+
+
+def test_sigterm_is_ctrl_c_where_a_verb_is_terminable() -> None:
+    with terminable():
+        with interruption("ending") as is_interrupted:
+            signal.raise_signal(signal.SIGTERM)
+            assert is_interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_that_is_ignored_or_heard_stays_so() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with terminable():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

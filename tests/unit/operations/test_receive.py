@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from isthmus.amqp.performative import Accepted, Released
+from isthmus.errors import OperationTimeoutError
 from isthmus.operations import receive as module
 from isthmus.operations.receive import Received, receive
 from isthmus.transport.receiver import Deliveries
@@ -81,6 +83,24 @@ def test_all_are_handed_on_and_completed(link: Link) -> None:
     assert received(link, 0, taken.append) == Received(25, 0, None)
     assert taken == [b"%d" % number for number in range(25)]
     assert link.completed == list(range(25))
+
+
+@pytest.mark.parametrize("session_id", [None, "a"])
+def test_that_no_session_has_messages_is_no_error(
+    session_id: str | None, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namespace answers once there is one; where a session is named, it answers at once."""
+    waited: list[float] = []
+
+    def unanswered(seconds: float) -> None:
+        waited.append(seconds)
+        raise OperationTimeoutError("no answer to attach")
+
+    monkeypatch.setattr(link, "wait_attached", unanswered)
+    told = nullcontext() if session_id is None else pytest.raises(OperationTimeoutError)
+    with told:
+        assert received(link, 1, print, in_session=True, session_id=session_id) == Received(0, 0, None)
+    assert waited == [5.0 if session_id is None else 30.0]
 
 
 def test_i1_where_handing_on_fails_what_was_handed_on_is_completed(link: Link) -> None:

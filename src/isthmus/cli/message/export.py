@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.interruption import REMOVES, interruption
+from isthmus.cli.interruption import REMOVES, interruption, terminable
 from isthmus.cli.progress import progress
 from isthmus.cli.where import (
     DEAD_LETTER,
@@ -52,7 +52,7 @@ def run(
 ) -> None:
     """Write messages to a file, every byte of them, in sequence order: active, deferred and scheduled ones.
 
-    Ctrl-C leaves no file; once it is on disk, it ends the removal in good order. Exit code 1 if some could not be removed.
+    Ctrl-C and SIGTERM leave no file; once it is on disk, they end the removal in good order. Exit code 1 if some could not be removed.
     """
     from isthmus.operations.file.carry import export
     from isthmus.operations.message import make_choice
@@ -68,7 +68,7 @@ def run(
             yield is_stopped
             is_interrupted = is_stopped()
 
-    with target.open(path) as client, progress("writing", quiet=as_json) as note:
+    with target.open(path) as client, terminable(), progress("writing", quiet=as_json) as note:
         count, removal = export(
             client, path, file, chosen,
             namespace=target.name, limit=limit, remove_after=remove, progress=note, removing=removing,

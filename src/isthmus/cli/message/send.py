@@ -146,7 +146,11 @@ def _body(text: str, file: Path | None) -> bytes:
             return file.read_bytes()
         except OSError as error:
             raise InvalidArgumentError(f"{file} cannot be read ({error.strerror})") from None
-    return sys.stdin.buffer.read() if text == "-" else text.encode()
+    if text != "-":
+        return text.encode()
+    if sys.stdin is None:
+        raise InvalidArgumentError("standard input is closed, and - reads the body from there")
+    return sys.stdin.buffer.read()
 
 
 def _property(written: str) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.interruption import LEAVES_QUEUE, interruption
+from isthmus.cli.interruption import LEAVES_QUEUE, interruption, terminable
 
 if TYPE_CHECKING:
     from isthmus.operations.redrive.set_aside import Choice
@@ -82,7 +82,8 @@ def run(
     choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
     with Reach(federation, "isthmus-redrive") as reach:
         queues = redrives(federation, tasks or (), parked=parked, diverted=diverted)
-        rows, is_interrupted = _queues(reach, federation, queues, choice, yes=yes, quiet=as_json)
+        with terminable():  # while a queue is looked at: what was sent of others before is told
+            rows, is_interrupted = _queues(reach, federation, queues, choice, yes=yes, quiet=as_json)
     if not (parked or diverted or as_json):
         _note_parking(federation, tasks or list(federation.tasks))
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.amqp import section
 from isthmus.cli.app import main
 from isthmus.cli.message import export, import_, purge, receive, resubmit, send
 from isthmus.cli.where import entity_path
@@ -171,6 +172,21 @@ def test_ctrl_c_and_sigterm_end_a_verb_in_good_order(
 
 
 @pytest.mark.usefixtures("interrupts")
+def test_an_export_that_is_terminated_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def messages(*_: Any) -> Iterator[bytes]:
+        yield section.encode_message(b"0")
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it goes on")
+
+    monkeypatch.setattr(export, "target_of", lambda *_: TARGET)
+    monkeypatch.setattr("isthmus.operations.file.carry.messages", messages)
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "orders", str(tmp_path / "file")])
+    assert ended.value.code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_send_that_is_interrupted_tells_how_many_were_accepted(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -242,3 +258,12 @@ def test_a_body_that_is_no_text_is_bad_input(
 def test_a_dead_letter_queue_in_any_case(entity: str, dead_letter: bool, path: str) -> None:
     """Else `resubmit` takes it for the queue that its messages came from."""
     assert entity_path(entity, dead_letter=dead_letter) == path
+
+
+def test_a_closed_standard_input_is_no_body(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["send", "orders", "-"])
+    assert (ended.value.code, "standard input is closed" in capsys.readouterr().err) == (2, True)
