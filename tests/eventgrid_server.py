@@ -2,7 +2,7 @@
 
 There is no emulator of Event Grid. This is written from the vendor's public contract as it stood on 23 November 2026 (Microsoft Learn,
 "Azure Event Grid data plane REST API", 2024-06-01: Publish, Receive, Acknowledge, Release, Reject, Renew Cloud Event Locks). It keeps each
-change on disk before it answers; locks end with the process. A topic has one subscription, `sub`.
+change on disk before it answers, and how often an event was given; locks end with the process. A topic has one subscription, `sub`.
 
 As a program: `eventgrid_server.py PORT FOLDER`.
 """
@@ -125,6 +125,9 @@ class _Grid:
         if "event" in change:
             topic.left[len(topic.events)] = 0
             topic.events.append(change["event"])
+        elif "given" in change:
+            for number in change["given"]:
+                topic.left[number] += 1
         elif "done" in change:
             topic.left.pop(change["done"], None)
             if change["reject"]:
@@ -160,8 +163,9 @@ class _Grid:
                     break
                 self.came.wait(min(limit - now, 0.2))
             value = []
+            if free:
+                self.keep({"topic": name, "given": free})
             for number in free:
-                topic.left[number] += 1
                 token = f"token-{next(self._tokens)}"
                 topic.locks[token] = number, time.monotonic() + LOCK_SECONDS
                 broker = {"lockToken": token, "deliveryCount": topic.left[number]}

@@ -107,7 +107,7 @@ class EventHubsAdministration:
 
 def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *, from_end: bool) -> None:
     """Gives a group a checkpoint for every partition: its end, or the place before its first event. One that stands was left by an event hub
-    of the same name that is gone: it is replaced, or as many events would be passed over.
+    of the same name that is gone: it is replaced, or as many events would be passed over. One of this event hub stays, for the same reason.
 
     Raises:
         ConfigError: there is no place for checkpoints.
@@ -115,9 +115,7 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
     """
     _check_place(options)
     look = hubs.look(hub)
-    views = dict(
-        sorted(look.views.items(), reverse=True)
-    )  # the order in which they are written: a part of them has not the first
+    views = dict(sorted(look.views.items(), reverse=True))  # so they are written: a part of them has not the first
     checkpoints: dict[int, Checkpoint] = {}
     for number, view in views.items():
         is_unused = view.last < view.begin and view.last < 0
@@ -130,7 +128,9 @@ def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *
     try:
         stands = store.load(key)
         for number, view in views.items():
-            if number in stands and (stands[number].sequence > view.last or not from_end):
+            if number in stands and key.created_ms and stands[number].created_ms == key.created_ms:
+                del checkpoints[number]  # of this event hub: what is behind it has not been read
+            elif number in stands and (stands[number].sequence > view.last or not from_end):
                 checkpoints[number] = checkpoints[number]._replace(begins_again=True)
         store.write(key, checkpoints)
     finally:

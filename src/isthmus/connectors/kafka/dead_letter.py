@@ -7,15 +7,16 @@ Invariants:
     I1. A position is told as done only after the cluster has acknowledged its record.
     I2. Messages are kept only while they are neither settled nor given back.
     I3. A topic that refuses a record is told of, and the record is sent again after that.
+    I4. Of what came from a partition that was made again nothing is told any more: its positions name other records.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -33,13 +34,23 @@ FINISH_SECONDS = 3.0
 LARGEST_BYTES = 1_000_000_000
 
 
+class _Aside(NamedTuple):
+    """A message that is set aside; `remakes`: how often its partition had been made again by then."""
+
+    position: int
+    disposition: Disposition
+    payload: bytes
+    remakes: int
+
+
 class DeadLetterTopic:
     """The producer, made when it is needed first. `keep`, `forget` and `add` are called under the lock given to `serve`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._kept: dict[int, bytes] = {}
-        self._waiting: deque[tuple[int, Disposition, bytes]] = deque()
+        self._waiting: deque[_Aside] = deque()
+        self._remakes: Counter[int] = Counter()
         self._done: list[int] = []
         self._under_way = 0
         self._producer: Any = None
@@ -61,7 +72,15 @@ class DeadLetterTopic:
     def add(self, first: int, last: int, disposition: Disposition) -> None:
         """Messages are to be set aside."""
         for position in sorted(each for each in self._kept if first <= each <= last):
-            self._waiting.append((position, disposition, self._kept.pop(position)))
+            remakes = self._remakes[position >> PARTITION_SHIFT]
+            self._waiting.append(_Aside(position, disposition, self._kept.pop(position), remakes))
+
+    def disown(self, partitions: Collection[int]) -> None:
+        """Partitions were made again (I4); what came from them is sent all the same."""
+        for number in partitions:
+            self._remakes[number] += 1
+        for position in [each for each in self._kept if each >> PARTITION_SHIFT in partitions]:
+            del self._kept[position]
 
     def serve(self, lock: threading.Condition) -> list[int]:
         """Sends what waits; the positions that are done.
@@ -77,7 +96,7 @@ class DeadLetterTopic:
         with lock:
             waiting, self._waiting = self._waiting, deque()
         try:
-            while waiting and self._send(*waiting[0]):
+            while waiting and self._send(waiting[0]):
                 waiting.popleft()
         finally:
             with lock:
@@ -96,13 +115,14 @@ class DeadLetterTopic:
         if self._producer is not None:
             self._producer.flush(FINISH_SECONDS)
 
-    def _send(self, position: int, disposition: Disposition, payload: bytes) -> bool:
+    def _send(self, aside: _Aside) -> bool:
         """Sends a record; whether there is room for it."""
         if self._producer is None:
             # The topic says what is too large for it; librdkafka's own limit is below what a source may have read.
             limits = {"message.max.bytes": LARGEST_BYTES}
             self._producer = Producer({**limits, **settings(self._options), **ONE_BY_ONE})
-        record = to_record(payload)
+        position, disposition = aside.position, aside.disposition
+        record = to_record(aside.payload)
         place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
         told = (
             (DEAD_LETTER_REASON, disposition.reason),
@@ -117,7 +137,7 @@ class DeadLetterTopic:
                 key=record.key,
                 headers=[*record.headers, *((name, text.encode()) for name, text in told)],
                 timestamp=record.timestamp_ms or 0,
-                on_delivery=partial(self._delivered, position, disposition, payload),
+                on_delivery=partial(self._delivered, aside),
             )
         except BufferError:
             self._under_way -= 1
@@ -127,12 +147,11 @@ class DeadLetterTopic:
             self._refused(error.args[0])
         return True
 
-    def _delivered(
-        self, position: int, disposition: Disposition, payload: bytes, error: KafkaError | None, message: Any
-    ) -> None:
+    def _delivered(self, aside: _Aside, error: KafkaError | None, message: Any) -> None:
         self._under_way -= 1
         if error is None and message.offset() is not None:
-            self._done.append(position)
+            if aside.remakes == self._remakes[aside.position >> PARTITION_SHIFT]:
+                self._done.append(aside.position)
         else:
             self._failed = self._failed or error or KafkaError(KafkaError._TIMED_OUT, "no offset was named")
-            self._waiting.append((position, disposition, payload))
+            self._waiting.append(aside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -275,6 +276,35 @@ def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
     rig.pool.close()
 
 
+def test_i4_what_was_set_aside_of_a_topic_that_was_made_again_settles_no_record_of_the_next() -> None:
+    """`dead_letter`. Its position is that of another record, whose offset was committed though it had no outcome."""
+    rig = Rig(dead_letter_topic="d")
+    sent: list[Any] = []
+    producer = SimpleNamespace(
+        produce=lambda topic, **record: sent.append(record["on_delivery"]), poll=lambda _: None, flush=lambda _: None
+    )
+    rig.thread._delivered.dead._producer = producer
+    rig.source.grant(10)
+    rig.read(0, 1)
+    rig.poll()
+    for number in (0, 1):
+        rig.source.settle(number, number, Disposition("dead-letter", "Odd", "very"))
+        if not number:
+            rig.thread._serve_dead()  # the other one waits
+    rig.read(0)
+    rig.thread._serve_dead()
+    rig.thread._delivered.account.assign([0])  # the next consumer
+    rig.read(0, 1)
+    assert rig.positions() == [0, 1]
+    for on_delivery in sent:
+        on_delivery(None, Stored())
+    assert len(sent) == 2, "their copies are sent all the same"
+    rig.thread._serve_dead()
+    assert rig.commits() == {0: 0}
+    rig.source.close()
+    rig.pool.close()
+
+
 def test_what_is_set_aside_just_before_the_end_is_sent_and_committed() -> None:
     """Else each run that ends there sets it aside again."""
     rig = Rig(dead_letter_topic="d")
@@ -374,7 +404,7 @@ def test_a_record_whose_headers_cannot_be_read_is_set_aside_where_there_is_a_pla
     assert rig.positions() == [0, 2]
     dead = rig.thread._delivered.dead
     assert dead is not None
-    [(position, disposition, payload)] = dead._waiting
+    [(position, disposition, payload, _)] = dead._waiting
     assert (position, disposition.reason, to_record(payload).value) == (1, "Unreadable", b"1")
     for offset in (0, 2):
         rig.source.settle(offset, offset)

@@ -336,6 +336,8 @@ class ConsumerThread(threading.Thread):
         with self._is_due:
             self._delivered.forget(starts)
             self._commits.forget(starts)
+            if self._delivered.dead is not None:
+                self._delivered.dead.disown(starts)
             self._delivered.topic = ""  # which it is is not known before the next opening
         self._removed.begins_again(starts)
         self._committer.begins_again(self._consumer, starts)
