@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 # Upper bounds of the classes into which the time from write to acknowledgement is counted.
 COMMIT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
-# A settlement for which the client wants no answer waits so long for a group to join. Committed alone, at about a hundred
+# A settlement for which the client wants no answer waits so long for a group to join. Committed alone, at a few hundred
 # messages a second, such groups were half of all.
 PATIENCE_SECONDS = 0.005
 

@@ -176,7 +176,7 @@ class HubGate:
             leave=lambda gone: self._ownership.leave(partition, group, gone),
             metric_clock=self._clock if wants_metric else None,
         )
-        self._ownership.seat(partition, group, sender_link)
+        self._ownership.add(partition, group, sender_link)
         return sender_link
 
 

@@ -25,7 +25,7 @@ class Ownership:
     """The receivers of a namespace's event hubs."""
 
     def __init__(self) -> None:
-        self._seats: dict[tuple[int, str], dict[HubSenderLink, None]] = {}
+        self._receivers: dict[tuple[int, str], dict[HubSenderLink, None]] = {}
 
     def check(self, partition: Partition, group: str, name: str, epoch: int | None) -> None:
         """Refuses a receiver that is not allowed.
@@ -40,8 +40,8 @@ class Ownership:
             LinkStolenError: there is a receiver of a higher level, or one of any level where this one has none.
             QuotaExceededError: the limit is reached.
         """
-        seated = self._seats.get((partition.number, group.lower()), {})
-        owner = next((each for each in seated if each.epoch is not None), None)
+        receivers = self._receivers.get((partition.number, group.lower()), {})
+        owner = next((each for each in receivers if each.epoch is not None), None)
         if owner is not None and owner.epoch is not None and (epoch is None or epoch < owner.epoch):
             wanted = "without an epoch" if epoch is None else f"with epoch '{epoch}'"
             raise LinkStolenError(
@@ -49,18 +49,18 @@ class Ownership:
                 f"{wanted} cannot be created. Make sure you are creating receivers with increasing epoch values, or "
                 "that all old epoch receivers are closed."
             )
-        if epoch is None and len(seated) >= RECEIVERS_LIMIT:
+        if epoch is None and len(receivers) >= RECEIVERS_LIMIT:
             raise QuotaExceededError(
                 f"Exceeded the maximum number of allowed receivers per partition in a consumer group, which is "
                 f"{RECEIVERS_LIMIT}: '{partition.path}', consumer group '{group}'. Receivers: "
-                f"{', '.join(repr(each.name) for each in seated)}."
+                f"{', '.join(repr(each.name) for each in receivers)}."
             )
 
-    def seat(self, partition: Partition, group: str, sender_link: HubSenderLink) -> None:
+    def add(self, partition: Partition, group: str, sender_link: HubSenderLink) -> None:
         """Adds a receiver that `check` allowed; one with an owner level replaces the others."""
-        seated = self._seats.setdefault((partition.number, group.lower()), {})
+        receivers = self._receivers.setdefault((partition.number, group.lower()), {})
         if sender_link.epoch is not None:
-            for other in list(seated):
+            for other in list(receivers):
                 level = "no epoch" if other.epoch is None else f"epoch '{other.epoch}'"
                 other.expel(
                     LinkStolenError(
@@ -69,16 +69,16 @@ class Ownership:
                         "receiver, make sure a higher epoch is used."
                     )
                 )
-        self._seats.setdefault((partition.number, group.lower()), {})[sender_link] = None
+        self._receivers.setdefault((partition.number, group.lower()), {})[sender_link] = None
 
     def leave(self, partition: Partition, group: str, sender_link: HubSenderLink) -> None:
         """Removes a receiver; no error if it is removed already."""
         key = (partition.number, group.lower())
-        seated = self._seats.get(key, {})
-        seated.pop(sender_link, None)
-        if not seated:
-            self._seats.pop(key, None)
+        receivers = self._receivers.get(key, {})
+        receivers.pop(sender_link, None)
+        if not receivers:
+            self._receivers.pop(key, None)
 
     def statistics(self) -> dict[str, int]:
         """How many receivers there are."""
-        return {"event_receivers": sum(map(len, self._seats.values()))}
+        return {"event_receivers": sum(map(len, self._receivers.values()))}

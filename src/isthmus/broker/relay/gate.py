@@ -48,7 +48,7 @@ from isthmus.broker.relay.address import (
 )
 from isthmus.broker.relay.exchange import Rendezvous
 from isthmus.broker.relay.listener import Listener
-from isthmus.broker.relay.relay import Place, Rejection, Relay
+from isthmus.broker.relay.relay import PendingRendezvous, Rejection, Relay
 from isthmus.broker.relay.request import host_of, origin_of, relay_request, remote_of
 from isthmus.broker.relay.socket import GOING_AWAY, RelaySocket
 from isthmus.broker.security.grant import Grant, Right
@@ -95,7 +95,7 @@ def add_relay(app: web.Application, namespace: Namespace, relay: Relay) -> None:
 
     def tick() -> None:
         now_ms = namespace.token_clock.wall_ms()
-        relay.tick(asyncio.get_running_loop().time(), now_ms, namespace.authority.stands)
+        relay.tick(asyncio.get_running_loop().time(), now_ms, namespace.authority.is_current)
 
     namespace.every(_TICK_SECONDS, tick)
 
@@ -179,8 +179,8 @@ class _Gate:
         return answer
 
     async def _accept(self, http: web.Request, accepted: str) -> web.StreamResponse:
-        place = self._relay.take_place(parameter(http, "sb-hc-rendezvous"), "accept")
-        if place is None or place.joined is None:
+        pending = self._relay.take_rendezvous(parameter(http, "sb-hc-rendezvous"), "accept")
+        if pending is None or pending.joined is None:
             raise _expired()
         admit(self._namespace.admission, http.transport)
         # Without a prefix only after the address: the parameters before it are the requester's.
@@ -189,36 +189,36 @@ class _Gate:
         if status:
             reason = parameter(http, "sb-hc-statusDescription") or query_parameter(behind, "statusDescription")
             code = int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 502
-            place.joined.set_result(Rejection(code if code >= 400 else 502, reason or "The listener rejected it."))
+            pending.joined.set_result(Rejection(code if code >= 400 else 502, reason or "The listener rejected it."))
             raise RelayRefusedError(410, "The connection was rejected, as asked for.")
         subprotocol = message.token(http.headers.get("Sec-WebSocket-Protocol", "").partition(",")[0])
         headers = {"Sec-WebSocket-Protocol": subprotocol} if subprotocol else {}
         socket = RelaySocket(http.protocol)
         answer = await upgrade(http, accepted, socket, headers)
         if answer is None:
-            if not place.joined.done():
-                place.joined.set_result(Rejection(502, "The listener went away while it accepted the connection."))
+            if not pending.joined.done():
+                pending.joined.set_result(Rejection(502, "The listener went away while it accepted the connection."))
             return web.Response()
-        if place.joined.done():
+        if pending.joined.done():
             socket.close(GOING_AWAY, "The requester is gone.")
         else:
-            place.joined.set_result((socket, subprotocol))
+            pending.joined.set_result((socket, subprotocol))
         await socket.over.wait()
         return answer
 
     async def _take_request(self, http: web.Request, accepted: str) -> web.StreamResponse:
-        place = self._relay.take_place(parameter(http, "sb-hc-rendezvous"), "request")
-        if place is None or place.exchange is None:
+        pending = self._relay.take_rendezvous(parameter(http, "sb-hc-rendezvous"), "request")
+        if pending is None or pending.exchange is None:
             raise _expired()
         admit(self._namespace.admission, http.transport)
         socket = RelaySocket(http.protocol)
         answer = await upgrade(http, accepted, socket)
         if answer is None:
-            place.exchange.fail("The listener went away while it connected.")
+            pending.exchange.fail("The listener went away while it connected.")
             return web.Response()
-        if place.is_awaited:
-            place.exchange.rendezvous.set_result(socket)
-            socket.start(Rendezvous(place.exchange, socket))
+        if pending.is_awaited:
+            pending.exchange.rendezvous.set_result(socket)
+            socket.start(Rendezvous(pending.exchange, socket))
         else:
             socket.close(GOING_AWAY, "The requester is gone.")
         await socket.over.wait()
@@ -301,9 +301,9 @@ class _Gate:
         listener = self._choose(name, 404)
         path, query = split_target(http.raw_path)
         connection_id = parameter(http, "sb-hc-id") or str(uuid.uuid4())
-        place = Place(name, "accept", listener, joined=asyncio.get_running_loop().create_future())
-        assert place.joined is not None
-        secret = self._relay.open_place(place)
+        pending = PendingRendezvous(name, "accept", listener, joined=asyncio.get_running_loop().create_future())
+        assert pending.joined is not None
+        secret = self._relay.open_rendezvous(pending)
         own = {"sb-hc-action": "accept", "sb-hc-id": connection_id, "sb-hc-rendezvous": secret}
         address = rendezvous_address(listener.origin, path, without_own(query), own)
         strip = self._strips_authorization(http, name)
@@ -312,14 +312,14 @@ class _Gate:
             listener.send(message.accept(address, connection_id, headers, remote_of(http)))
             seconds = self._relay.limits.relay_accept_timeout_ms / 1000
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(place.joined)
+                return await asyncio.shield(pending.joined)
         except TimeoutError:
-            if place.joined.done():  # in the same iteration of the loop
-                return place.joined.result()
-            place.joined.set_result(Rejection(504, ""))
+            if pending.joined.done():  # in the same iteration of the loop
+                return pending.joined.result()
+            pending.joined.set_result(Rejection(504, ""))
             raise RelayRefusedError(504, f"The listener did not accept the connection within {seconds:g} s.") from None
         finally:
-            self._relay.close_place(secret)
+            self._relay.close_rendezvous(secret)
 
 
 def _nothing() -> None:

@@ -30,7 +30,7 @@ from isthmus.entities.catalog.description import EntityStatus
 from isthmus.entities.hybrid_connection import HybridConnections
 from isthmus.errors import ServerBusyError
 
-__all__ = ["Place", "Rejection", "Relay"]
+__all__ = ["PendingRendezvous", "Rejection", "Relay"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Rejection:
 
 
 @dataclass(slots=True)
-class Place:
+class PendingRendezvous:
     """The rendezvous of a listener and one requester.
 
     Attributes:
@@ -102,9 +102,9 @@ class Relay:
         self._hybrids = hybrids
         self._random = source or random.Random()
         self._served: dict[str, _Served] = {}
-        self._places: dict[str, Place] = {}
+        self._rendezvous: dict[str, PendingRendezvous] = {}
         self._at_work = 0
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         hybrids.on_change = self._on_change
 
     def _of(self, name: str) -> _Served:
@@ -150,23 +150,23 @@ class Relay:
 
     # ---- rendezvous
 
-    def open_place(self, place: Place) -> str:
+    def open_rendezvous(self, pending: PendingRendezvous) -> str:
         """Opens a rendezvous; returns the secret in its address."""
         secret = secrets.token_urlsafe(24)
-        self._places[secret] = place
+        self._rendezvous[secret] = pending
         return secret
 
-    def take_place(self, secret: str, action: str) -> Place | None:
+    def take_rendezvous(self, secret: str, action: str) -> PendingRendezvous | None:
         """Takes the rendezvous of a secret, once; None where no requester waits there."""
-        place = self._places.get(secret)
-        if place is None or place.action != action:
+        pending = self._rendezvous.get(secret)
+        if pending is None or pending.action != action:
             return None
-        del self._places[secret]
-        return place if place.is_awaited else None
+        del self._rendezvous[secret]
+        return pending if pending.is_awaited else None
 
-    def close_place(self, secret: str) -> None:
+    def close_rendezvous(self, secret: str) -> None:
         """Closes a rendezvous: the requester no longer waits."""
-        self._places.pop(secret, None)
+        self._rendezvous.pop(secret, None)
 
     # ---- relayed connections
 
@@ -222,8 +222,8 @@ class Relay:
 
     def tick(self, now: float, now_ms: int, stands: Callable[[Grant], bool]) -> None:
         """Runs the timers of the control channels and relayed connections; arguments as for `Listener.tick`."""
-        stood_still = self._looked_at is not None and now - self._looked_at > _STALL_SECONDS
-        self._looked_at = now
+        stood_still = self._checked_at is not None and now - self._checked_at > _STALL_SECONDS
+        self._checked_at = now
         for served in self._served.values():
             for listener in list(served.listeners):
                 if stood_still:
@@ -248,9 +248,9 @@ class Relay:
             listener.close(GOING_AWAY, reason)
         for tunnel in list(served.tunnels):
             tunnel.close(GOING_AWAY, reason)
-        for place in [each for each in self._places.values() if each.name == name]:
-            if place.joined is not None and not place.joined.done():
-                place.joined.set_result(Rejection(503, reason))
+        for pending in [each for each in self._rendezvous.values() if each.name == name]:
+            if pending.joined is not None and not pending.joined.done():
+                pending.joined.set_result(Rejection(503, reason))
 
     def close(self) -> None:
         """The namespace stops."""

@@ -29,7 +29,7 @@ from isthmus.broker.relay.access import RelayRefusedError
 from isthmus.broker.relay.address import rendezvous_address, split_target, without_own
 from isthmus.broker.relay.exchange import Exchange, ExchangeError
 from isthmus.broker.relay.listener import Listener
-from isthmus.broker.relay.relay import Place, Relay
+from isthmus.broker.relay.relay import PendingRendezvous, Relay
 from isthmus.broker.relay.socket import GOING_AWAY, NORMAL, RelaySocket
 from isthmus.broker.relay.tunnel import STALL_SECONDS
 
@@ -66,14 +66,14 @@ async def relay_request(
     listener = choose()
     exchange = carrying.exchange
     relay.begin_exchange(name, exchange)
-    place = Place(name, "request", listener, exchange)
-    secret = relay.open_place(place)
+    pending = PendingRendezvous(name, "request", listener, exchange)
+    secret = relay.open_rendezvous(pending)
     try:
         return await carrying.carry(listener, secret, body)
     except ExchangeError as error:
         raise RelayRefusedError(504 if error.was_delivered else 502, str(error)) from None
     finally:
-        relay.close_place(secret)
+        relay.close_rendezvous(secret)
         listener.forget(exchange)
         relay.end_exchange(name, exchange, carrying.relayed_bytes, is_answered=carrying.is_answered)
 

@@ -69,7 +69,7 @@ class Access:
         now_ms = self._clock.wall_ms()
         over = (self._grants.get(scope) for scope in parents(canonical_path(path)))
         return any(
-            grant and grant.covers(path, right) and not grant.is_expired(now_ms) and self._authority.stands(grant)
+            grant and grant.covers(path, right) and not grant.is_expired(now_ms) and self._authority.is_current(grant)
             for grant in over
         )
 
@@ -110,7 +110,7 @@ class Access:
 
     def drop_revoked(self) -> bool:
         """Removes grants whose rule or key is gone; returns whether there were any."""
-        kept = {scope: grant for scope, grant in self._grants.items() if self._authority.stands(grant)}
+        kept = {scope: grant for scope, grant in self._grants.items() if self._authority.is_current(grant)}
         dropped = len(kept) < len(self._grants)
         self._grants = kept
         return dropped

@@ -170,7 +170,7 @@ class Authority:
                 return grants
         raise InvalidSignatureError("The key is invalid.")
 
-    def stands(self, grant: Grant) -> bool:
+    def is_current(self, grant: Grant) -> bool:
         """Whether a grant is still valid with the present rules and keys, apart from its expiry."""
         return not grant.key or any(
             grant.key in (rule.primary_key, rule.secondary_key) and grant.rights <= set(map(Right, rule.rights))

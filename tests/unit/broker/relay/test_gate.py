@@ -665,8 +665,8 @@ async def test_a_listener_that_accepts_as_the_time_ends_is_met_i1():
     gate = gate_module._Gate.__new__(gate_module._Gate)
     gate._relay = SimpleNamespace(
         limits=SimpleNamespace(relay_accept_timeout_ms=0),
-        open_place=lambda place: places.append(place) or "secret",
-        close_place=lambda secret: None,
+        open_rendezvous=lambda pending: places.append(pending) or "secret",
+        close_rendezvous=lambda secret: None,
     )
     gate._choose = lambda name, status: SimpleNamespace(origin="wss://host", send=send)
     gate._strips_authorization = lambda http, name: False

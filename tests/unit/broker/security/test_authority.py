@@ -181,7 +181,7 @@ def test_plain_with_a_key_that_several_entities_share_opens_each_with_its_rights
     assert grants == {"orders": {Right.SEND}, "invoices": {Right.LISTEN}}
     held = authority.authorise_plain("partner", "primary-partner")
     monkeypatch.delitem(ENTITY_RULES, "invoices")
-    assert {grant.scope_path: authority.stands(grant) for grant in held} == {"orders": True, "invoices": False}
+    assert {grant.scope_path: authority.is_current(grant) for grant in held} == {"orders": True, "invoices": False}
 
 
 def test_a_scope_of_many_segments_is_not_looked_up_segment_by_segment(authority: Authority) -> None:

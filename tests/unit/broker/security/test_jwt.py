@@ -151,7 +151,7 @@ def test_the_grant_reaches_as_far_as_its_audience_and_ends_with_the_token(issuer
         assert not grant.covers("orders", Right.LISTEN)
         assert not grant.covers("orders-secret", Right.SEND)
         assert grant.is_expired((NOW + 600) * 1000)
-        assert authority.stands(grant)
+        assert authority.is_current(grant)
 
 
 def test_keys_are_read_again_when_their_file_changes(tmp_path):
