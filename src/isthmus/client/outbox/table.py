@@ -168,6 +168,9 @@ class _TableSource:
         self._lock: Lock | None = None
         self._connection: sqlite3.Connection | None = None
         self._numbers: list[int] = []  # of the batch that is being delivered
+        # What the namespace took and the table still has, since the application has it locked: it is not sent again (I1, as far as this
+        # process lasts). With the payloads: where the table is made anew, the numbers are other messages'.
+        self._taken: list[tuple[int, bytes]] = []
 
     def acquire(self) -> bool:
         database = self._database.resolve()  # SQLite follows links, too, and knows a table in any case
@@ -188,6 +191,8 @@ class _TableSource:
 
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
         assert self._connection is not None
+        if self._taken:
+            self._forget()
         batch, size = Batch(), 0
         self._numbers = []
         statement = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = ? AND refused IS NULL "  # noqa: S608
@@ -210,13 +215,18 @@ class _TableSource:
         return batch if batch.payloads else None
 
     def done(self, batch: Batch) -> None:
+        self._taken += zip(self._numbers, batch.payloads, strict=True)
+        self._forget()
+
+    def _forget(self) -> None:
         # These and no others: one with a lower number, which was refused, may be to be sent again by now.
         self._run("BEGIN IMMEDIATE")
         try:
-            for number in self._numbers:
-                self._run(f"DELETE FROM {self._table} WHERE number = ?", (number,))  # noqa: S608
+            for row in self._taken:
+                self._run(f"DELETE FROM {self._table} WHERE number = ? AND payload = ?", row)  # noqa: S608
         finally:
             self._run("COMMIT")
+        self._taken = []
 
     def set_aside(self, batch: Batch, reason: str) -> None:
         self._run(f"UPDATE {self._table} SET refused = ? WHERE number = ?", (reason, batch.last_number))  # noqa: S608

@@ -124,7 +124,7 @@ class Transaction:
         self._check_fragment(participant.stored)
         messages = participant.examine(payloads)
         self._add(participant.path, len(payloads), _Send(participant, messages))
-        self.add_condition(destination, destination.check_sendable)  # of the whole: its parts outlast its deletion
+        self.add_condition(id(destination), destination.check_sendable)  # of the whole: its parts outlast its deletion
         self._held_bytes += size_bytes
 
     def schedule(
@@ -157,7 +157,7 @@ class Transaction:
         due = [due_ms for _, due_ms in messages]
         operation = _Scheduling(participant, list(zip(numbers, examined, due, strict=True)))
         self._add(participant.path, len(examined), operation)
-        self.add_condition(destination, destination.check_sendable)
+        self.add_condition(id(destination), destination.check_sendable)
         self._held_bytes += size_bytes
         return numbers
 

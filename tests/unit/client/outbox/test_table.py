@@ -73,6 +73,53 @@ def test_a_refused_message_that_is_to_be_sent_again_is_not_deleted_with_later_on
     here.release()
 
 
+def test_what_was_delivered_is_not_sent_again_because_the_application_has_the_table_locked(
+    tmp_path: Path, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a drain goes on: it lets go of the source after an error, and opens it again."""
+    monkeypatch.setattr("isthmus.client.outbox.table._BUSY_SECONDS", 0.05)
+    add(connection, "orders", b"a", b"b")
+    here = source(tmp_path, "orders")
+    batch = here.next_batch(1000, 10)
+    assert batch is not None
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError):
+        here.done(batch)
+    here.release()
+    assert here.acquire()
+    with pytest.raises(StoreError):
+        here.next_batch(1000, 10)
+    connection.commit()
+    assert here.next_batch(1000, 10) is None
+    add(connection, "orders", b"c")
+    batch = here.next_batch(1000, 10)
+    assert batch is not None
+    assert len(batch.payloads) == 1
+    here.release()
+
+
+def test_a_table_that_was_made_anew_loses_nothing_for_what_was_delivered_before(
+    tmp_path: Path, connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.client.outbox.table._BUSY_SECONDS", 0.05)
+    add(connection, "orders", b"a")
+    here = source(tmp_path, "orders")
+    batch = here.next_batch(1000, 10)
+    assert batch is not None
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError):
+        here.done(batch)
+    here.release()
+    connection.execute("DROP TABLE isthmus_outbox")
+    connection.commit()
+    add(connection, "orders", b"other")
+    assert here.acquire()
+    batch = here.next_batch(1000, 10)
+    assert batch is not None
+    assert b"other" in batch.payloads[0]
+    here.release()
+
+
 def test_one_database_under_two_names_is_delivered_by_one(tmp_path: Path, connection: sqlite3.Connection) -> None:
     """SQLite follows links, and tells no upper case of tables."""
     add(connection, "orders", b"order")
