@@ -326,15 +326,7 @@ def _failover(
                 "left_deferred": work.left_deferred,
                 "refused": work.refused,
             }
-            text = f"{found.active} is active; {work.moved} messages were moved"
-            text += (
-                f"; left behind at {found.standby}: {work.left}."
-                if work.left
-                else ", none that waited was left behind."
-            )
-            text += f" Dead letters moved: {work.moved_dead}."
-            for what, left in (("Dead letters", work.left_dead), ("Deferred messages", work.left_deferred)):
-                text += f" {what} that stay at {found.standby}: {left}." if left else ""
+            text = view.failed_over(found, work)
     told["seconds"] = round(time.monotonic() - began, 3)
     if as_json:
         print(json.dumps({**view.told(found), **told}))

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from isthmus.pairing.state.state import PairState
 
+if TYPE_CHECKING:
+    from isthmus.pairing.failover.failover import Failover
+
 __all__ = [
     "FENCES",
     "console",
+    "failed_over",
     "print_foreign",
     "print_left",
     "print_lines",
@@ -56,6 +60,16 @@ def show_forced(found: PairState, pending: str) -> None:
         text = f"{found.standby} is not fenced yet: {pending}. isthmus pair run does it as soon as it answers; until then keep applications "
         print_text(text + "that connect to it directly away from it.", on, "yellow")
     print_seen(found, found.standby, on, f"What may be lost with {found.standby}: what waited there")
+
+
+def failed_over(found: PairState, work: Failover) -> str:
+    """What a planned fail-over came to."""
+    text = f"{found.active} is active; {work.moved} messages were moved"
+    text += f"; left behind at {found.standby}: {work.left}." if work.left else ", none that waited was left behind."
+    text += f" Dead letters moved: {work.moved_dead}."
+    for what, left in (("Dead letters", work.left_dead), ("Deferred messages", work.left_deferred)):
+        text += f" {what} that stay at {found.standby}: {left}." if left else ""
+    return text
 
 
 def told(state: PairState) -> dict[str, Any]:
