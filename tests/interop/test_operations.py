@@ -721,7 +721,7 @@ def test_what_a_killed_backup_left_in_the_data_folder_goes_with_the_next_one(ope
     killed, at_work = (Path(backup._ask(operator.ns.data)) for _ in range(2))
     for each in (killed, at_work):
         os.utime(each, (0, 0))
-    with backup.held(at_work):
+    with backup.locked(at_work):
         operator.run("backup", tmp_path / "whole", "--data", operator.ns.data)
     assert (tmp_path / "whole" / "store" / "CURRENT").exists()
     assert (killed.exists(), at_work.exists()) == (False, True)

@@ -187,7 +187,7 @@ class _Receiver(NamedTuple):
 def _epoch(stage: Stage) -> None:
     partition = cast("Any", SimpleNamespace(number=1, path="hub/Partitions/0"))
     ownership = Ownership()
-    ownership.seat(partition, "$Default", cast("Any", _Receiver("first", 2)))
+    ownership.add(partition, "$Default", cast("Any", _Receiver("first", 2)))
     ownership.check(partition, "$Default", "second", 1)
 
 

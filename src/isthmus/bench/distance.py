@@ -141,9 +141,9 @@ class _Routes:
             self._driver.wait()
             raise_if_ended(self._driver, self._folder)
 
-    def _time(self, queue: str, standing: int, rate: float, seconds: float) -> list[float]:
+    def _time(self, queue: str, backlog: int, rate: float, seconds: float) -> list[float]:
         """Sends at a steady rate; milliseconds from send to receipt at the target, ascending."""
-        total = standing + int(rate * (_WARM_UP_SECONDS + seconds))
+        total = backlog + int(rate * (_WARM_UP_SECONDS + seconds))
         began = time.monotonic()
         limit = began + _WARM_UP_SECONDS + seconds + _SPARE_SECONDS
         waits: list[float] = []
@@ -153,12 +153,12 @@ class _Routes:
         def note(payload: bytes, now: float) -> None:
             nonlocal seen
             seen += 1
-            if seen > standing + int(rate * _WARM_UP_SECONDS):
+            if seen > backlog + int(rate * _WARM_UP_SECONDS):
                 waits.append((now - stamp_of(payload)[0]) * 1000)
 
         def over() -> bool:
             nonlocal load
-            if seen >= standing and load is None:  # messages that are there already are received first
+            if seen >= backlog and load is None:  # messages that are there already are received first
                 load = subprocess.Popen(
                     [sys.executable, "-m", "isthmus.bench.load", str(rate), str(_WARM_UP_SECONDS + seconds), queue],
                     env={**os.environ, "BENCH_LOAD": self._source.connection_string},

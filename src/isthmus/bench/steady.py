@@ -74,15 +74,15 @@ def measure_steady(
     last: tuple[float, int, dict[str, Usage]] | None = None
     while True:
         check()
-        now, standing = time.monotonic(), count()
-        if first is None and standing >= messages * FROM_SHARE:
-            first = (now, standing, account.read())
-        if last is None and standing >= messages * TO_SHARE:
-            last = (now, standing, account.read())
-        if standing >= messages:
+        now, count_now = time.monotonic(), count()
+        if first is None and count_now >= messages * FROM_SHARE:
+            first = (now, count_now, account.read())
+        if last is None and count_now >= messages * TO_SHARE:
+            last = (now, count_now, account.read())
+        if count_now >= messages:
             break
         if now > limit:
-            raise OperationTimeoutError(f"{standing} of {messages} messages arrived within {timeout_seconds:.0f} s")
+            raise OperationTimeoutError(f"{count_now} of {messages} messages arrived within {timeout_seconds:.0f} s")
         time.sleep(poll_seconds)
     assert first is not None
     assert last is not None

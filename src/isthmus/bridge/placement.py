@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 __all__ = ["Move", "Placement"]
 
-LOOK_SECONDS = 5.0
+UPDATE_SECONDS = 5.0
 REST_SECONDS = 60.0
 # Spark starts the tasks of a batch together, each within a second or two where it has a core for it.
 ADOPT_SECONDS = 10.0
@@ -61,7 +61,7 @@ class Placement:
     def __init__(self) -> None:
         self.slots = 1
         self._routes: dict[str, _Route] = {}
-        self._looked_at = -math.inf
+        self._updated_at = -math.inf
         self._away_since: dict[int, float] = {}
 
     def slot_of(self, name: str) -> int:
@@ -86,9 +86,9 @@ class Placement:
 
     def is_due(self, now: float) -> bool:
         """Whether the next observation is due."""
-        return self.slots > 1 and now >= self._looked_at + LOOK_SECONDS
+        return self.slots > 1 and now >= self._updated_at + UPDATE_SECONDS
 
-    def look(self, settled: dict[str, int], live: AbstractSet[int], now: float) -> list[Move]:
+    def update(self, settled: dict[str, int], live: AbstractSet[int], now: float) -> list[Move]:
         """Observes the rates; returns the moves.
 
         Args:
@@ -96,7 +96,7 @@ class Placement:
             live: the slots that have a reader.
             now: monotonic seconds.
         """
-        seconds, self._looked_at = now - self._looked_at, now
+        seconds, self._updated_at = now - self._updated_at, now
         for name, total in settled.items():
             self.slot_of(name)
             route = self._routes[name]

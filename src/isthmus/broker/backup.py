@@ -24,7 +24,7 @@ from isthmus.entities import BlobFiles, Journal
 from isthmus.errors import InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal, make_private
 
-__all__ = ["FRAGMENTS_FOLDER", "LARGE_FOLDER", "PARTIAL", "back_up", "back_up_stopped", "copy_folder", "held"]
+__all__ = ["FRAGMENTS_FOLDER", "LARGE_FOLDER", "PARTIAL", "back_up", "back_up_stopped", "copy_folder", "locked"]
 
 # Of the bodies of large messages, in the data folder.
 LARGE_FOLDER = "large"
@@ -125,7 +125,7 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
     except OSError as error:
         raise InvalidArgumentError(f"'{folder}' cannot be made: {error.strerror}") from None
     try:
-        with held(partial):
+        with locked(partial):
             _remove_left(folder.parent)
             yield partial
             partial.rename(folder)
@@ -137,7 +137,7 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Locks a folder, so that no other process takes it for the remains of a killed back-up; the lock ends with this process.
 
     Raises:
@@ -162,7 +162,7 @@ def _remove_left(parent: Path) -> None:
                 continue
             is_old = time.time() - each.stat().st_mtime > _LEFT_SECONDS
             if is_old and {part.name for part in each.iterdir()} <= _PARTS:
-                with held(each):
+                with locked(each):
                     shutil.rmtree(each, ignore_errors=True)
 
 

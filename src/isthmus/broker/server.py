@@ -53,7 +53,7 @@ __all__ = ["Options", "Server"]
 _log = logging.getLogger(__name__)
 
 # How soon a change of a key file takes effect.
-_KEY_LOOK_SECONDS = 2.0
+_KEY_REFRESH_SECONDS = 2.0
 # The share of a store's memory for each of the stores of fragments, which are four by default.
 _FRAGMENT_SHARE = 4
 # The size of a sync of a few messages; a larger one is worth a thread switch.
@@ -171,7 +171,7 @@ class Server:
         )
         self._stack.push_async_callback(namespace.close)
         provision(engine, config, file=str(options.config or ""), limits=limits)
-        namespace.every(_KEY_LOOK_SECONDS, keys.refresh)
+        namespace.every(_KEY_REFRESH_SECONDS, keys.refresh)
         commits = namespace.commits
         await commits.wait_durable()
         gate = HttpGate()

@@ -90,8 +90,8 @@ class FakeAdministration:
         self.closed = False
         self._queues: dict[str, QueueState] = {}
         for queue in queues:
-            stands = QueueState(name=queue) if isinstance(queue, str) else queue
-            self._queues[stands.name.lower()] = _filled(stands, _QUEUE)
+            existing = QueueState(name=queue) if isinstance(queue, str) else queue
+            self._queues[existing.name.lower()] = _filled(existing, _QUEUE)
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[tuple[str, str], SubscriptionState] = {}
         for topic in topics:
@@ -141,15 +141,15 @@ class FakeAdministration:
             case Change(action="delete", kind="topic" | "queue" | "subscription"):
                 self._delete(change)
             case Change(kind="queue", after=QueueState() as queue):
-                held = self._stands(self._queues.get(topic), change)
+                held = self._present(self._queues.get(topic), change)
                 self._queues[topic] = _kept(queue, held or _QUEUE)
             case Change(kind="topic", after=TopicState() as after):
-                stands = self._stands(self._topics.get(topic), change)
-                self._topics[topic] = _filled(after, stands or _TOPIC)
+                existing = self._present(self._topics.get(topic), change)
+                self._topics[topic] = _filled(after, existing or _TOPIC)
             case Change(kind="subscription", after=SubscriptionState() as after):
                 if topic not in self._topics:
                     raise AdministrationError(self.endpoint, f"refused with 404 (no topic {change.topic})")
-                present = self._stands(self._subscriptions.get(key), change)
+                present = self._present(self._subscriptions.get(key), change)
                 self._subscriptions[key] = _kept(after, present) if present else _created(after)
             case _:
                 self._subscriptions[key] = self._with_rule(self._subscriptions[key], change)
@@ -176,24 +176,24 @@ class FakeAdministration:
             if target and target.lower() not in {**self._topics, **self._queues, change.topic.lower(): None}:
                 raise AdministrationError(self.endpoint, f"refused {change.path} with 400 (no entity {target})")
         key = (change.topic.lower(), change.subscription.lower())
-        stands = self._subscriptions.get(key) if change.subscription else self._queues.get(key[0])
+        existing = self._subscriptions.get(key) if change.subscription else self._queues.get(key[0])
         fixed = [name for name in _FIXED if getattr(after, name, None) is not None]
-        if stands is not None and any(getattr(after, name) != getattr(stands, name) for name in fixed):
+        if existing is not None and any(getattr(after, name) != getattr(existing, name) for name in fixed):
             raise AdministrationError(self.endpoint, f"refused {change.path} with 400 (cannot be changed)")
-        if after.forward_to and (after if before is None else stands or after).requires_session:
+        if after.forward_to and (after if before is None else existing or after).requires_session:
             raise AdministrationError(self.endpoint, f"refused {change.path} with 400 (requires sessions)")
 
-    def _with_rule(self, stands: SubscriptionState, change: Change) -> SubscriptionState:
+    def _with_rule(self, existing: SubscriptionState, change: Change) -> SubscriptionState:
         entity = change.after or change.before
         if entity is None:
             raise AdministrationError(self.endpoint, "refused with 400 (no rule)")
-        present = self._stands(stands.rule(entity.name), change)
-        rules = [rule for rule in stands.rules or () if rule is not present]
+        present = self._present(existing.rule(entity.name), change)
+        rules = [rule for rule in existing.rules or () if rule is not present]
         if isinstance(change.after, RuleState):
             rules.append(change.after)
-        return replace(stands, rules=tuple(rules))
+        return replace(existing, rules=tuple(rules))
 
-    def _stands(self, present: _Entity | None, change: Change) -> _Entity | None:
+    def _present(self, present: _Entity | None, change: Change) -> _Entity | None:
         if (present is None) != (change.action == "create"):
             code = "409 (it exists)" if present is not None else "404 (it does not exist)"
             raise AdministrationError(self.endpoint, f"refused {change.action} {change.path} with {code}")

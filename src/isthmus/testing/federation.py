@@ -46,7 +46,7 @@ _COMMAND = "from isthmus.cli.app import main; main()"
 _IN_TERMINAL = "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR); "
 TASK = TOPIC = "flights"
 BATCH_MESSAGES = 100
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 
 
 class WaitError(IsthmusError):
@@ -337,7 +337,7 @@ class FederationProcess:
                 if left and time.monotonic() > limit:
                     log = self._runs[-1].log()[-3000:] if self._runs else ""
                     raise WaitError(f"{left} messages still wait: {log}")
-                time.sleep(LOOK_SECONDS if left else 0.0)
+                time.sleep(POLL_SECONDS if left else 0.0)
 
     def verify(self, task: str = TASK, *, by_hour: bool = False) -> Reconciliation:
         """The reconciliation of a task.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.bridge.placement import ADOPT_SECONDS, LEAST_RATE, LOOK_SECONDS, REST_SECONDS, Move, Placement
+from isthmus.bridge.placement import ADOPT_SECONDS, LEAST_RATE, REST_SECONDS, UPDATE_SECONDS, Move, Placement
 
 BOTH = frozenset({0, 1})
 
@@ -25,13 +25,13 @@ class Bench:
         for name in rates:
             self.placement.slot_of(name)
 
-    def look(self, live: frozenset[int] = BOTH) -> list[Move]:
-        self.now += LOOK_SECONDS
+    def update(self, live: frozenset[int] = BOTH) -> list[Move]:
+        self.now += UPDATE_SECONDS
         assert self.placement.is_due(self.now)
-        return self.placement.look({name: int(rate * self.now) for name, rate in self.rates.items()}, live, self.now)
+        return self.placement.update({name: int(rate * self.now) for name, rate in self.rates.items()}, live, self.now)
 
     def moves(self, live: frozenset[int] = BOTH, looks: int = 40) -> list[Move]:
-        return [move for _ in range(looks) for move in self.look(live)]
+        return [move for _ in range(looks) for move in self.update(live)]
 
     def slots(self) -> dict[str, int]:
         return {name: self.placement.slot_of(name) for name in self.rates}
@@ -77,16 +77,16 @@ def test_i3_a_route_that_has_moved_rests() -> None:
     bench = Bench({"a": 3000, "b": 0, "c": 3000, "d": 0})
     assert bench.moves(looks=5) == [Move("a", 1)]
     bench.rates |= {"b": 1000, "c": 0, "d": 1500}  # "a" would be better where it was
-    moves = [bench.look() for _ in range(int(REST_SECONDS / LOOK_SECONDS) - 3)]
+    moves = [bench.update() for _ in range(int(REST_SECONDS / UPDATE_SECONDS) - 3)]
     assert [move for each in moves for move in each] == [Move("d", 0), Move("b", 0)]
 
 
 def test_i4_routes_of_a_slot_without_a_reader_are_adopted() -> None:
     bench = Bench({"a": 0, "b": 0, "c": 0, "d": 0})
     began = bench.now
-    found = [(move, bench.now - began) for _ in range(10) for move in bench.look(frozenset({0}))]
+    found = [(move, bench.now - began) for _ in range(10) for move in bench.update(frozenset({0}))]
     assert [move for move, _ in found] == [Move("b", 0), Move("d", 0)]
-    assert all(ADOPT_SECONDS <= seconds <= ADOPT_SECONDS + 2 * LOOK_SECONDS for _, seconds in found)
+    assert all(ADOPT_SECONDS <= seconds <= ADOPT_SECONDS + 2 * UPDATE_SECONDS for _, seconds in found)
 
 
 def test_i4_nothing_is_adopted_where_no_slot_has_a_reader() -> None:
@@ -110,8 +110,8 @@ def test_i5_a_route_that_is_carried_no_more_weighs_on_no_slot() -> None:
     bench.placement.put("busy", 0)
     bench.placement.put("a", 0)
     bench.placement.put("b", 1)
-    bench.look()
-    bench.look()
+    bench.update()
+    bench.update()
     bench.placement.left("busy")
     del bench.rates["busy"]
     assert bench.moves() == []

@@ -323,12 +323,12 @@ class Delivery:
             if self._envelopes.wait_until < math.inf:
                 return
             while True:
-                reached, too_large = self._transmission.send(self._next, self._outbox.end, size, effects)
+                sent_end, too_large = self._transmission.send(self._next, self._outbox.end, size, effects)
                 for index, refusal in too_large:
                     self._refuse(index, 1, refusal, now, effects)
-                is_done = reached == self._next
-                self._next = reached
-                if is_done or flight.outstanding or recovery.is_active or reached == self._outbox.end:
+                is_done = sent_end == self._next
+                self._next = sent_end
+                if is_done or flight.outstanding or recovery.is_active or sent_end == self._outbox.end:
                     break  # otherwise everything that there was room for was refused unsent, and no outcome would continue with the rest
             if recovery.is_active:
                 self._recover(now, effects)
@@ -358,10 +358,10 @@ class Delivery:
         while self._again and link.room > 0 and not recovery.settling:
             start, stop = self._again.first()
             self._again.remove(start, stop)
-            reached = self._send(start, stop, self._envelopes.configured, now, effects)
-            self.counts.resent += reached - start
-            if reached < stop:
-                self._again.add(reached, stop)
+            sent_end = self._send(start, stop, self._envelopes.configured, now, effects)
+            self.counts.resent += sent_end - start
+            if sent_end < stop:
+                self._again.add(sent_end, stop)
         if recovery.settling and not link.flight.outstanding:  # messages that are too large were refused unsent
             recovery.settled(now)
         if self._again or link.flight.outstanding:
@@ -387,7 +387,7 @@ class Delivery:
     def _send(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
         """Sends messages, as far as there is room; returns the index after the last one that was sent or is too large."""
         self._recovery.sent_at = now
-        reached, too_large = self._transmission.send(start, stop, size, effects)
+        sent_end, too_large = self._transmission.send(start, stop, size, effects)
         for index, refusal in too_large:
             self._refuse(index, 1, refusal, now, effects)
-        return reached
+        return sent_end

@@ -79,7 +79,7 @@ class Outflow:
         self._clock = clock
         self._yielded: dict[int, int] = {}
         self._flushes = 0
-        self._held = _Held()
+        self._pending = _Pending()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Batches as messages arrive, until the lease has ended.
@@ -90,17 +90,17 @@ class Outflow:
             IsthmusError: the error of the lease.
         """
         yield from self._flush()
-        held, unflushed = self._held, 0
+        pending, unflushed = self._pending, 0
         flushed_at = due = -math.inf
         while True:
             item = self._source.take(due if unflushed else math.inf)
             if isinstance(item, Rows):
-                held.add(item)
+                pending.add(item)
                 unflushed += len(item.positions)
                 # Many rows push each other on, so that their flush may wait longer.
                 delay = min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
                 due = flushed_at + self._spacing + delay
-                if held.rows >= MAX_BATCH_ROWS or held.nbytes >= self._full_bytes:
+                if pending.rows >= MAX_BATCH_ROWS or pending.nbytes >= self._full_bytes:
                     yield from self._push(self._batch())
                 continue
             if isinstance(item, LeaseEnd) and item.error is not None:
@@ -113,7 +113,7 @@ class Outflow:
 
     def _batch(self, flush: int | None = None) -> pa.RecordBatch:
         """The waiting messages, with flush rows after them if there is a flush to number."""
-        packs = self._packs and self._held.nbytes <= MOST_BYTES
+        packs = self._packs and self._pending.nbytes <= MOST_BYTES
         runs = self._counted()
         if packs:
             return block_batch(block_of(runs, self._padding), flush)
@@ -121,7 +121,7 @@ class Outflow:
 
     def _counted(self) -> Sequence[Run]:
         """Counts the waiting messages as sent."""
-        runs = self._held.take()
+        runs = self._pending.take()
         for handle, positions, _ in runs:
             self._yielded[handle] = self._yielded.get(handle, 0) + len(positions)
         return runs
@@ -142,7 +142,7 @@ class Outflow:
             self._file.flush()
 
 
-class _Held:
+class _Pending:
     """Messages for the next batch, by handle."""
 
     def __init__(self) -> None:

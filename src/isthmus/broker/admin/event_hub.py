@@ -116,13 +116,13 @@ class EventHubOperations:
     def _put_group(self, request: Request, node: Node) -> Answer:
         at = request.address
         row, hub = self._hubs.row(at.entity), self._hubs.find(at.entity)
-        stands = hub is not None and _has(hub, at.group)
+        exists = hub is not None and _has(hub, at.group)
         groups = row.description.consumer_groups
         if request.if_match is None:
-            if stands:
+            if exists:
                 raise EntityExistsError(at.path)
             groups = [*groups, at.group]
-        elif not stands:
+        elif not exists:
             raise EntityNotFoundError(at.path)
         metadata = dict(row.description.consumer_group_metadata)
         metadata.pop(at.group.lower(), None)

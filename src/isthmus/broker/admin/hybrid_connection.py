@@ -74,8 +74,8 @@ class HybridConnectionOperations:
             if (text := node.find_text(row.name)) is not None:
                 setattr(wanted, row.field, row.parse(text))
         if (rules := node.find("AuthorizationRules")) is not None:
-            standing = current.description.authorization_rules if current is not None else []
-            wanted.authorization_rules = read_rules(rules, standing, self._clock.wall_ms())
+            existing = current.description.authorization_rules if current is not None else []
+            wanted.authorization_rules = read_rules(rules, existing, self._clock.wall_ms())
         (self._hybrids.create if current is None else self._hybrids.update)(name, wanted)
         return self._one(request, self._hybrids.row(name), changed=True)
 

@@ -174,10 +174,10 @@ def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, Q
 
 def _authorized(wanted: _D, current: _D | None, rules: list[AuthorizationRule] | None) -> _D:
     """The description with the file's authorization rules, or with those that exist where the file has none."""
-    standing = current.authorization_rules if current is not None else []
+    existing = current.authorization_rules if current is not None else []
     if rules is not None:
-        standing = merge_rules(rules, standing, SystemClock().wall_ms())
-    return replace(wanted, authorization_rules=standing)
+        existing = merge_rules(rules, existing, SystemClock().wall_ms())
+    return replace(wanted, authorization_rules=existing)
 
 
 def _standing(wanted: _S, current: _S | None, *, keeps_status: bool) -> _S:
@@ -226,8 +226,8 @@ def _event_hub(
         engine.hubs.create(name, wanted)
         return True
     # As with subscriptions, consumer groups that the file does not name stay. A file has no metadata.
-    standing = {group.lower() for group in (DEFAULT_CONSUMER_GROUP, *current.consumer_groups)}
-    added = [group for group in wanted.consumer_groups if group.lower() not in standing]
+    existing = {group.lower() for group in (DEFAULT_CONSUMER_GROUP, *current.consumer_groups)}
+    added = [group for group in wanted.consumer_groups if group.lower() not in existing]
     count = max(wanted.partition_count, current.partition_count) if keeps_count else wanted.partition_count
     wanted = replace(
         wanted,
@@ -274,10 +274,10 @@ def _rules(engine: Engine, topic: str, name: str, wanted: list[RuleDescription])
     """Updates the rules to those of the file; without rules in the file they stay unchanged."""
     if not wanted:
         return False
-    standing = {rule.name.lower(): rule for rule in engine.list_rules(topic, name)}
+    existing = {rule.name.lower(): rule for rule in engine.list_rules(topic, name)}
     changed = False
     for rule in wanted:
-        current = standing.pop(rule.name.lower(), None)
+        current = existing.pop(rule.name.lower(), None)
         if current is None:
             engine.create_rule(topic, name, rule)
         elif (current.filter, current.action) != (rule.filter, rule.action):
@@ -285,6 +285,6 @@ def _rules(engine: Engine, topic: str, name: str, wanted: list[RuleDescription])
         else:
             continue
         changed = True
-    for rule in standing.values():
+    for rule in existing.values():
         engine.delete_rule(topic, name, rule.name)
-    return changed or bool(standing)
+    return changed or bool(existing)

@@ -22,8 +22,8 @@ from isthmus.errors import IdleLinkError
 __all__ = ["IdleWatch"]
 
 # Idle links are searched this many times per time-out, and at most every five seconds.
-_LOOKS = 20
-_LOOK_SECONDS = 5.0
+_CHECKS = 20
+_CHECK_SECONDS = 5.0
 
 
 class IdleWatch:
@@ -38,7 +38,7 @@ class IdleWatch:
         self._seconds = limits.link_idle_timeout_ms / 1000
         self._hub_seconds = limits.event_hub_link_idle_timeout_ms / 1000
         shortest = min(filter(None, (self._seconds, self._hub_seconds)), default=0.0)
-        self._pause_seconds = min(_LOOK_SECONDS, shortest / _LOOKS)
+        self._pause_seconds = min(_CHECK_SECONDS, shortest / _CHECKS)
         self._next_check = now if shortest else float("inf")
         self._activity: dict[Link, tuple[object, float]] = {}
 

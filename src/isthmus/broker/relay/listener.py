@@ -103,13 +103,13 @@ class Listener:
         """The exchange has ended, with or without an answer."""
         self._exchanges.pop(exchange.request_id, None)
 
-    def tick(self, now: float, now_ms: int, stands: Callable[[Grant], bool]) -> None:
+    def tick(self, now: float, now_ms: int, is_current: Callable[[Grant], bool]) -> None:
         """Checks the token and the keep-alive.
 
         Args:
             now: monotonic seconds.
             now_ms: wall time for the expiry of tokens.
-            stands: whether a grant is still valid with the present rules and keys.
+            is_current: whether a grant is still valid with the present rules and keys.
         """
         if self._socket.is_closing:
             return
@@ -117,7 +117,7 @@ class Listener:
             self._has_spoken, self._received_at = False, now
         if self.grant.is_expired(now_ms):
             self.close(POLICY, "The security token has expired; send a renewToken before it does.")
-        elif not stands(self.grant):
+        elif not is_current(self.grant):
             self.close(POLICY, "The key of the security token was removed, or has Listen no more.")
         elif now - self._received_at > SILENCE_SECONDS:
             _log.warning("listener dropped: hybrid_connection=%s peer=%s reason=silent", self.name, self.peer)

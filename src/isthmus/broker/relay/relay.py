@@ -220,7 +220,7 @@ class Relay:
 
     # ---- time, and the end
 
-    def tick(self, now: float, now_ms: int, stands: Callable[[Grant], bool]) -> None:
+    def tick(self, now: float, now_ms: int, is_current: Callable[[Grant], bool]) -> None:
         """Runs the timers of the control channels and relayed connections; arguments as for `Listener.tick`."""
         stood_still = self._checked_at is not None and now - self._checked_at > _STALL_SECONDS
         self._checked_at = now
@@ -228,7 +228,7 @@ class Relay:
             for listener in list(served.listeners):
                 if stood_still:
                     listener.reset_idle(now)
-                listener.tick(now, now_ms, stands)
+                listener.tick(now, now_ms, is_current)
             for tunnel in list(served.tunnels):
                 tunnel.tick(now)
 

@@ -29,10 +29,10 @@ def new_key(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 
 
 def merge_rules(
-    wanted: Iterable[AuthorizationRule], standing: Iterable[AuthorizationRule], now_ms: int
+    wanted: Iterable[AuthorizationRule], existing: Iterable[AuthorizationRule], now_ms: int
 ) -> list[AuthorizationRule]:
     """Rules as an operator wrote them, completed: a key that is "" becomes that of the existing rule, or a new one."""
-    before = {rule.key_name: rule for rule in standing}
+    before = {rule.key_name: rule for rule in existing}
     merged: list[AuthorizationRule] = []
     for rule in wanted:
         old = before.get(rule.key_name)

@@ -65,12 +65,12 @@ class ServedKeys:
             InvalidArgumentError: one is malformed, or there are too many.
         """
         keyring = Keyring.open(self._file, self._clock)
-        standing = keyring.rules
+        existing = keyring.rules
         wanted = list(wanted)
         named = {rule.key_name for rule in wanted}
-        kept = [rule for rule in standing if rule.key_name == ROOT_KEY_NAME and rule.key_name not in named]
-        keyring.replace([*kept, *merge_rules(wanted, standing, self._clock.wall_ms())])
-        if tuple(keyring.rules) != tuple(standing):
+        kept = [rule for rule in existing if rule.key_name == ROOT_KEY_NAME and rule.key_name not in named]
+        keyring.replace([*kept, *merge_rules(wanted, existing, self._clock.wall_ms())])
+        if tuple(keyring.rules) != tuple(existing):
             keyring.save(self._file)
         self._stamp = self._file.stat().st_mtime_ns
         self._take(keyring.rules)

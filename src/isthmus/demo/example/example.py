@@ -155,11 +155,11 @@ class Example:
 
     def _reference(self, alias: str) -> NamespaceRef:
         """The connection of a namespace that was started, in place of the one in the file."""
-        stands = self.federation.namespaces[alias]
+        declared = self.federation.namespaces[alias]
         if alias not in self.namespaces:
             if self._hook is None or not hasattr(self._hook, "connect"):
                 raise ConfigError(
-                    [Fault(f"namespace {alias} is of the kind {stands.kind}", f"write connect() in {HOOK}")]
+                    [Fault(f"namespace {alias} is of the kind {declared.kind}", f"write connect() in {HOOK}")]
                 )
             connected: NamespaceRef = self._hook.connect(alias, self.folder, self._stack)
             return connected
@@ -168,7 +168,7 @@ class Example:
         connection.touch(mode=0o600)
         connection.write_text(json.dumps({"connection": namespace.connection_string}), encoding="utf-8")
         reference = SecretReference("file", str(connection), "connection")
-        return replace(stands, connection=reference, host="", identity="", ca_file=str(namespace.ca_file))
+        return replace(declared, connection=reference, host="", identity="", ca_file=str(namespace.ca_file))
 
     def _apply(self) -> None:
         with Administrations(self.federation) as administrations:

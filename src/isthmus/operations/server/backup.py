@@ -17,7 +17,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from isthmus.broker.backup import PARTIAL, back_up_stopped, copy_folder, held
+from isthmus.broker.backup import PARTIAL, back_up_stopped, copy_folder, locked
 from isthmus.broker.running import read_running
 from isthmus.broker.security.keyring import Keyring
 from isthmus.broker.zone import back_up_zoned, known_zones
@@ -53,7 +53,7 @@ def back_up_anyhow(data: Path, folder: Path) -> bool:
         return False
     made = Path(_ask(data))
     try:
-        with held(made):
+        with locked(made):
             copy_folder(made, folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)

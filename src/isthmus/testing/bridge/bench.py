@@ -167,7 +167,7 @@ class Bench:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what or 'a condition'}"
-            time.sleep(pause_seconds or self.pair.look_seconds)
+            time.sleep(pause_seconds or self.pair.poll_seconds)
 
     def pause(self, seconds: float) -> None:
         """Lets time pass."""
@@ -175,7 +175,7 @@ class Bench:
 
     def wait_moved(self, *routes: RouteSpec) -> None:
         """Waits until everything published is settled at the source. Nothing depends on the exact moment, so it polls less often."""
-        pause = _PATIENCE * self.pair.look_seconds
+        pause = _PATIENCE * self.pair.poll_seconds
         for route in routes:
             self.wait(partial(self._is_empty, route), f"{route.name}: the source to be empty", pause_seconds=pause)
 

@@ -59,7 +59,7 @@ class Pair(Protocol):
         lock_seconds: the shortest time that a lock of its source lasts.
         too_large: bytes of a body that a target made with `target_limits_size` refuses.
         wait_seconds: how long a scenario waits for something at most.
-        look_seconds: how often it polls.
+        poll_seconds: how often it polls.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Pair(Protocol):
     lock_seconds: float
     too_large: int
     wait_seconds: float
-    look_seconds: float
+    poll_seconds: float
 
     def route(self, name: str, **settings: Any) -> RouteSpec:
         """A route between two new entities; settings are fields of `RouteSpec`, or of entities with `source_` or `target_`."""
@@ -139,7 +139,7 @@ class MemoryPair:
     """
 
     wait_seconds = 5.0
-    look_seconds = 0.002
+    poll_seconds = 0.002
     lock_seconds = 0.6  # long enough that a thread on a loaded machine renews in time
     too_large = 20_000
 

@@ -116,7 +116,7 @@ class SystemPair:
         prefix: of the names of its entities.
     """
 
-    look_seconds = 0.03
+    poll_seconds = 0.03
 
     def __init__(self, source: SystemEnd, target: SystemEnd, prefix: str) -> None:
         self.name = f"{source.kind}-{target.kind}"

@@ -293,7 +293,9 @@ class QueryAccount:
         }
         live = {reader.lease.slot for _, reader in staying}
         return [
-            effect for move in self._placement.look(settled, live, now) for effect in self._leave(move.name, move.slot)
+            effect
+            for move in self._placement.update(settled, live, now)
+            for effect in self._leave(move.name, move.slot)
         ]
 
     def _leave(self, name: str, slot: int) -> list[Effect]:

@@ -22,7 +22,7 @@ from isthmus.bridge.route_spec import RouteSpec
 __all__ = ["LEAVE_SECONDS", "CarriedRoute"]
 
 # How often, and how long at most, a closed source is polled: for less than the time that a query gives a route to end.
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 LEAVE_SECONDS = 10.0
 
 
@@ -111,4 +111,4 @@ class CarriedRoute:
 
     def leaving_deadline(self, now: float) -> float:
         """When to check again."""
-        return now + _LOOK_SECONDS if self._leaving is not None else math.inf
+        return now + _POLL_SECONDS if self._leaving is not None else math.inf
