@@ -29,6 +29,7 @@ _IMPORTED = (
     "isthmus.broker.process",
     "uvloop",
 )
+_COMMAND = namespace._COMMAND
 _context = get_context("forkserver")
 
 
@@ -87,7 +88,14 @@ class ForkedNamespace:
 def fork_namespaces() -> None:
     """From now on namespaces of this process are forked."""
     _context.set_forkserver_preload([*_IMPORTED, __name__])
-    namespace.Popen = ForkedNamespace  # type: ignore[misc, assignment]
+    namespace.Popen = _started  # type: ignore[misc, assignment]
+
+
+def _started(command: Sequence[str], *, stdout: int, stderr: BinaryIO) -> Any:
+    """A test may have a command of its own, which sets limits of the process before it serves: no fork has those."""
+    if command[_BEFORE_THE_WORDS - 1] == _COMMAND:
+        return ForkedNamespace(command, stdout=stdout, stderr=stderr)
+    return subprocess.Popen(command, stdout=stdout, stderr=stderr)
 
 
 def _serve(words: Sequence[str], environment: Mapping[str, str], folder: str, stdout: Any, stderr: Any) -> None:

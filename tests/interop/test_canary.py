@@ -92,7 +92,6 @@ def test_the_true_age_is_told_and_applications_see_nothing_of_it(federation: Fed
                 topic=TOPIC,
                 subscription=subscription,
                 after=deaf,
-                before=deaf,
             )
             with Administrations(federation.federation) as administrations:
                 administrations.observe()

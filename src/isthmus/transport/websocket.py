@@ -163,6 +163,7 @@ def _error_of(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> I
     if isinstance(error, aiohttp.ClientResponseError):
         who = "proxy of the environment" if isinstance(error, aiohttp.ClientHttpProxyError) else "server"
         return ConnectionLostError(f"{where}: the {who} answered {error.status} to the WebSocket's request")
-    if isinstance(error, aiohttp.InvalidURL | ValueError):
+    # A certificate that is refused is a ValueError as well.
+    if isinstance(error, aiohttp.InvalidURL | ValueError) and not isinstance(error, OSError):
         return ConnectionLostError(f"{where}: it, or the proxy that the environment names, is no address")
     return ConnectionLostError(f"{where}: {error}")

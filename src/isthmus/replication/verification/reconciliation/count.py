@@ -47,7 +47,7 @@ COUNTS = (
         "records of a log from before the first that the task is known to have met in their partition (`start: now`)",
     ),
     Count("held_back", Verdict.CLEAN, "their publisher set the mark itself, so that they stay where they are"),
-    Count("returned", Verdict.CLEAN, "copies of the task from a time when it led the other way"),
+    Count("returned", Verdict.CLEAN, "copies of the task from a time when it had the other direction"),
     Count("arrived", Verdict.CLEAN, "a copy with the same content is at the other member"),
     Count("waiting", Verdict.CLEAN, "they are in the route's source: a route moves them later"),
     Count(
@@ -58,7 +58,7 @@ COUNTS = (
     Count(
         "copy_expired",
         Verdict.CLEAN,
-        "the time for which the task lets copies live at the target is over, and so many numbers are absent there",
+        "the task's time to live of copies at the target has passed, and so many numbers are absent there",
     ),
     Count("resent", Verdict.CLEAN, "dead letters that were sent again: they entered again, and count as that message"),
     Count(
@@ -76,14 +76,16 @@ COUNTS = (
         Verdict.UNCLEAR,
         "the copy may have been taken out of the subscription that was read, or have expired without a trace, or a step completed or diverted the message, or it was lost",
     ),
-    Count("ended", Verdict.UNCLEAR, "found nowhere, and their time to live was over before the reading began"),
+    Count("ended", Verdict.UNCLEAR, "found nowhere, and expired before the reading began"),
     Count(
         "unknown", Verdict.UNCLEAR, "copies whose original may have been taken out of the subscription that was read"
     ),
     Count("expired", Verdict.FAULTY, "their time to live ended in the route's source, before a route moved them"),
     Count("dead_lettered", Verdict.FAULTY, "they are in the dead-letter queue of the route's source"),
     Count(
-        "stopped", Verdict.FAULTY, "new messages that the rule keeps back because they carry the properties of a copy"
+        "stopped",
+        Verdict.FAULTY,
+        "new messages that the rule does not select because they have the properties of a copy",
     ),
     Count(
         "incomparable", Verdict.FAULTY, "the rule cannot compare the value of their mark, so that no route gets them"
@@ -99,7 +101,7 @@ COUNTS = (
     Count(
         "out_of_order",
         Verdict.FAULTY,
-        "copies behind a later one of the same origin, with `ordering: session` of the same session, but for those that `redrive` has sent; no fault with `ordering: none`",
+        "copies after a later one of the same origin, with `ordering: session` of the same session, except those that `redrive` has sent; no fault with `ordering: none`",
     ),
 )
 
