@@ -92,6 +92,10 @@ class Client:
             if not up and not down:
                 return
 
+    def send_only(self) -> None:
+        """Give the broker what the client has to send; the client reads nothing."""
+        self.peer.receive(self.connection.take())
+
     async def settle(self) -> None:
         """Let the broker's loop and its disk come to rest."""
         for _ in range(3):

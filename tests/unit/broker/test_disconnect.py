@@ -7,7 +7,7 @@ import pytest
 from isthmus.amqp import Disposed
 from isthmus.amqp.performative import Accepted
 from isthmus.entities import QueueDescription
-from until import until_async
+from until import passes, until_async
 
 
 async def turns(client, count=5):
@@ -126,9 +126,8 @@ async def test_a_message_that_was_deleted_for_a_client_is_sent_to_its_end_i6(bro
     client = broker.client(incoming_window=window, max_frame_size_bytes=1 << 12)
     link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
     link.grant(1)
-    for _ in range(20):  # the client says what it has to say, and reads nothing
-        client.peer.receive(client.connection.take())
-        await asyncio.sleep(0.01)
+    await until_async(lambda: client.send_only() or broker.engine.runtime("big").active_message_count < 2)
+    await passes(20, client.send_only)
     await broker.namespace.commits.wait_idle()
     link.grant(9)
     stopping = asyncio.create_task(broker.namespace.disconnect())

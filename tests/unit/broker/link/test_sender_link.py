@@ -10,7 +10,7 @@ from isthmus.amqp import CreditChanged, Transfers, section
 from isthmus.amqp.performative import Accepted
 from isthmus.entities import EntityStatus, QueueDescription
 from isthmus.errors import StoreError, UnauthorizedError
-from until import passes
+from until import passes, until_async
 
 
 async def fill(client, message, *texts):
@@ -19,6 +19,15 @@ async def fill(client, message, *texts):
         part = texts[start : start + 1000]
         link.send_many([message(text) for text in part], [n.to_bytes(4, "big") for n in range(len(part))])
         await client.settle()
+
+
+async def detached(client, link):
+    """Waits until the broker has ended the link."""
+    limit = time.monotonic() + 60
+    while not client.detached(link):
+        assert time.monotonic() < limit
+        await client.settle()
+        await passes(1)
 
 
 async def test_no_more_is_sent_than_the_credit(broker, message):
@@ -233,18 +242,14 @@ async def test_a_large_message_that_was_deleted_for_a_link_is_sent_to_its_end_be
     client = broker.client(incoming_window=1, max_frame_size_bytes=1 << 16)
     link = client.receiver("big", snd_settle_mode=1, rcv_settle_mode=0)
     link.grant(2)
-    for _ in range(20):  # the client says what it has to say, and reads nothing
-        client.peer.receive(client.connection.take())
-        await asyncio.sleep(0.01)
+    await until_async(lambda: client.send_only() or broker.engine.runtime("big").active_message_count < 3)
+    await passes(20, client.send_only)
     await broker.namespace.commits.wait_idle()
     left = broker.engine.runtime("big").active_message_count
     assert left < 3
     [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
     client.peer._links.drop(attached, UnauthorizedError("expired"))
-    limit = time.monotonic() + 60
-    while not client.detached(link) and time.monotonic() < limit:
-        await client.settle()
-        await passes(1)
+    await detached(client, link)
     assert len(client.payloads(link)) + broker.engine.runtime("big").active_message_count == 3
     assert broker.engine.runtime("big").active_message_count == left
 
@@ -255,16 +260,12 @@ async def test_frames_that_wait_for_the_window_leave_before_the_link_is_ended_i3
     await fill(broker.client(), message, "M" * 40_000, "b")
     link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
     link.grant(1)
-    for _ in range(20):  # the client says what it has to say, and reads nothing
-        client.peer.receive(client.connection.take())
-        await asyncio.sleep(0.01)
+    await until_async(lambda: client.send_only() or broker.engine.runtime("orders").active_message_count < 2)
+    await passes(20, client.send_only)
     await broker.namespace.commits.wait_idle()
     [attached] = [each for each in client.peer._links.handlers if each.name == link.name]
     client.peer._links.drop(attached, UnauthorizedError("expired"))
-    limit = time.monotonic() + 60
-    while not client.detached(link) and time.monotonic() < limit:
-        await client.settle()
-    assert client.detached(link)
+    await detached(client, link)
     assert client.bodies(link) == [b"M" * 40_000]
     assert broker.engine.runtime("orders").active_message_count == 1
 
