@@ -17,6 +17,16 @@ print(json.dumps({"modules": list(sys.modules), "threads": threading.active_coun
 """
 
 
+def test_a_daemon_for_planning_imports_no_reader_and_no_sink() -> None:
+    command = [sys.executable, "-c", _LOOK, "pyspark.sql.worker.create_data_source"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert set(worker_daemon.PLANNING) <= set(found["modules"])
+    assert not {"isthmus.bridge.host.reader.reader", "isthmus.connectors.servicebus.port.connector"} & set(
+        found["modules"]
+    )
+    assert found["opened"] == []
+
+
 def test_workers_find_everything_imported_i1_i2() -> None:
     found = json.loads(subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, check=True).stdout)
     assert set(worker_daemon.PRELOADED) <= set(found["modules"])
