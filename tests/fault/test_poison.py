@@ -37,13 +37,13 @@ def poison_sink(module):
     module.MessageRewriter.copy_all = copied
 
 def poison_reader(module):
-    take = module._Held.take
+    take = module._Pending.take
     def taken(self):
         runs = take(self)
         if any(b"kills the reader" in payload for run in runs for payload in run.payloads):
             os.kill(os.getpid(), signal.SIGKILL)
         return runs
-    module._Held.take = taken
+    module._Pending.take = taken
 
 POISONED = {
     "isthmus.connectors.servicebus.message.message_rewriter": poison_sink,
