@@ -1,4 +1,4 @@
-"""Checks the documentation: links and citations lead somewhere, examples have no fault, commands and their options exist, generated
+"""Checks the documentation: links and citations lead somewhere, invariants are aligned, examples have no fault, commands and their options exist, generated
 pages are current, no page names a machine.
 
 Run by `make check`. Exits with 1 and one line for each fault.
@@ -37,6 +37,8 @@ CITED = re.compile(r"\b(docs/[\w/-]+\.md|[A-Z][A-Z-]+\.md)\b(?:, ([A-Z]\w*(?: \w
 PROTOCOL = "docs/explanation/protocol.md"
 # A module, or what is in one.
 MODULE = re.compile(r"`(isthmus(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?)`")
+# An item under `Invariants:`.
+ITEM = re.compile(r"\s+[A-Z]+\d+\. ")
 # A command line in an indented block, or in one of a shell.
 ENTERED = re.compile(r"^(?: {4,}|\$ )?(isthmus [a-z].*)$", re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -82,6 +84,19 @@ def citation_faults() -> list[str]:
             f"{name}: cites {each}, which does not exist" for each in sorted(modules) if not leads_somewhere(each)
         ]
     return found
+
+
+def invariant_faults(name: str, text: str) -> Iterator[str]:
+    """Items under `Invariants:` that do not begin in one column, or go on in that column: they would be read as parts of each other."""
+    column = -1
+    for number, line in enumerate(text.splitlines(), 1):
+        begin = len(line) - len(line.lstrip())
+        if line.strip() == "Invariants:":
+            column = begin + 4
+        elif not line.strip() or line.strip() == '"""':
+            column = -1
+        elif column >= 0 and (begin < column or (begin == column) != bool(ITEM.match(line))):
+            yield f"{name}:{number}: is not aligned with the other invariants"
 
 
 def leads_somewhere(cited: str) -> bool:
@@ -155,6 +170,8 @@ def link_faults(page: Path, text: str) -> Iterator[str]:
 def faults() -> list[str]:
     """What is wrong, one line each."""
     found = citation_faults()
+    for name in files("*.py"):
+        found += invariant_faults(name, (ROOT / name).read_text(encoding="utf-8"))
     root = typer.main.get_command(create_app())
     for name in files("*.md"):
         page = ROOT / name
@@ -170,6 +187,7 @@ def faults() -> list[str]:
 
 
 if __name__ == "__main__":
-    for fault in faults():
+    told = faults()
+    for fault in told:
         print(fault)
-    sys.exit(1 if faults() else 0)
+    sys.exit(1 if told else 0)

@@ -8,7 +8,7 @@ Invariants:
     I1. A route has one slot at a time.
     I2. A move reduces the difference between the busiest and the least busy slot: a route alone on its slot, or with a load of the whole
         difference, stays.
-        I3. A route that has moved stays for REST_SECONDS, and at most one route of a query moves at a time.
+    I3. A route that has moved stays for REST_SECONDS, and at most one route of a query moves at a time.
     I4. Routes of a slot that has no reader for ADOPT_SECONDS, while others have one, move to those.
     I5. The load of a route that is no longer carried counts for no slot; when it is carried again, it begins on its previous slot.
 """

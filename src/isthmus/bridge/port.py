@@ -18,7 +18,7 @@ order. A source of several partitions puts the partition into the bits from `PAR
 Invariants:
     I1. A source reports each delivered position once; a position comes again only when its message is delivered again.
     I2. A source that has lost its connection can still settle its deliveries, once it is open again, for as long as the system
-    allows it; messages that the system delivers again instead are reported by `Arrived` again.
+        allows it; messages that the system delivers again instead are reported by `Arrived` again.
     I3. After `close` an end reports nothing more.
 """
 

@@ -12,7 +12,7 @@ has been accepted. Where few messages come (`needs_others` False) no other is ne
 Invariants:
     I1. A message counts as refused individually only by refusals of the kinds MESSAGE and UNCLEAR: a target that is busy,
         full, disabled or unreachable is never the reason.
-        I2. The state of a message that comes again in a later opening is kept: how long it has been refused, and how many its target has
+    I2. The state of a message that comes again in a later opening is kept: how long it has been refused, and how many its target has
         accepted since. The comparison with others is limited to this opening (`is_refused`, `has_been_passed`).
 """
 

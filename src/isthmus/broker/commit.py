@@ -6,13 +6,13 @@ is not: aware of links or messages; acknowledgements are the callbacks that were
 Invariants:
     I1. No acknowledgement of a durable operation is sent before the sync that covers it has returned: callbacks run only in
         `Engine.end_commit`, which runs only after the sync.
-        I2. One sync runs at a time, in a thread of its own, except for a small one where syncs have been quick
+    I2. One sync runs at a time, in a thread of its own, except for a small one where syncs have been quick
         (`QUICK_SECONDS`): on average the event loop waits for the disk no longer than a thread switch would take.
-        I3. A failed write or sync fails the operations that it covered, is logged once, and the loop continues with the next
+    I3. A failed write or sync fails the operations that it covered, is logged once, and the loop continues with the next
         group.
-        I4. No exception in a callback, in the engine or in the store ends the loop: staged operations are still committed, and
+    I4. No exception in a callback, in the engine or in the store ends the loop: staged operations are still committed, and
         `wait_idle` returns.
-        I5. Operations that no one waits for are written at most `PATIENCE_SECONDS` after they were staged, with all others.
+    I5. Operations that no one waits for are written at most `PATIENCE_SECONDS` after they were staged, with all others.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ What it is not: the numbers (`statistics`), the command line (`isthmus.operation
 Invariants:
     I1. `/metrics` is read from this machine, or with a token or key that has Manage on the namespace. Everything else
         needs the token or key, from any address.
-        I2. An answer for ten thousand entities is made in parts; messages are served in between.
-        I3. A back-up contains everything acknowledged before it was requested, and is in the data folder only.
+    I2. An answer for ten thousand entities is made in parts; messages are served in between.
+    I3. A back-up contains everything acknowledged before it was requested, and is in the data folder only.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def run_federation(
     ledgers = LedgerWatch(
         (Path(each.path), each.bodies) for each in (route.options.ledger for route in chosen) if each is not None
     )
-    where = replace(federation.spark, master=options.master or federation.spark.master)
+    where = federation.spark.at(options.master)
     readers = query_slots(specs, where)
     slots = task_slots(specs, readers)
     _warn_of_spark(where, slots)

@@ -1,7 +1,7 @@
 """The topics of durable subscriptions at AMQP brokers, as the runs of a state folder have asked for them.
 
 What it is: a list in the state folder, and the check of routes against it. A subscription is known by its name: where a route asks for it at
-another topic, ActiveMQ Artemis deletes it with what waits there, and makes it anew, as JMS has it. What it is not: the link that asks
+another topic, ActiveMQ Artemis deletes it with the messages that wait there, and creates another one, as JMS specifies. What it is not: the link that asks
 (`isthmus.connectors.amqp.peer`).
 Specification: Jakarta Messaging 3.1, 8.3.3 (unshared durable subscriptions).
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isthmus.topology.file.document import Document, Place
@@ -195,6 +195,10 @@ class SparkSettings:
             has_unordered: whether the run has a route that competing readers may share.
         """
         return self.slots or (SLOTS_UNORDERED if has_unordered else SLOTS_ORDERED)
+
+    def at(self, master: str) -> SparkSettings:
+        """The same with another master; empty: with its own."""
+        return replace(self, master=master or self.master)
 
     def options(self) -> dict[str, str]:
         """What to start Spark with, beside what every run sets."""

@@ -6,7 +6,7 @@ What it is: the room for messages, and the reason to pause the source, from the 
 Invariants:
     I1. A target that is busy, full, disabled or unreachable pauses the source while its recovery is active.
     I2. A few messages that are refused individually take no room and do not pause the source: another message is needed for
-    comparison.
+        comparison.
 """
 
 from __future__ import annotations

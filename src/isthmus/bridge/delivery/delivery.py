@@ -9,17 +9,17 @@ The rules of order, of messages that are refused, and of envelopes: docs/explana
 Invariants:
     I1. A message is completed at its source only after its target accepted it, and then at once, independent of earlier
         messages. Every message that is handed over is completed or gets another disposition, unless the machine fails.
-        I2. After a refusal or a lost connection nothing is sent for the first time, except to find out whether a message is
+    I2. After a refusal or a lost connection nothing is sent for the first time, except to find out whether a message is
         refused individually, until everything that was sent before has an outcome.
-        I3. A message is sent again only when it was refused, or when its connection was lost before its outcome.
-        I4. A target that is busy, full, disabled or unreachable blocks: no message is set aside for it, and credit is taken back at
+    I3. A message is sent again only when it was refused, or when its connection was lost before its outcome.
+    I4. A target that is busy, full, disabled or unreachable blocks: no message is set aside for it, and credit is taken back at
         the source. When it has accepted nothing for `timeout_seconds`, the machine fails.
-        I5. A flush row is answered after everything handed over before it is finished.
-        I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
+    I5. A flush row is answered after everything handed over before it is finished.
+    I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
         Messages of it that the target accepted nevertheless are completed, and not sent again.
-        I7. Resent messages are never in an envelope that the machine chose by itself; those are for short credit (`envelope`).
-        I8. A strict machine has one delivery in flight, and sends nothing after a message that was refused and has no outcome.
-        I9. How long a message has been refused, and whether another has been accepted since, is carried over to the next machine of
+    I7. Resent messages are never in an envelope that the machine chose by itself; those are for short credit (`envelope`).
+    I8. A strict machine has one delivery in flight, and sends nothing after a message that was refused and has no outcome.
+    I9. How long a message has been refused, and whether another has been accepted since, is carried over to the next machine of
         the route.
 """
 

@@ -9,12 +9,12 @@ CPU time of a namespace per message: 32 us in envelopes of 5 messages, 20 for si
 Invariants:
     I1. A route with a configured envelope size uses it for any credit; a strict one only where its target takes envelopes: another kind
         of target takes the messages one by one, and may accept messages after one that it refuses.
-        I2. While more than half of the credit is left and the waiting messages need less than half of the rest, each message is sent
+    I2. While more than half of the credit is left and the waiting messages need less than half of the rest, each message is sent
         alone, unless an envelope is in flight and `MANY_MESSAGES` wait.
     I3. While less than half of the credit is left, messages that are too few for an envelope wait for more, `WAIT_SECONDS` at most.
     I4. Without configuration, a target that does not offer envelopes gets none; neither does one that has refused an envelope and
         then accepted each of its messages alone.
-        I5. A strict route puts all waiting messages into one envelope, because its next delivery waits for the answer to this one.
+    I5. A strict route puts all waiting messages into one envelope, because its next delivery waits for the answer to this one.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class DeliverySettings:
         overhead_bytes: what an envelope adds to each message.
         is_strict: whether the order is kept also across refusals: one delivery is in flight at a time, with as many messages as it can
             contain, and no message is tried ahead of one that was refused.
-            block_refused: whether a message that is refused individually blocks its route; otherwise it is set aside.
-            is_quiet: whether few messages come: one that has been refused for so long is set aside without another to compare with.
+        block_refused: whether a message that is refused individually blocks its route; otherwise it is set aside.
+        is_quiet: whether few messages come: one that has been refused for so long is set aside without another to compare with.
         set_aside_seconds: how long a message is refused before it is set aside.
         timeout_seconds: how long the target may accept nothing while messages have to be sent again.
         delay_seconds: how long to wait before attempt n, from 0.

@@ -6,7 +6,7 @@ together: each frame wakes the reader, which writes its settlements at once. Wha
 Invariants:
     I1. Every position that is settled or disposed of while its handle is known is sent exactly once.
     I2. No settlement waits longer than `SEND_SECONDS`, nor for more than `SEND_MESSAGES` messages, nor while the window of its
-    route is three quarters full with messages whose settlement is not sent: the source may be waiting for it.
+        route is three quarters full with messages whose settlement is not sent: the source may be waiting for it.
     I3. A flush row is sent with the rows that came before it; of several unsent ones, the last.
     I4. Work grows with the settlements and their handles, not with the number of open handles.
 """

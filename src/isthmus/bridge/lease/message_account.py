@@ -7,7 +7,7 @@ Invariants:
     I1. A position that comes again while it is outstanding is not handed on again: the sink still has it.
     I2. One that comes again after its target has acknowledged it is completed again, where its completion may have been lost.
     I3. The position that the driver named is dead-lettered whenever it comes, except while it is outstanding, and counted once. Where a
-    system keeps no positions from process to process, driver and reader identify the message by its content (`content_name`).
+        system keeps no positions from process to process, driver and reader identify the message by its content (`content_name`).
     I4. A position that is outstanding and comes again with another message is reported (`replaced`), and never completed with the first.
 """
 
@@ -47,7 +47,7 @@ class MessageAccount:
         plan: the driver's plan after workers crashed.
         memory: completed positions that may come again.
         is_numbered_again: whether the source's system may give positions to other messages, which is detected by their times; the
-        connectors of logs detect it themselves.
+            connectors of logs detect it themselves.
         is_known_by_content: whether positions mean nothing to the next process, so that messages are identified by their content.
         replaced: a position under which another message came while it was outstanding; 0: none.
     """

@@ -15,10 +15,10 @@ one.
 Invariants:
     I1. Only positions are kept that were completed before a loss, within `RECENT_SECONDS` before the last of them, or that were outstanding
         then.
-        I2. They are forgotten `KEPT_SECONDS` after the source has reconnected, and after the last message that was outstanding at the loss has
+    I2. They are forgotten `KEPT_SECONDS` after the source has reconnected, and after the last message that was outstanding at the loss has
         been completed: it comes again only once there is credit for it. They are also forgotten when the source turns out to be another one.
-        I3. A position is checked against the first loss since its message came last: later messages may have other numbers.
-        I4. A position completed again counts as completed just now: it is kept after another loss, too.
+    I3. A position is checked against the first loss since its message came last: later messages may have other numbers.
+    I4. A position completed again counts as completed just now: it is kept after another loss, too.
 """
 
 from __future__ import annotations

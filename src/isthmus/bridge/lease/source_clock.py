@@ -18,7 +18,7 @@ any, it is this machine's wall time, moved into the bounds.
 Invariants:
     I1. With a known lock duration the estimate is never ahead of the broker's clock, and behind it by no more than the transit
         time of the fastest recent delivery.
-        I2. The machine's wall clock is used only while nothing exact is known, and only within the bounds.
+    I2. The machine's wall clock is used only while nothing exact is known, and only within the bounds.
     I3. A step of the broker's clock is followed: forwards at once, backwards within two periods.
     I4. A configured lock duration that is longer, or shorter, than a delivery shows is replaced by that of the delivery.
 """

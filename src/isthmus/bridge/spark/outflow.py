@@ -6,10 +6,10 @@ Python worker. What it is not: Spark (`source`, `worker`), or the rows' columns 
 Invariants:
     I1. No message waits here or in Python's buffers longer than `flush_ms` plus `FLUSH_DELAY_LIMIT_SECONDS`, except where later
         rows push it on.
-        I2. A few messages share one batch with their flush row: each batch costs as much as a few hundred rows.
-        I3. Messages of one handle keep their order; those of one batch are grouped by handle, so that the sink gets few runs.
-        I4. Every message is followed by a flush row, and the reader is notified of each flush before it is sent.
-        I5. Nothing is sent once the lease has failed: messages that are still here were released at their source.
+    I2. A few messages share one batch with their flush row: each batch costs as much as a few hundred rows.
+    I3. Messages of one handle keep their order; those of one batch are grouped by handle, so that the sink gets few runs.
+    I4. Every message is followed by a flush row, and the reader is notified of each flush before it is sent.
+    I5. Nothing is sent once the lease has failed: messages that are still here were released at their source.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Spec: docs/explanation/protocol.md, Links, Event Hubs.
 Invariants:
     I1. A path belongs to event hubs only if its first segment is an event hub's name: names are unique among queues, topics
         and event hubs.
-        I2. A link is decided after its right was checked.
+    I2. A link is decided after its right was checked.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Invariants:
     I1. A payload is handed over only when its body is durable.
     I2. An upload that is not handed over leaves no file behind.
     I3. Received bytes count towards the entity's quota until the message is taken or aborted; a message that does not fit is
-    removed at once.
+        removed at once.
     I4. Few bytes wait to be written at any time: the owner is notified of every byte that begins or ceases to wait.
 """
 

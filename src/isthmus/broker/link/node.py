@@ -9,7 +9,7 @@ Invariants:
     I2. A reply without a link for it is dropped; a client without a reply link gets only the outcome of its request.
     I3. Replies that wait for credit have at most the size limit of a request together, plus one reply.
     I4. A request in a transaction that cannot take part is rejected and answered: some clients wait for the one, some for the
-    other.
+        other.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Spec: docs/explanation/protocol.md, Links, Sending, Transactions.
 
 Invariants:
     I1. Messages of a link are taken in the order in which they were sent: messages that arrive while a large one is written
-    wait.
+        wait.
     I2. A large message in a transaction is stored before anything that follows it on the connection is read.
 """
 

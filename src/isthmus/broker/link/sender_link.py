@@ -315,7 +315,7 @@ class SenderLink(LinkHandler):
         self._report_sent()
 
     def _report_sent(self) -> None:
-        if not self._is_leaving and self._on_sent_all is not None:
+        if self._on_sent_all is not None and not self._is_leaving:
             run, self._on_sent_all = self._on_sent_all, None
             run()
 

@@ -9,7 +9,7 @@ Invariants:
     I1. An attach is answered once: with the session that it got, or with why it got none.
     I2. The end of the link, for any reason, releases the session.
     I3. A link that is gone, or may not receive any more, takes no session; a grant that fails releases it at once.
-        I4. In receive-and-delete each delivery renews the session's lock, which lasts some seconds longer than the time sent to
+    I4. In receive-and-delete each delivery renews the session's lock, which lasts some seconds longer than the time sent to
         the client: a client that waits for the next message for exactly the lock's time ends its wait before the lock ends.
 """
 

@@ -10,9 +10,9 @@ Invariants:
     I2. A detached link settles nothing: its locks stay until they expire, and can be settled by `$management`.
     I3. Each delivery is settled once, whatever the client sends.
     I4. Deliveries disposed of in a transaction are settled from this side when the commit is durable, not before. After a
-    roll-back the client disposes of them again; if it has settled its side already, the link's default outcome applies.
+        roll-back the client disposes of them again; if it has settled its side already, the link's default outcome applies.
     I5. `owed` counts settlements that wait for a commit, so that the link's end is sent after them
-    (`isthmus.broker.link.departure`); they are answered although the link accepts nothing any more.
+        (`isthmus.broker.link.departure`); they are answered although the link accepts nothing any more.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ client has. It decides which ones to close. What it is not: a socket, or a check
 Invariants:
     I1. Strangers never displace a client that has shown a token: they have a limit of their own, and are closed first
         where all sockets together are too many.
-        I2. A flood of strangers from one host affects that host: the oldest connection of the host with the most is closed.
-        I3. The account's size is bounded by the number of open sockets.
+    I2. A flood of strangers from one host affects that host: the oldest connection of the host with the most is closed.
+    I3. The account's size is bounded by the number of open sockets.
 """
 
 from __future__ import annotations

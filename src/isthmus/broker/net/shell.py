@@ -8,7 +8,7 @@ Invariants:
     I2. Above the high mark of unsent bytes `is_writable` is False until they have fallen below the low mark.
     I3. While a large message arrives an iteration of the loop reads it once: the loop under asyncio keeps reading from a
         socket that always has more, and others would wait some milliseconds for that.
-        I4. A closed connection is gone `CLOSE_SECONDS` later, whether its client has read the remaining bytes or not.
+    I4. A closed connection is gone `CLOSE_SECONDS` later, whether its client has read the remaining bytes or not.
 """
 
 from __future__ import annotations

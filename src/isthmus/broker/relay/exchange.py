@@ -7,7 +7,7 @@ Spec: Microsoft Learn, "Azure Relay Hybrid Connections protocol" (responding to 
 Invariants:
     I1. An answer has one head, from one channel; later parts from another channel are ignored.
     I2. The bytes that wait to be written are bounded: a rendezvous is not read meanwhile, and over the control channel, which
-    is shared, an answer that grows beyond `CONTROL_BODY_BYTES` fails.
+        is shared, an answer that grows beyond `CONTROL_BODY_BYTES` fails.
 """
 
 from __future__ import annotations

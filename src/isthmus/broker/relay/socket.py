@@ -9,7 +9,7 @@ Invariants:
     I2. Frames are written whole: where a frame has been begun and not ended the connection is ended without a close frame.
     I3. A closed socket is gone `CLOSE_SECONDS` later, whether its client answers or not.
     I4. A client that disappeared is detected by TCP keep-alive within two minutes; where nothing is read from it only
-    `has_left` detects it.
+        `has_left` detects it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Invariants:
     I1. An address is permitted only by a grant that covers it, has the right and has not expired.
     I2. No text contains a token or a key.
     I3. A grant whose key was removed from its rule, or whose rule is gone, permits nothing. Links that it permitted are
-    detached at the next check (`drop_revoked`).
+        detached at the next check (`drop_revoked`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Spec: RFC 5280; the extensions are those that OpenSSL's strict checks (Python 3.
 Invariants:
     I1. Private keys are created with mode 0600 and never have a wider one.
     I2. The authority stays when server certificates change: a client that trusts it can connect after the server
-    certificate was renewed or got another host name.
+        certificate was renewed or got another host name.
     I3. After an interruption at any time, the next start finds a complete pair or makes a new one.
 """
 

@@ -11,7 +11,7 @@ Invariants:
         path; with a leading slash it is always a path.
     I3. With a scheme the authority is a host. One that is not the server's own and is an entity's name grants nothing:
         its issuer omitted the host.
-        I4. A text that names neither a host nor a path grants nothing.
+    I4. A text that names neither a host nor a path grants nothing.
 """
 
 from __future__ import annotations

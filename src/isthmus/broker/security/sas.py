@@ -11,7 +11,7 @@ Invariants:
     I2. Signatures are compared in constant time.
     I3. Scheme, host, port, query and case of an audience or an address are not compared; a token's resource is
         parsed by `isthmus.broker.security.resource`.
-        I4. No error text contains the token or a part of its signature.
+    I4. No error text contains the token or a part of its signature.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import logging
 import signal
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -74,11 +73,10 @@ def run(
     if not federation.tasks:
         raise InvalidArgumentError(f"{file} has no tasks; write tasks:, or use isthmus pair run for its pairs")
     folder, master = state or state_folder(file), _checked_master(master)
-    where = replace(federation.spark, master=master or federation.spark.master)
     stop = threading.Event()
     _handle_signals(stop)
     hang_up = HangUp(stop.set)
-    with launch_early(folder, where.options()) as early:
+    with launch_early(folder, federation.spark.at(master).options()) as early:
         # What this imports takes as long as the launch.
         from isthmus.supervisor.run import RunOptions, run_federation
         from isthmus.supervisor.supervisor import Settings

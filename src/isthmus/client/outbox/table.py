@@ -169,7 +169,7 @@ class _TableSource:
         self._connection: sqlite3.Connection | None = None
         self._numbers: list[int] = []  # of the batch that is being delivered
         # What the namespace took and the table still has, since the application has it locked: it is not sent again (I1, as far as this
-        # process lasts). With the payloads: where the table is made anew, the numbers are other messages'.
+        # process lasts). With the payloads: in a table that was dropped and created again, the numbers belong to other messages.
         self._taken: list[tuple[int, bytes]] = []
 
     def acquire(self) -> bool:

@@ -145,7 +145,7 @@ def test_i4_an_archive_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_note_that_cannot_be_read_leaves_the_archive_to_the_next_start(tmp_path: Path) -> None:
-    """A route is started again in the same process: what it has not let go of, it would take for another run's."""
+    """A route is started again in the same process: a lock that it still holds would look like that of another run."""
     folder = opened(tmp_path)
     stage(folder, "date=d/hour=1/x.parquet")
     folder.commit("s", 0, 10, 10)

@@ -12,7 +12,7 @@ Invariants:
     I5. Each reader is sent each change of its routes, in the order of the changes.
     I6. A route that was removed is reported as ended once no reader carries it, however its readers ended.
     I7. An answer to a question has the claims of all routes that were ever assigned to the reader: a removed route still ends
-    under its claim.
+        under its claim.
     I8. A route that moves to another slot begins there only after the previous reader has ended it, or is gone.
     I9. A death ends the leases of the other slots too, because Spark fails the query: their ends soon after it are not deaths.
 """

@@ -6,8 +6,8 @@ time. What it is not: the frames after that (`control.server`).
 Invariants:
     I1. No connection passes without the key.
     I2. At most `GUESTS` connections are in their handshake, each for `HANDSHAKE_SECONDS` at most, and no byte beyond the handshake
-    is read of any. At the limit, others wait in the system's queue until one is done, or has been there for `GRACE_SECONDS` and
-    is dropped.
+        is read of any. At the limit, others wait in the system's queue until one is done, or has been there for `GRACE_SECONDS` and
+        is dropped.
     I3. Refused connections are logged with address and reason, one line in `LOG_SECONDS` at most; received bytes are not logged.
 """
 

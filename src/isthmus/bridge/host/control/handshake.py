@@ -10,7 +10,7 @@ does not protect against an attacker who can change packets between driver and e
 Invariants:
     I1. A server accepts no client without the key, and a client no server without it.
     I2. Nonces are fresh in each handshake, so that a recorded one is useless; because of the label of each end, one end's proof
-    cannot be used as the other's.
+        cannot be used as the other's.
     I3. No byte beyond the handshake is requested (`needed`), and no other byte is kept.
     I4. Proofs are compared in constant time, and no error contains the key, a proof or a nonce.
 """

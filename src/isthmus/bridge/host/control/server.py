@@ -54,8 +54,8 @@ class ControlServer:
         claim_seconds: for how long a claim is still held.
         plan_of: which messages of a route may be in flight after deaths.
         on_death: called when a process of a query died: with the query, and the last reports of its routes, with counts over
-        everything ever reported as in `QueryControl.reports`; an empty report for routes that had nothing in flight. A lease that
-        begins after the call gets the new plan.
+            everything ever reported as in `QueryControl.reports`; an empty report for routes that had nothing in flight. A lease that
+            begins after the call gets the new plan.
 
     Raises:
         InvalidArgumentError: no reader can connect to `host`, and `advertised` is empty; or the token is empty.

@@ -6,7 +6,7 @@ Invariants:
     I1. Totals are the sums over everything ever reported, and never fall: the last counts of a reader that ended are kept.
     I2. A count that falls within a reader, although it must not, has restarted from 0 and is added to the previous sum.
     I3. Where several readers carry a route at a time, their present values are added up. It has ended when all have ended it; the
-    other values are those of a reader that retries, else of the newest that has not ended it.
+        other values are those of a reader that retries, else of the newest that has not ended it.
     I4. A route without a reader is not shown as running: it has ended, or is retried.
 """
 

@@ -7,10 +7,10 @@ or the connections to sink and driver (`reader`).
 Invariants:
     I1. The cost of an iteration grows with the routes that have work, not with the number of routes.
     I2. An exception of a source ends the opening of its own route, and nothing else; one of the connections of a kind, the openings
-    of the routes with a source of that kind.
+        of the routes with a source of that kind.
     I3. Rows wait in `rows` until the frames that must precede them have been written.
     I4. A route is reported as ended, and is opened again here, only after its source has left its system: the next reader of the
-    source then reads nothing that was settled.
+        source then reads nothing that was settled.
 """
 
 from __future__ import annotations

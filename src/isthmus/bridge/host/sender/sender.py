@@ -10,10 +10,10 @@ write, and `finish` waits until every row is acknowledged.
 Invariants:
     I1. With a channel `hand_over` and `flush` never wait for a target or for the reader; without one `hand_over` waits while many
         bytes wait to be sent (`sender.room`).
-        I2. `finish` returns only when the input has ended, all rows for open handles are finished, and the reader has sent STOPPED. The
+    I2. `finish` returns only when the input has ended, all rows for open handles are finished, and the reader has sent STOPPED. The
         end of the input alone is an error.
-        I3. After an error nothing is sent, and the reader gets the error.
-        I4. The reader's frames are processed before the rows that came after them: a row of a handle never precedes its OPEN.
+    I3. After an error nothing is sent, and the reader gets the error.
+    I4. The reader's frames are processed before the rows that came after them: a row of a handle never precedes its OPEN.
 """
 
 from __future__ import annotations
