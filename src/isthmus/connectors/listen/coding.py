@@ -5,15 +5,19 @@ Specification: RFC 9110, 8.4 (Content-Encoding); RFC 1950 to 1952.
 
 Invariants:
     I1. No more is made of a body than the limit, and one byte.
+    I2. A body has `MOST_MEMBERS` at most: what is behind a member is copied, so that many empty ones would take quadratic time, before the
+        sender has shown any proof.
 """
 
 from __future__ import annotations
 
 import zlib
 
-__all__ = ["CODINGS", "CodingError", "decoded"]
+__all__ = ["CODINGS", "MOST_MEMBERS", "CodingError", "decoded"]
 
 CODINGS = "gzip, deflate"
+# Of gzip, which may have several (RFC 1952, 2.2); those who compress in parallel write one for each part.
+MOST_MEMBERS = 100
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 # The compression method of zlib's header; some send deflate without one.
 _ZLIB_METHOD = 8
@@ -44,8 +48,11 @@ def decoded(coding: str, body: bytes, limit: int) -> bytes:
     if name not in ("gzip", "x-gzip", "deflate"):
         raise CodingError(415, f"of content codings, {CODINGS} are taken")
     made = bytearray()
-    rest = body
-    while rest:  # gzip may have several members
+    rest, members = body, 0
+    while rest:
+        members += 1
+        if members > MOST_MEMBERS:
+            raise CodingError(413, f"{MOST_MEMBERS} members of {name} are taken")
         stream = zlib.decompressobj(_GZIP_BITS if name != "deflate" else _bits(rest))
         try:
             made += stream.decompress(rest, limit + 1 - len(made))
