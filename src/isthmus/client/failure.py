@@ -43,6 +43,7 @@ from azure.servicebus.exceptions import (
 )
 
 from isthmus.errors import IsthmusError
+from isthmus.transport.http_status import may_succeed_later
 
 __all__ = ["Failure", "classify"]
 
@@ -159,8 +160,6 @@ _BY_CONDITION = {
 }
 
 _CHAIN_LIMIT = 8
-# What the token service answers, or a proxy in between, while it cannot issue tokens.
-_LATER = frozenset({408, 429, *range(500, 600)})
 # `azure.identity.ChainedTokenCredential`, and so `DefaultAzureCredential`: whether what it tried was away, it does not tell.
 _OF_CHAIN = " failed to retrieve a token from the included credentials"
 
@@ -189,12 +188,12 @@ def classify(error: BaseException) -> Failure:
 def _of_token(error: ClientAuthenticationError) -> Failure:
     """There is no token: the identity is refused, or who issues tokens is away."""
     if error.status_code is not None:
-        return Failure.GONE if error.status_code in _LATER else Failure.FORBIDDEN
+        return Failure.GONE if may_succeed_later(error.status_code) else Failure.FORBIDDEN
     cause = error.__cause__
     if isinstance(cause, ClientAuthenticationError):
         return _of_token(cause)
     if isinstance(cause, HttpResponseError) and cause.status_code is not None:
-        return Failure.GONE if cause.status_code in _LATER else Failure.FORBIDDEN
+        return Failure.GONE if may_succeed_later(cause.status_code) else Failure.FORBIDDEN
     is_away = isinstance(cause, AzureError | OSError) or _OF_CHAIN in str(error)
     return Failure.GONE if is_away else Failure.FORBIDDEN
 

@@ -170,6 +170,7 @@ def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]
     from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 
     from isthmus.transport.credential import told_of_token
+    from isthmus.transport.http_status import may_succeed_later
 
     host = where.location if "." in where.location else f"{where.location}.vault.azure.net"
     try:
@@ -179,7 +180,7 @@ def _read_keyvault(where: SecretReference, ask: Callable[[str, str], str | None]
         if status is None and isinstance(error, ClientAuthenticationError):  # the vault was not asked
             text = f"the vault cannot be read (no token for it: {told_of_token(error)})"
             raise SecretUnavailableError(str(where), text) from None
-        kind = SecretUnavailableError if status is None or status in (408, 429) or status >= 500 else SecretError
+        kind = SecretUnavailableError if status is None or may_succeed_later(status) else SecretError
         said = str(error.message or "").partition("\n")[0].strip()
         why = f": {scrub(said)}" if said and said != error.reason else ""
         raise kind(str(where), f"the vault answered {status} {error.reason}{why}") from None

@@ -20,6 +20,7 @@ from isthmus.connectors.queuestorage.client import identity_of, open_queue, text
 from isthmus.connectors.queuestorage.option import AccountOptions
 from isthmus.topology.planning.change import Change
 from isthmus.topology.state import NamespaceState, PlainState, WantedState
+from isthmus.transport.http_status import may_succeed_later
 
 __all__ = ["QueueAdministration"]
 
@@ -82,7 +83,7 @@ class QueueAdministration:
             return request(client)
         except AzureError as error:
             status = error.status_code if isinstance(error, HttpResponseError) else None
-            may_pass = status is None or status in (408, 429) or status >= 500
+            may_pass = status is None or may_succeed_later(status)
             kind = NamespaceUnreachableError if may_pass else AdministrationError
             raise kind(identity_of(client), text_of(queue, error)) from None
         finally:

@@ -39,6 +39,7 @@ from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT, 
 from isthmus.connectors.servicebus.plain_host import is_loopback, may_be_plain
 from isthmus.topology import NamespaceRef
 from isthmus.transport.credential import told_of_token
+from isthmus.transport.http_status import may_succeed_later
 
 __all__ = [
     "CA_FILE_VARIABLE",
@@ -60,8 +61,6 @@ _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 30
 # The client's own ten retries would keep an operator waiting for minutes to hear that a host name is wrong.
 _RETRIES = 2
-# What may pass: the namespace is busy, restarts, or is not behind its gateway.
-_LATER = frozenset({408, 429, *range(500, 600)})
 # The SDK's policy shows a token until a minute after the end that it is told; it means a minute before.
 _EARLY_SECONDS = 120
 _PRECONDITION_FAILED = 412
@@ -244,7 +243,7 @@ def administration_errors(endpoint: str) -> Iterator[None]:
                 "run it again",
             ) from None
         text = f"refused with {error.status_code} ({_first_line(error)})"
-        if error.status_code in _LATER:
+        if may_succeed_later(error.status_code or 0):
             raise NamespaceUnreachableError(endpoint, text, "run it again") from None
         raise AdministrationError(endpoint, text) from None
     except AzureError as error:
