@@ -25,7 +25,8 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o600, suffix: str = "
         suffix: of the file that is written first; where several processes replace one file, each needs its own.
 
     Raises:
-        OSError: the folder or the disk refuses; the old content is kept.
+        OSError: the folder or the disk refuses. The old content is kept, unless only the folder could not be synced: then the file has the
+            new one, which a power cut may take.
     """
     fresh = path.with_name(path.name + suffix)
     fresh.unlink(missing_ok=True)

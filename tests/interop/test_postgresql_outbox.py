@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from client_region import Region, eventually, region
 from isthmus.client import outbox
-from isthmus.errors import InvalidArgumentError
+from isthmus.client.outbox.table_postgresql import _TableSource
+from isthmus.errors import InvalidArgumentError, StoreError
 from postgresql_server import PostgresqlServer, postgresql_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -133,6 +135,64 @@ def test_one_delivers_at_a_time_and_what_is_refused_stays(here: Region, database
             box.add(ServiceBusMessage(bytes(300_000)))
         with pytest.raises(InvalidArgumentError):
             outbox.postgresql(connection, "orders", table="No Table")
+
+
+class Losing:
+    """A connection that is lost when something is deleted over it."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def cursor(self) -> Any:
+        cursor = self._connection.cursor()
+
+        def execute(statement: str, values: Any = ()) -> None:
+            if statement.startswith("DELETE"):
+                self._connection.close()
+            cursor.execute(statement, values)
+
+        return SimpleNamespace(execute=execute, fetchall=cursor.fetchall, fetchone=cursor.fetchone, close=cursor.close)
+
+
+def test_what_was_delivered_is_not_sent_again_because_the_database_was_lost_i5(database: PostgresqlServer) -> None:
+    """As a drain goes on: it lets go of the source after an error, and opens it again."""
+    connections: list[Any] = [Losing(database.connect()), database.connect(), database.connect()]
+    source = _TableSource(lambda: connections.pop(0), "lost", "isthmus_outbox")
+    with closing(database.connect()) as connection:
+        box = outbox.postgresql(connection, "lost")
+        box.add([text(1), text(2)])
+        connection.commit()
+        assert source.acquire()
+        batch = source.next_batch(1 << 20, 2)
+        assert batch is not None
+        with pytest.raises(StoreError):
+            source.done(batch)
+        source.release()
+        box.add(text(3))
+        connection.commit()
+        assert source.acquire()
+        batch = source.next_batch(1 << 20, 10)
+        assert batch is not None
+        assert len(batch.payloads) == 1
+        source.done(batch)
+        assert source.next_batch(1 << 20, 10) is None
+        source.release()
+
+
+def test_an_outbox_does_not_commit_what_the_application_has_not(database: PostgresqlServer) -> None:
+    with closing(database.connect()) as connection, closing(database.connect()) as other:
+        connection.cursor().execute("INSERT INTO seats VALUES (%s)", ("1B",))
+        with pytest.raises(InvalidArgumentError, match="would commit it"):
+            outbox.postgresql(connection, "orders")
+        connection.rollback()
+        cursor = other.cursor()
+        cursor.execute("SELECT seat FROM seats WHERE seat = '1B'")
+        assert list(cursor.fetchall()) == []
+        outbox.postgresql(connection, "orders").add(text(1))
+        connection.rollback()
 
 
 def test_schemas_of_one_database_are_delivered_side_by_side(here: Region, database: PostgresqlServer) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -15,6 +16,7 @@ from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.replication.spark_session import create_spark_session
 from kafka_broker import KafkaBroker, broker
 from kafka_join import consumed, publish
+from until import until
 
 pytestmark = pytest.mark.spark
 
@@ -120,6 +122,45 @@ def test_a_stream_that_begins_with_the_latest_and_fails_in_its_first_batch_reads
     publish(kafka.address, "late", 100, 150, keys=5)
     run(lambda frame, _: found.extend(numbers(frame)))
     assert sorted(found) == list(range(100, 150))
+
+
+def test_a_topic_that_was_made_again_with_more_records_is_told_or_read_whole(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    """Its first records were passed over, and nothing was said."""
+    found: list[int] = []
+
+    def run(**options: str) -> None:
+        frame = spark.readStream.format("isthmus_kafka").options(
+            bootstrap_servers=kafka.address, topic="again", **options
+        )
+        writer = frame.load().writeStream.foreachBatch(lambda rows, _: found.extend(numbers(rows)))
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(SECONDS)
+
+    kafka.create("again", 1)
+    publish(kafka.address, "again", 0, 30)
+    run()
+    assert found == list(range(30))
+    admin = kafka.admin()  # kept until it has answered
+    admin.delete_topics(["again"])["again"].result(30)
+    until(lambda: is_made(kafka, "again"))
+    publish(kafka.address, "again", 100, 150)
+    with pytest.raises(
+        PySparkException, match="read up to offset 30, and the partition is of a topic that was made again"
+    ):
+        run()
+    run(missing="skip")
+    assert found[30:] == list(range(100, 150))
+
+
+def is_made(kafka: KafkaBroker, topic: str) -> bool:
+    """A topic is deleted in the background."""
+    try:
+        kafka.create(topic, 1)
+    except KafkaException:
+        return False
+    return True
 
 
 def test_a_stream_is_written_from_a_stream(spark: SparkSession, kafka: KafkaBroker, tmp_path: Path) -> None:

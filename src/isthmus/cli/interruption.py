@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["LEAVES_QUEUE", "REMOVES", "SENDS", "interruption", "terminable"]
+__all__ = ["CHANGES", "LEAVES_QUEUE", "REMOVES", "SENDS", "interruption", "terminable"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,6 +27,8 @@ SENDS = "interrupted: answers to what was sent are waited for; Ctrl-C again ends
 """What verbs say that send messages of a file or table."""
 REMOVES = "interrupted: answers to what was removed are waited for; Ctrl-C again ends at once"
 """What verbs say that remove messages."""
+CHANGES = "interrupted: the change that is under way is waited for; Ctrl-C again ends at once"
+"""What verbs say that change entities."""
 
 
 @contextmanager

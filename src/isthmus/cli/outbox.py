@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isthmus.cli.interruption import SENDS, interruption
 from isthmus.errors import InvalidArgumentError, OperationTimeoutError
 
 __all__ = ["register"]
@@ -26,6 +27,7 @@ _PATH = typer.Argument(help="The folder that the DurableSender was given.")
 _JSON = typer.Option("--json", help="Print one JSON object.")
 _CONNECTION = typer.Option("--connection", help="Where the connection string is: env:NAME or file:/path#key.")
 _ACTIVE = 0
+_LOOK_SECONDS = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -82,20 +84,24 @@ def _drain(
 ) -> None:
     """Deliver what waits, to the entity that the outbox is for.
 
-    Where another process delivers it already, this waits until nothing is left. Exit code 1 if messages still wait, were refused, or were
-    in a damaged file.
+    Where another process delivers it already, this waits until nothing is left. Ctrl-C ends it in good order. Exit code 1 if messages still
+    wait, were refused, or were in a damaged file.
     """
     from isthmus.client.outbox.store import status
     from isthmus.client.send.durable_sender import DurableSender
 
     entity = _entity(path)
     before = status(path)
-    with DurableSender(connection, entity, path) as sender:
+    with interruption(SENDS) as is_stopped:
         deadline = time.monotonic() + timeout
-        sender.flush(timeout)
-        while (found := status(path)).messages and time.monotonic() < deadline:
-            time.sleep(0.2)
-        state = sender.statistics().drain
+        with DurableSender(connection, entity, path) as sender:
+            while (seconds := deadline - time.monotonic()) > 0 and not is_stopped():
+                if sender.flush(min(_LOOK_SECONDS, seconds)):
+                    if not status(path).messages:
+                        break
+                    time.sleep(min(_LOOK_SECONDS, seconds))  # another process delivers
+        is_interrupted = is_stopped()
+    found, state = status(path), sender.statistics().drain  # with the attempt that was under way
     damaged = found.damaged - before.damaged
     told = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
     told |= {"damaged": damaged}
@@ -111,6 +117,8 @@ def _drain(
         print(
             f"the messages in {damaged} damaged pieces are not sent; they are in {path / 'quarantine'}", file=sys.stderr
         )
+    if is_interrupted:
+        raise typer.Exit(130)
     if found.messages:
         why = f"the last attempt failed: {state.error}" if state.error else "give it more time with --timeout"
         raise OperationTimeoutError(f"{found.messages} messages still wait in {path}; {why}")

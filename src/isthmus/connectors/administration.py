@@ -6,8 +6,8 @@ observe all of them before anything is changed, then make a plan's changes in or
 
 Invariants:
     I1. Nothing is changed unless every namespace that a task uses has answered; all that did not are named at once.
-    I2. Changes are made in the plan's order; the first that fails ends the work, and what was done, what failed and what
-        was not begun are told apart. The plan's order is such that the work can be run again.
+    I2. Changes are made in the plan's order; the first that fails, or a request to stop, ends the work, and what was done, what failed and
+        what was not begun are told apart. The plan's order is such that the work can be run again.
 """
 
 from __future__ import annotations
@@ -152,15 +152,20 @@ class Applied:
 
     Attributes:
         done: made, in order.
-        failed: the one that was refused or got no answer; None if all were made.
+        failed: the one that was refused or got no answer; None if there was none.
         error: why.
-        pending: not begun.
+        pending: not begun; without `failed` the work was stopped.
     """
 
     done: tuple[Change, ...] = ()
     failed: Change | None = None
     error: IsthmusError | None = None
     pending: tuple[Change, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all changes were made."""
+        return self.failed is None and not self.pending
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as plain values for `--json`."""
@@ -300,29 +305,43 @@ class Administrations:
         place = self._federation.namespaces[alias].place
         return Fault(f"namespace {alias}: {message}", hint, self._federation.file, place.line, place.column)
 
-    def apply(self, plan: Plan, on_change: Callable[[Change], None] = lambda change: None) -> Applied:
+    def apply(
+        self,
+        plan: Plan,
+        on_change: Callable[[Change], None] = lambda change: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> Applied:
         """Make a plan's changes; call it after `observe`.
 
         Args:
             plan: without faults.
             on_change: is told each change once it is made.
+            is_stopped: asked before each change; once it says so none is begun any more.
 
         Raises:
             ConfigError: the plan has faults; nothing was changed.
         """
         if plan.faults:
             raise ConfigError(plan.faults)
-        return self.make(plan.changes, on_change)
+        return self.make(plan.changes, on_change, is_stopped)
 
-    def make(self, changes: Sequence[Change], on_change: Callable[[Change], None] = lambda change: None) -> Applied:
+    def make(
+        self,
+        changes: Sequence[Change],
+        on_change: Callable[[Change], None] = lambda change: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> Applied:
         """Make changes in their order; call it after `observe` or `inventory`.
 
         Args:
             changes: what to make.
             on_change: is told each change once it is made.
+            is_stopped: as for `apply`.
         """
         made = tuple(changes)
         for index, change in enumerate(made):
+            if is_stopped():
+                return Applied(made[:index], pending=made[index:])
             try:
                 self._open[change.alias].make(change)
             except IsthmusError as error:

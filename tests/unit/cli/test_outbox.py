@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,6 +82,23 @@ def test_drain_says_what_is_left_and_why(box: Path, capsys: pytest.CaptureFixtur
     assert "refused" in out
 
 
+def test_ctrl_c_ends_a_drain_and_what_was_delivered_is_told(
+    box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what was taken while it ended: the attempt that is under way is waited for."""
+    monkeypatch.setenv("ISTHMUS_CONNECTION", NOWHERE)
+    flush = DurableSender.flush
+
+    def interrupted(sender: DurableSender, timeout: float | None = None) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return flush(sender, timeout)
+
+    monkeypatch.setattr(DurableSender, "flush", interrupted)
+    code, out = ran(capsys, "drain", box, "--json")
+    told, _, _ = out.partition("\n")
+    assert (code, json.loads(told)) == (130, {"waited": 5, "left": 5, "delivered": 0, "refused": 0, "damaged": 0})
+
+
 def test_a_drain_whose_messages_were_refused_fails(
     box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,8 +116,8 @@ def test_a_drain_whose_messages_were_refused_fails(
         def __exit__(self, *_: object) -> None:
             pass
 
-        def flush(self, timeout: float) -> None:
-            pass
+        def flush(self, timeout: float) -> bool:
+            return True
 
         def statistics(self) -> SimpleNamespace:
             return SimpleNamespace(drain=SimpleNamespace(delivered=5 - self.refused, refused=self.refused, error=""))
@@ -128,11 +146,12 @@ def test_messages_in_damaged_bytes_are_no_success(
     assert (code, "4 messages written" in out, "1 pieces" in out) == (1, True, True)
 
     sender = SimpleNamespace(
-        flush=lambda timeout: None,
+        flush=lambda timeout: True,
         statistics=lambda: SimpleNamespace(drain=SimpleNamespace(delivered=4, refused=0, error="")),
     )
     monkeypatch.setattr("isthmus.client.send.durable_sender.DurableSender", lambda *_: nullcontext(sender))
-    looks = iter([SimpleNamespace(messages=4, refused=0, damaged=1), SimpleNamespace(messages=0, refused=0, damaged=2)])
+    before, after = (SimpleNamespace(messages=4 - 4 * n, refused=0, damaged=1 + n) for n in range(2))
+    looks = iter([before, after, after])
     monkeypatch.setattr("isthmus.client.outbox.store.status", lambda _: next(looks))
     code, out = ran(capsys, "drain", box)
     assert (code, "the messages in 1 damaged pieces are not sent" in out) == (1, True)

@@ -19,6 +19,7 @@ from isthmus.cli.federation.removal import (
     remove_orphans,
     spools_left,
 )
+from isthmus.cli.interruption import CHANGES, interruption
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.topology import Change
@@ -53,13 +54,17 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Create what is missing at the namespaces and change what differs. Nothing is changed unless all of them answer."""
+    """Create what is missing at the namespaces and change what differs. Nothing is changed unless all of them answer.
+
+    Ctrl-C ends it after the change that is under way.
+    """
     if yes and not prune:
         raise InvalidArgumentError("--yes goes with --prune")
     pruned, others = Removal(), list[Orphan]()
     stray: tuple[Change, ...] = ()
     applied: Applied | None = None
     ended: Applied | None = None
+    is_interrupted = False
     console = Console(soft_wrap=True)
 
     def say(change: Change) -> None:
@@ -76,24 +81,29 @@ def run(
                 raise typer.Exit(2)
             if prune:
                 administrations.inventory()  # what it refuses is told before anything is changed
-            applied = administrations.apply(made, say)
-            if prune and applied.failed is None:
-                held = administrations.inventory()
-                stray = strays(federation, held.values())
-                if not as_json:
-                    _print_strays(stray, console, consent=yes)
-                if yes:
-                    ended = administrations.make(stray, say)
-                orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
-                shown = None if as_json else console
-                claims = claims_of(federation)
-                if ended is None or ended.failed is None:
-                    pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown, claims=claims)
+            with interruption(CHANGES) as is_stopped:
+                applied = administrations.apply(made, say, is_stopped)
+                if prune and applied.is_whole:
+                    held = administrations.inventory()
+                    stray = strays(federation, held.values())
+                    if not as_json:
+                        _print_strays(stray, console, consent=yes)
+                    if yes:
+                        ended = administrations.make(stray, say, is_stopped)
+                    orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
+                    shown = None if as_json else console
+                    claims = claims_of(federation)
+                    if ended is None or ended.is_whole:
+                        pruned = remove_orphans(
+                            administrations, held, orphans,
+                            consent=yes, console=shown, claims=claims, is_stopped=is_stopped,
+                        )  # fmt: skip
+                is_interrupted = is_stopped()
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json, applied=applied) from None
+    ok = applied.is_whole and not pruned.failed and (ended is None or ended.is_whole)
     if as_json:
         notes = list(made.notes)
-        ok = applied.failed is None and not pruned.failed and (ended is None or ended.failed is None)
         told = {**applied.to_dict(), "notes": notes, "faults": []}
         if prune:
             unknown = sorted({each.task for each in others})
@@ -116,8 +126,8 @@ def run(
             console.print(Text(f"{told_failed}; run it again", style="red"))
         print_others(others, file, console)
         print_spools(spools, console)
-    if applied.failed is not None or pruned.failed or (ended is not None and ended.failed is not None):
-        raise typer.Exit(1)
+    if not ok:
+        raise typer.Exit(130 if is_interrupted else 1)
 
 
 def _print_strays(stray: tuple[Change, ...], console: Console, *, consent: bool) -> None:
@@ -131,16 +141,17 @@ def _print_strays(stray: tuple[Change, ...], console: Console, *, consent: bool)
 
 
 def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -> None:
-    if applied.failed is None:
+    if applied.is_whole:
         done = len(applied.done)
         console.print(f"{done} changes made." if done else "Nothing to change: everything is as the file declares.")
         for note in notes:
             console.print(Text(f"note: {note}"))
         return
     failed = applied.failed
-    console.print(
-        Text(f"{failed.alias}: {failed.action} {failed.kind} {failed.path} failed: {applied.error}", style="red")
-    )
+    if failed is not None:
+        console.print(
+            Text(f"{failed.alias}: {failed.action} {failed.kind} {failed.path} failed: {applied.error}", style="red")
+        )
     if applied.pending:
         console.print(change_table(applied.pending, "changes not begun"))
     console.print(f"{len(applied.done)} changes made; run apply again: it continues where this one ended.")

@@ -62,8 +62,8 @@ class Removal:
 
     @property
     def failed(self) -> bool:
-        """Whether a deletion was refused."""
-        return self.error is not None or (self.applied is not None and self.applied.failed is not None)
+        """Whether a deletion was refused, or not begun."""
+        return self.error is not None or (self.applied is not None and not self.applied.is_whole)
 
 
 def remove_orphans(
@@ -74,6 +74,7 @@ def remove_orphans(
     consent: bool,
     console: Console | None,
     claims: Claims,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Removal:
     """Name the orphans and the messages that wait in them, and delete them where that is consented to.
 
@@ -84,6 +85,7 @@ def remove_orphans(
         consent: whether to delete.
         console: for people; None for `--json`.
         claims: holds claims of tasks, by task and alias, while it lasts; an error where a run has one.
+        is_stopped: asked before each change; once it says so nothing more is deleted.
     """
     found = Removal([_row(administrations, each) for each in orphans])
     if console and orphans:
@@ -102,11 +104,11 @@ def remove_orphans(
             # First what ends forwarding: only then is what waits in its target known.
             ended = tuple(each for each in changes if each.action == "update")
             deletions = tuple(each for each in changes if each.action != "update")
-            first = administrations.make(ended, say)
+            first = administrations.make(ended, say, is_stopped)
             found.applied = replace(first, pending=first.pending + deletions)
-            if first.failed is None:
+            if first.is_whole:
                 _recount(administrations, ended, orphans, found.rows)
-                made = _delete(administrations, deletions, say)
+                made = _delete(administrations, deletions, say, is_stopped)
                 found.applied = replace(made, done=first.done + made.done)
     except IsthmusError as error:
         found.error = error
@@ -119,6 +121,8 @@ def remove_orphans(
             f"{failed.alias}: {failed.action} {failed.kind} {failed.path} failed: {found.applied.error}; run it again"
         )
         console.print(Text(told, style="red"))
+    elif console and found.applied.pending:
+        console.print(f"{len(found.applied.pending)} deletions not begun; run it again")
     return found
 
 
@@ -171,20 +175,26 @@ def print_spools(spools: Iterable[Mapping[str, Any]], console: Console) -> None:
         )
 
 
-def _delete(administrations: Administrations, deletions: Sequence[Change], say: Callable[[Change], None]) -> Applied:
+def _delete(
+    administrations: Administrations,
+    deletions: Sequence[Change],
+    say: Callable[[Change], None],
+    is_stopped: Callable[[], bool],
+) -> Applied:
     """Delete; the topics of claims last, and only where no other operator has made a claim there meanwhile."""
     topics = tuple(each for each in deletions if each.kind == "topic" and each.topic.lower() == CLAIM_TOPIC)
-    made = administrations.make([each for each in deletions if each not in topics], say)
-    if made.failed is not None:
+    made = administrations.make([each for each in deletions if each not in topics], say, is_stopped)
+    if not made.is_whole:
         return replace(made, pending=made.pending + topics)
     for index, topic in enumerate(topics):
         try:
-            last = Applied() if administrations.subscriptions(topic) else administrations.make([topic], say)
+            is_used = administrations.subscriptions(topic)
+            last = Applied() if is_used else administrations.make([topic], say, is_stopped)
         except IsthmusError as error:
             last = Applied(failed=topic, error=error)
         made = replace(last, done=made.done + last.done)
-        if last.failed is not None:
-            return replace(made, pending=topics[index + 1 :])
+        if not last.is_whole:
+            return replace(made, pending=last.pending + topics[index + 1 :])
     return made
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from isthmus.cli.federation.plan import refuse
 from isthmus.cli.federation.removal import claims_of, print_spools, remove_orphans, spools_left
+from isthmus.cli.interruption import CHANGES, interruption
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import ConfigError
 from isthmus.supervisor.pause import PauseFile
@@ -47,14 +48,17 @@ def run(
         with Administrations(federation) as administrations:
             held = administrations.inventory()
             orphans = named(federation, find_orphans(federation, held.values()), name)
-            found = remove_orphans(
-                administrations,
-                held,
-                orphans,
-                consent=yes,
-                console=None if as_json else console,
-                claims=claims_of(federation),
-            )
+            with interruption(CHANGES) as is_stopped:
+                found = remove_orphans(
+                    administrations,
+                    held,
+                    orphans,
+                    consent=yes,
+                    console=None if as_json else console,
+                    claims=claims_of(federation),
+                    is_stopped=is_stopped,
+                )
+                is_interrupted = is_stopped()
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json) from None
     if as_json:
@@ -66,6 +70,6 @@ def run(
     if not as_json:
         print_spools(spools, console)
     if found.failed:
-        raise typer.Exit(1)
+        raise typer.Exit(130 if is_interrupted else 1)
     if yes and name not in federation.tasks:
         PauseFile(state_folder(file)).resume(name)  # else a new task of its name would begin paused

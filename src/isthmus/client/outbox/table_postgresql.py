@@ -17,6 +17,8 @@ Invariants:
         transaction, so that numbers follow commits. Without it (`ordered=False`) only those of one transaction keep their order.
     I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason.
     I4. Of several deliveries for one entity one works at a time, for as long as its connection is open.
+    I5. What the namespace took is not sent again where the database is lost before its row is deleted, as long as this process lasts and no
+        other delivery has taken over.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def postgresql(
         ordered: keep the order of commits; transactions that add to the entity then follow each other.
 
     Raises:
-        InvalidArgumentError: the name is no plain name.
+        InvalidArgumentError: the name is no plain name, or a transaction has changed something: it would be committed.
     """
     return PostgresqlOutbox(connection, entity, table, max_message_bytes, ordered=ordered)
 
@@ -83,6 +85,7 @@ class PostgresqlOutbox:
         self._limit = max_message_bytes
         self._table = _checked(table)
         self._ordered = ordered
+        _refuse_changes(connection)
         _make(connection, self._table)
 
     def add(self, message: Any) -> tuple[str, ...]:
@@ -183,7 +186,10 @@ class _TableSource:
         self._entity = entity
         self._table = table
         self._connection: Any = None
-        self._numbers: list[int] = []  # of the batch that is being delivered
+        self._numbers: list[tuple[int, int]] = []  # of the batch that is being delivered, each with its time
+        # What the namespace took and the table may still have (I5). In a table that was dropped and created again the numbers belong to other
+        # messages, which were written later.
+        self._taken: list[tuple[int, int]] = []
 
     def acquire(self) -> bool:
         self._connection = self._open()
@@ -200,6 +206,8 @@ class _TableSource:
                 connection.close()
 
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        if self._taken:
+            self._forget()
         batch, size = Batch(), 0
         self._numbers = []
         first = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL ORDER BY number LIMIT %s"  # noqa: S608
@@ -216,12 +224,21 @@ class _TableSource:
                 batch.oldest_ms = int(written_ms)
             batch.payloads.append(bytes(payload))
             batch.last_number = int(number)
-            self._numbers.append(int(number))
+            self._numbers.append((int(number), int(written_ms)))
         return batch if batch.payloads else None
 
     def done(self, batch: Batch) -> None:
+        self._taken += self._numbers
+        self._forget()
+
+    def _forget(self) -> None:
         # These and no others: without the lock of `add`, one with a lower number may have been committed meanwhile.
-        self._run(f"DELETE FROM {self._table} WHERE number = ANY(%s::bigint[])", (self._numbers,), reads=False)  # noqa: S608
+        self._run(
+            f"DELETE FROM {self._table} WHERE (number, written_ms) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[]))",  # noqa: S608
+            ([number for number, _ in self._taken], [written_ms for _, written_ms in self._taken]),
+            reads=False,
+        )
+        self._taken = []
 
     def set_aside(self, batch: Batch, reason: str) -> None:
         self._run(
@@ -272,6 +289,20 @@ def _run(connection: Any, statement: str, values: tuple[Any, ...] = (), *, reads
     except Exception as error:  # each driver has errors of its own
         raise StoreError(f"the outbox's table cannot be used: {error}") from error
     return rows
+
+
+def _refuse_changes(connection: Any) -> None:
+    """Refuse a connection whose transaction has changed something."""
+    try:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute("SELECT txid_current_if_assigned()")
+            has_changed = cursor.fetchone()[0] is not None
+    except Exception as error:  # each driver has errors of its own
+        raise StoreError(f"the outbox's database cannot be asked: {error}") from error
+    if has_changed:
+        raise InvalidArgumentError(
+            "a transaction has changed something, and making the outbox would commit it; make the outbox before it begins"
+        )
 
 
 def _make(connection: Any, table: str) -> None:

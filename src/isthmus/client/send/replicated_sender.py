@@ -8,6 +8,7 @@ Invariants:
     I1. `send_messages` returns only after a namespace has acknowledged the messages, and after what the other one missed is on
         disk, if there is an outbox.
     I2. It waits no longer than one attempt for each namespace, and for the disk.
+    I3. With an outbox a send whose caller was cancelled is carried to its end: what one namespace took, the other gets.
 """
 
 from __future__ import annotations
@@ -350,6 +351,7 @@ class AsyncReplicatedSender(_Base):
         self, primary: EndpointLike, secondary: EndpointLike, entity: str, mode: Mode = ACTIVE, **options: Any
     ) -> None:
         super().__init__(blocking(primary), blocking(secondary), entity, mode, **options)
+        self._carried: set[asyncio.Task[SendResult]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -360,10 +362,18 @@ class AsyncReplicatedSender(_Base):
         await self.close()
 
     async def send_messages(self, message: Any) -> SendResult:
-        """As `ReplicatedSender.send_messages`."""
+        """As `ReplicatedSender.send_messages`. Where it is cancelled, namespaces may have the messages nevertheless."""
         parcel = self._parcel(message)
         if not parcel:
             return SendResult(active=self.active)
+        if not self._outboxes:
+            return await self._send(parcel)
+        carried = asyncio.create_task(self._send(parcel))
+        self._carried.add(carried)
+        carried.add_done_callback(self._carried.discard)
+        return await asyncio.shield(carried)
+
+    async def _send(self, parcel: Parcel) -> SendResult:
         steps, answer = self._steps(), None
         try:
             while True:
@@ -392,7 +402,8 @@ class AsyncReplicatedSender(_Base):
         await asyncio.to_thread(self._keep_roles, self._switch(side))
 
     async def close(self) -> None:
-        """As `ReplicatedSender.close`."""
+        """As `ReplicatedSender.close`; sends whose callers were cancelled are waited for."""
+        await asyncio.gather(*self._carried, return_exceptions=True)
         await asyncio.to_thread(self._close)
 
 

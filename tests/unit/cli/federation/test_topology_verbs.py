@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,44 @@ def test_a_failed_apply_tells_done_from_not_begun(folder: Path, namespaces: dict
     namespaces["jfk"].refuse_after = None
     assert call("apply")[0] == 0
     assert call_json("plan")[1]["changes"] == []
+
+
+def _interrupted(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, Any]:
+    """Of a verb that gets Ctrl-C while its first change is made: exit code, and what it prints as JSON."""
+    make = FakeAdministration.make
+
+    def made(administration: FakeAdministration, change: Change) -> None:
+        make(administration, change)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeAdministration, "make", made)
+        result = CliRunner().invoke(create_app(arguments[0]), [*arguments, "--json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_ctrl_c_ends_apply_after_the_change_that_is_under_way_and_what_was_done_is_told(
+    folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in the middle of a change, and printed nothing."""
+    (folder / "isthmus.yaml").write_text(SOUND)
+    planned = call_json("plan")[1]["changes"]
+    code, told = _interrupted(monkeypatch, "apply")
+    assert (code, told["ok"], told["failed"]) == (130, False, None)
+    assert [len(told["applied"]), len(told["pending"])] == [1, len(planned) - 1]
+    assert sum(len(each.changes) for each in namespaces.values()) == 1
+    code, told = call_json("apply")
+    assert (code, told["ok"], len(told["applied"])) == (0, True, len(planned) - 1)
+
+
+def test_ctrl_c_ends_remove_after_the_deletion_that_is_under_way(
+    shrunk: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, told = _interrupted(monkeypatch, "remove", "isthmus.yaml", "lga", "--yes")
+    assert (code, told["ok"]) == (130, False)
+    assert [len(told["removed"]["applied"]), len(told["removed"]["pending"])] == [1, 5]
+    code, told = call_json("remove", "isthmus.yaml", "lga", "--yes")
+    assert (code, len(told["removed"]["applied"])) == (0, 5)
 
 
 def test_init_writes_a_file_without_faults_once(folder: Path) -> None:

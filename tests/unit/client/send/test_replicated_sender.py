@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from isthmus.client import sdk
+from isthmus.client.failure import Failure
+from isthmus.client.outbox.store import status
 from isthmus.client.send.durable_sender import DurableSender
 from isthmus.client.send.lane import Attempt
 from isthmus.client.send.parcel import Parcel
@@ -113,6 +116,32 @@ async def test_and_so_by_the_one_for_asyncio(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", closed)
         result = await sender.send_messages(MESSAGE)
         assert (result.taken, result.missed) == (("primary",), ("secondary",))
+
+
+async def test_what_one_side_took_of_a_send_that_was_cancelled_is_kept_for_the_other_i3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that hangs up cancels the handler of its request: the message was at one namespace for good."""
+    answer: Future[Attempt] = Future()
+    has_begun = asyncio.Event()
+
+    def away(parcel: Parcel, timeout: float) -> Any:
+        has_begun.set()
+        return SimpleNamespace(done=answer, seconds_left=30.0)
+
+    async with AsyncReplicatedSender(NOWHERE, NOWHERE, "orders", outbox=tmp_path / "outbox") as sender:
+        for circuit in sender._replication.circuits.values():
+            circuit.succeeded()
+        monkeypatch.setattr(sender._lanes[Side.PRIMARY], "start", taken)
+        monkeypatch.setattr(sender._lanes[Side.SECONDARY], "start", away)
+        sending = asyncio.create_task(sender.send_messages(MESSAGE))
+        await has_begun.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        answer.set_result(Attempt(ConnectionError("reset"), Failure.GONE))
+    assert sender.statistics().kept == {"primary": 0, "secondary": 1}
+    assert status(tmp_path / "outbox" / "secondary").messages == 1
 
 
 def test_a_switch_that_does_not_survive_a_restart_is_told(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Offsets of a streaming query: how far each partition has been read, and how far the next batch goes.
 
-What it is: the pure arithmetic on offsets by partition, which Spark keeps as JSON in its checkpoint. What it is not: the cluster
-(`topic`).
+What it is: the pure arithmetic on offsets by partition, which Spark keeps as JSON in its checkpoint, and of which topic they are. What it is
+not: the cluster (`topic`).
 
 Invariants:
     I1. A batch has no more records than `most`, and each partition with something to read gets some where there is room.
     I2. An offset never goes back, unless its partition ends before it, and a partition that is added later is read from its first record.
     I3. The end of the first batch names where the query began: Spark keeps no begin, and asks for it again when it plans that batch, and
         when it repeats it in another run; by then a partition has another end.
+    I4. Offsets of a topic that is gone are none of the topic that was made again under its name, whatever they are.
 """
 
 from __future__ import annotations
@@ -15,16 +16,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Offsets", "begin_of", "first_offset", "from_spark", "next_offsets", "offset_after", "passed", "to_spark"]
+from isthmus.connectors.kafka.consumer.offset_note import is_another
+
+__all__ = [
+    "Offsets",
+    "begin_of",
+    "first_offset",
+    "from_spark",
+    "next_offsets",
+    "offset_after",
+    "passed",
+    "start_of",
+    "to_spark",
+    "topic_of",
+]
 
 Offsets = Mapping[int, int]
 
-_BEGIN = "begin"
+_BEGIN, _TOPIC = "begin", "topic"
 
 
 def from_spark(offset: Mapping[str, Any]) -> dict[int, int]:
     """Offsets of a checkpoint."""
-    return {int(number): int(place) for number, place in offset.items() if number != _BEGIN}
+    return {int(number): int(place) for number, place in offset.items() if number not in (_BEGIN, _TOPIC)}
+
+
+def topic_of(offset: Mapping[str, Any]) -> str:
+    """Of which topic the offsets of a checkpoint are; empty where that was not known."""
+    return str(offset.get(_TOPIC, ""))
 
 
 def to_spark(offsets: Offsets) -> dict[str, int]:
@@ -32,24 +51,43 @@ def to_spark(offsets: Offsets) -> dict[str, int]:
     return {str(number): offsets[number] for number in sorted(offsets)}
 
 
-def first_offset(offsets: Offsets) -> dict[str, Any]:
+def first_offset(offsets: Offsets, topic: str = "") -> dict[str, Any]:
     """Where a query begins, as a checkpoint keeps it."""
-    return {**to_spark(offsets), _BEGIN: to_spark(offsets)}
+    return {**to_spark(offsets), _BEGIN: to_spark(offsets), **_told(topic)}
 
 
-def offset_after(start: Mapping[str, Any], offsets: Offsets) -> dict[str, Any]:
-    """The end of the batch that begins at `start`, as a checkpoint keeps it; `start` itself where the batch is empty."""
+def offset_after(start: Mapping[str, Any], offsets: Offsets, topic: str = "") -> dict[str, Any]:
+    """The end of the batch that begins at `start`, as a checkpoint keeps it; `start` itself where the batch is empty.
+
+    Args:
+        start: where the batch begins.
+        offsets: where it ends.
+        topic: of which topic these are; empty where that is not known.
+    """
     read = from_spark(start)
-    if offsets == read:
+    is_new = is_another(topic_of(start), topic)
+    if offsets == read and not is_new:
         return dict(start)
-    begin = begin_of(start, {})
-    return {**to_spark(offsets), **({_BEGIN: to_spark(begin)} if begin == read else {})}
+    begin = {_BEGIN: to_spark(dict.fromkeys(offsets, 0) if is_new else read)} if begin_of(start, {}) == read else {}
+    return {**to_spark(offsets), **begin, **_told(topic or topic_of(start))}
 
 
 def begin_of(end: Mapping[str, Any], start: Offsets) -> Offsets:
     """Where a batch begins that ends at `end`: `start`, but for the first one (I3)."""
     begin = end.get(_BEGIN)
     return from_spark(begin) if isinstance(begin, Mapping) else start
+
+
+def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
+    """Where a batch of a checkpoint begins; with the first records where `end` is of another topic than `start`."""
+    read = begin_of(end, from_spark(start))
+    if _BEGIN not in end and is_another(topic_of(start), topic_of(end)):
+        read = {}
+    return {**read, **dict.fromkeys(passed(read, from_spark(end)), 0)}  # a partition that begins again
+
+
+def _told(topic: str) -> dict[str, str]:
+    return {_TOPIC: topic} if topic else {}
 
 
 def passed(start: Offsets, ends: Offsets) -> dict[int, int]:

@@ -7,7 +7,8 @@ Specification: PySpark documentation, "Python Data Source API".
 Invariants:
     I1. A batch that Spark repeats has the same records: its offsets name them.
     I2. Nothing is committed to a group before Spark has committed the batch, and the query does not go by what is committed there.
-    I3. A topic that ends before what was read, as one that was made again, fails the query, or is read from its first record.
+    I3. A topic that was made again, or ends before what was read, fails the query, or is read from its first record. That it was made again is
+        told by its id, where the cluster has ids: it may have as many records by then as were read of the one before.
     I4. A schema that is not the data source's own is refused when the query is planned.
     I5. The first batch begins where the query began, also where Spark asks for that again.
 """
@@ -23,14 +24,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from isthmus.connectors.kafka.consumer.offset_note import is_another
 from isthmus.connectors.kafka.spark.offset import (
-    begin_of,
     first_offset,
     from_spark,
     next_offsets,
     offset_after,
     passed,
+    start_of,
     to_spark,
+    topic_of,
 )
 from isthmus.connectors.kafka.spark.option import ReadOptions, read_options
 from isthmus.connectors.kafka.spark.row import DDL, SCHEMA, rows_of
@@ -101,9 +104,12 @@ def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> Isth
     from isthmus.connectors.kafka.spark.topic import RecordsMissingError
 
     number, end = next(iter(ends.items()))
+    why = (
+        f"ends at {end}: it was made again, or truncated" if end < read[number] else "is of a topic that was made again"
+    )
     return RecordsMissingError(
-        f"topic '{topic}', partition {number}: the query has read up to offset {read[number]}, and the partition ends at {end}: it was "
-        "made again, or truncated; write missing=skip to go on with its first record, or a new checkpointLocation"
+        f"topic '{topic}', partition {number}: the query has read up to offset {read[number]}, and the partition {why}; write missing=skip "
+        "to go on with its first record, or a new checkpointLocation"
     )
 
 
@@ -149,10 +155,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> dict[int, int]:
         return {number: high for number, (_, high) in self._topic.edges().items()}
 
+    def _identity(self) -> str:
+        if self._topic.identity is None:
+            self._topic.edges()
+        return self._topic.identity or ""
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         if self.options.start == "latest":
-            return first_offset(self._ends() if self._last is None else self._last)
-        return first_offset({number: low for number, (low, _) in self._topic.edges().items()})
+            offsets = self._ends() if self._last is None else self._last
+        else:
+            offsets = {number: low for number, (low, _) in self._topic.edges().items()}
+        return first_offset(offsets, self._identity())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._last = self._ends()
@@ -164,23 +177,35 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
         read = from_spark(start)
         ends = self._ends() if self._last is None else self._last
-        gone = passed(read, ends)
+        gone = self._gone(start, ends)
         for _ in range(_LOOKS):
             if not gone or self._last is not None:
                 break
             time.sleep(LOOK_AGAIN_SECONDS)
             ends = self._ends()
-            gone = passed(read, ends)
+            gone = self._gone(start, ends)
         if gone and self.options.missing != "skip":
             raise _begun_again(self.options.topic, read, gone)
-        return offset_after(start, next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most))
+        after = next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most)
+        return offset_after(start, after, self._identity())
+
+    def _gone(self, start: dict[str, Any], ends: dict[int, int]) -> dict[int, int]:
+        """The partitions that begin again, with their ends."""
+        read = from_spark(start)
+        if is_another(topic_of(start), self._identity()):
+            return {number: ends.get(number, 0) for number in read}
+        return passed(read, ends)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         return to_spark(self._ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        read, stops = begin_of(end, from_spark(start)), from_spark(end)
-        first = {**read, **dict.fromkeys(passed(read, stops), 0)}  # a partition that begins again
+        stops = from_spark(end)
+        if is_another(topic_of(end), self._identity()):  # Spark repeats a batch whose records are gone
+            if self.options.missing != "skip":
+                raise _begun_again(self.options.topic, stops, self._gone(end, self._ends()))
+            return []
+        first = start_of(start, end)
         return [
             TopicRange(number, first.get(number, 0), stop)
             for number, stop in stops.items()

@@ -5,7 +5,7 @@ Specification: Apache Kafka documentation, "Consumer Position"; records of trans
 
 Invariants:
     I1. `records` gives every record from the first offset up to the last that exists, and ends, whatever gaps there are.
-    I2. Records that were removed are an error, unless they may be missing.
+    I2. Records that were removed are an error, unless they may be missing; so is what is behind the end of a topic that was truncated.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ class Topic:
         name: of the topic.
         group: to which `commit` commits; empty: none.
         may_miss: whether records that were removed are passed over.
+
+    Attributes:
+        identity: which topic of this name it is, as `edges` saw it last; None before, empty where the cluster does not tell.
     """
 
     def __init__(self, options: ClusterOptions, name: str, group: str = "", *, may_miss: bool = False) -> None:
         self._options = options
         self._name = name
         self._may_miss = may_miss
+        self.identity: str | None = None
         settings = {**reader_settings(options, group or _GROUP), "enable.partition.eof": True}
         if not may_miss:
             settings["auto.offset.reset"] = "error"  # what is removed while it is read is told, not passed over
@@ -65,10 +69,11 @@ class Topic:
             EntityNotFoundError: there is no such topic.
             IsthmusError: no answer, or a refusal.
         """
-        partitions = look_at(self._options, self._name).partitions
+        view = look_at(self._options, self._name)
+        self.identity = f"{view.cluster_id}:{view.topic_id}" if view.topic_id else ""
         found = {}
         with errors_of(self._options, self._name):
-            for number in range(partitions):
+            for number in range(view.partitions):
                 low, high = self._consumer.get_watermark_offsets(
                     TopicPartition(self._name, number), timeout=LOOK_SECONDS
                 )
@@ -103,6 +108,10 @@ class Topic:
                 if page:
                     heard = time.monotonic()
                 if time.monotonic() > heard + SILENCE_SECONDS:
+                    if int(self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)[1]) <= at:
+                        if self._may_miss:
+                            return
+                        raise self._missing(partition, at, stop)
                     raise ConnectionLostError(
                         f"topic '{self._name}', partition {partition}: no record came for {SILENCE_SECONDS:g} s"
                     )

@@ -75,7 +75,7 @@ class BatchSettlement:
             elif index is not None:
                 self._settle(index)
             self._store.remove(number, reader)
-        self._store.set_settled(batch)
+        self._store.set_settled(max(batch, settled))  # Spark's checkpoint may have been set back
         self._forget_late(time.monotonic())
         if partial is not None:
             raise partial

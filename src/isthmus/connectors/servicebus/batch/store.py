@@ -215,7 +215,7 @@ class BatchStore:
             self.path(batch, reader, kind).unlink(missing_ok=True)
 
     def set_settled(self, batch: int) -> None:
-        """Batches up to this one are settled; a lower number than before: Spark repeats a batch."""
+        """Batches up to this one are settled."""
         if batch != self.settled():
             part = self.folder / "settled.part"
             part.write_text(str(batch))

@@ -15,8 +15,8 @@ Invariants:
     I1. `latestOffset` starts a batch only when a message waits, and never blocks much longer than `look_seconds`.
     I2. Nothing is settled before Spark committed the batch, and a batch that is evaluated again, in this run or the next
         one, holds the same messages.
-    I3. A batch that Spark repeats and whose folder is lost stays empty, and its messages come in a later one: of a batch with
-        other messages under the same number a sink that has it already would skip some for ever.
+    I3. A batch that Spark repeats and whose folder is lost, or whose messages are settled, stays empty, and what waits comes in a later
+        one: of a batch with other messages under the same number a sink that has it already would skip some for ever.
     I4. A schema that is not the data source's own is refused when the query is planned.
 """
 
@@ -157,22 +157,21 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.batch_rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        self._batches(start)
+        store = self._batches(start)
         assert self._settlement is not None
         # Spark asks for the next offset only after it has committed the batch before.
-        self._settlement.settle_through(int(start["batch"]))
         before = int(start["batch"])
-        found = self._here.latest(before)  # the reader keeps the limits
+        self._settlement.settle_through(before)
+        # The reader keeps the limits. Of a checkpoint that was set back, the batches that are settled come first, empty (I3).
+        found = before + 1 if before < store.settled() else self._here.latest(before)
         return start if found == before else {"batch": found, "batches": self._name}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
         store, batch = self._batches(end, repeated=int(end["batch"])), int(end["batch"])
-        if batch == self._lost:
+        if batch == self._lost or store.settled() >= batch:
             return []
-        if store.settled() >= batch:  # its commit was taken out of Spark's checkpoint
-            store.set_settled(batch - 1)
         # A batch that an earlier run has received has the readers of that run.
         readers = [reader + 1 for number, reader in store.listed("index") if number == batch]
         return [

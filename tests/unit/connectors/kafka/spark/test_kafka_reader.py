@@ -24,6 +24,7 @@ class Topic:
     """A topic whose edges the test sets."""
 
     edges_now: ClassVar[dict[int, tuple[int, int]]] = {}
+    identity = ""
 
     def __init__(self, *_: Any) -> None:
         self.committed: list[dict[int, int]] = []
@@ -168,6 +169,50 @@ def test_a_topic_that_was_made_again_is_told_or_read_from_its_first_record() -> 
     end = stream.latestOffset(before, ReadMaxRows(10))
     assert end == {"0": 0, "1": 0}
     assert stream.partitions(before, end) == []
+
+
+def test_i3_a_topic_that_was_made_again_is_known_by_its_id_however_many_records_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of them were passed over, and nothing was said."""
+    Topic.edges_now = {0: (0, 9)}
+    monkeypatch.setattr(Topic, "identity", "cluster:one")
+    begin = {"0": 2}
+    before = reader().latestOffset(begin, ReadMaxRows(5))
+    assert before == {"0": 7, "topic": "cluster:one"}
+    assert reader().latestOffset(before, ReadMaxRows(0)) == before, "no batch without records"
+    monkeypatch.setattr(Topic, "identity", "cluster:two")
+    with pytest.raises(RecordsMissingError, match="read up to offset 7, and the partition is of a topic that was made"):
+        reader().latestOffset(before, ReadMaxRows(7))
+    stream = reader(missing="skip")
+    end = stream.latestOffset(before, ReadMaxRows(7))
+    assert end == {"0": 7, "topic": "cluster:two"}
+    assert [(each.first, each.stop) for each in stream.partitions(before, end)] == [(0, 7)]
+    assert stream.latestOffset(end, ReadMaxRows(7)) == {"0": 9, "topic": "cluster:two"}
+
+
+def test_i1_a_batch_that_spark_repeats_has_no_records_of_a_topic_that_was_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Topic.edges_now = {0: (0, 3)}
+    monkeypatch.setattr(Topic, "identity", "cluster:two")
+    start, end = {"0": 2, "topic": "cluster:one"}, {"0": 7, "topic": "cluster:one"}
+    with pytest.raises(RecordsMissingError, match="read up to offset 7, and the partition ends at 3"):
+        reader().partitions(start, end)
+    assert reader(missing="skip").partitions(start, end) == []
+
+
+def test_i5_where_the_topic_was_made_again_before_the_first_batch_it_is_read_from_its_first_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Topic.edges_now = {0: (0, 9)}
+    monkeypatch.setattr(Topic, "identity", "cluster:one")
+    stream = reader(start="latest", missing="skip")
+    start = stream.initialOffset()
+    monkeypatch.setattr(Topic, "identity", "cluster:two")
+    end = stream.latestOffset(start, ReadMaxRows(100))
+    for each in (start, stream.initialOffset()):
+        assert [(part.first, part.stop) for part in stream.partitions(each, end)] == [(0, 9)]
 
 
 def test_what_is_refused_when_the_query_is_planned() -> None:

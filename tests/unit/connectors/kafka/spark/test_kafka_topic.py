@@ -58,3 +58,31 @@ def test_i2_records_that_are_removed_while_they_are_read_are_told(monkeypatch: p
     assert Consumer.settings["auto.offset.reset"] == "error"
     Topic(options, "t", may_miss=True).close()
     assert Consumer.settings["auto.offset.reset"] == "earliest"
+
+
+@pytest.mark.parametrize("missing", ["fail", "skip"])
+def test_i2_what_is_behind_the_end_of_a_topic_that_was_truncated_is_told_or_passed_over(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """A batch that Spark repeated failed for ever, though what is missing was to be passed over."""
+
+    class Truncated(Consumer):
+        def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
+            return 0, 1
+
+        def consume(self, count: int, timeout: float) -> list[Record]:
+            pages = [[Record(0)], [Record(1, KafkaError._PARTITION_EOF)]]
+            self._low += 1
+            return pages[self._low - 1] if self._low <= len(pages) else []
+
+    monkeypatch.setattr(module, "Consumer", Truncated)
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 0.0)
+    options = read_options({"bootstrap_servers": "a:1", "topic": "t"})
+    with Topic(options, "t", may_miss=missing == "skip") as topic:
+        pages = topic.records(0, 0, 9)
+        assert [each.offset() for each in next(pages)] == [0]
+        if missing == "skip":
+            assert list(pages) == []
+        else:
+            with pytest.raises(RecordsMissingError, match="from offset 1 up to 9"):
+                next(pages)
