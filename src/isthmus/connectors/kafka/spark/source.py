@@ -7,7 +7,7 @@ Specification: PySpark documentation, "Python Data Source API".
 Invariants:
     I1. A batch that Spark repeats has the same records: its offsets name them.
     I2. Nothing is committed to a group before Spark has committed the batch, and the query does not go by what is committed there.
-    I3. A topic that ends before what was read, as one that was made again, fails the query, or is read from its first record.
+    I3. A topic that was made again, as its id tells, or that ends before what was read, fails the query, or is read from its first record.
     I4. A schema that is not the data source's own is refused when the query is planned.
     I5. The first batch begins where the query began, also where Spark asks for that again.
 """
@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from isthmus.connectors.kafka.consumer.offset_note import is_another
 from isthmus.connectors.kafka.spark.offset import (
     begin_of,
     first_offset,
@@ -31,6 +32,7 @@ from isthmus.connectors.kafka.spark.offset import (
     offset_after,
     passed,
     to_spark,
+    topic_of,
 )
 from isthmus.connectors.kafka.spark.option import ReadOptions, read_options
 from isthmus.connectors.kafka.spark.row import DDL, SCHEMA, rows_of
@@ -100,10 +102,13 @@ def _open(options: ReadOptions, group: str = "", *, may_miss: bool = False) -> T
 def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> IsthmusError:
     from isthmus.connectors.kafka.spark.topic import RecordsMissingError
 
-    number, end = next(iter(ends.items()))
+    place, seen = f"topic '{topic}'", "it was made again since the query has read it"
+    if ends:
+        number, end = next(iter(ends.items()))
+        place += f", partition {number}"
+        seen = f"the query has read up to offset {read[number]}, and the partition ends at {end}: it was made again, or truncated"
     return RecordsMissingError(
-        f"topic '{topic}', partition {number}: the query has read up to offset {read[number]}, and the partition ends at {end}: it was "
-        "made again, or truncated; write missing=skip to go on with its first record, or a new checkpointLocation"
+        f"{place}: {seen}; write missing=skip to go on with its first record, or a new checkpointLocation"
     )
 
 
@@ -149,10 +154,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> dict[int, int]:
         return {number: high for number, (_, high) in self._topic.edges().items()}
 
+    def _identity(self) -> str:
+        """Of the topic at the last look; a look is taken where there was none."""
+        if self._topic.identity is None:
+            self._topic.edges()
+        return self._topic.identity or ""
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         if self.options.start == "latest":
-            return first_offset(self._ends() if self._last is None else self._last)
-        return first_offset({number: low for number, (low, _) in self._topic.edges().items()})
+            begin = self._ends() if self._last is None else self._last
+        else:
+            begin = {number: low for number, (low, _) in self._topic.edges().items()}
+        return first_offset(begin, self._identity())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._last = self._ends()
@@ -164,6 +177,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
         read = from_spark(start)
         ends = self._ends() if self._last is None else self._last
+        identity = self._identity()
+        if is_another(topic_of(start), identity):
+            if self.options.missing != "skip":
+                raise _begun_again(self.options.topic, read, {})
+            return offset_after(start, next_offsets({}, ends, most), identity)
         gone = passed(read, ends)
         for _ in range(_LOOKS):
             if not gone or self._last is not None:
@@ -173,13 +191,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             gone = passed(read, ends)
         if gone and self.options.missing != "skip":
             raise _begun_again(self.options.topic, read, gone)
-        return offset_after(start, next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most))
+        return offset_after(start, next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most), identity)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         return to_spark(self._ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if is_another(topic_of(end), self._identity()):  # a batch that is repeated: its records are gone
+            if self.options.missing != "skip":
+                raise _begun_again(self.options.topic, {}, {})
+            return []
         read, stops = begin_of(end, from_spark(start)), from_spark(end)
+        if read == from_spark(start) and is_another(topic_of(start), topic_of(end)):
+            read = {}
         first = {**read, **dict.fromkeys(passed(read, stops), 0)}  # a partition that begins again
         return [
             TopicRange(number, first.get(number, 0), stop)

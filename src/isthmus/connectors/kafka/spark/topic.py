@@ -46,9 +46,13 @@ class Topic:
         name: of the topic.
         group: to which `commit` commits; empty: none.
         may_miss: whether records that were removed are passed over.
+
+    Attributes:
+        identity: which topic of this name it was at the last look at its edges, `CLUSTER:ID`; empty: the cluster has no ids; None: there was no look.
     """
 
     def __init__(self, options: ClusterOptions, name: str, group: str = "", *, may_miss: bool = False) -> None:
+        self.identity: str | None = None
         self._options = options
         self._name = name
         self._may_miss = may_miss
@@ -65,10 +69,11 @@ class Topic:
             EntityNotFoundError: there is no such topic.
             IsthmusError: no answer, or a refusal.
         """
-        partitions = look_at(self._options, self._name).partitions
+        view = look_at(self._options, self._name)
+        self.identity = view.identity
         found = {}
         with errors_of(self._options, self._name):
-            for number in range(partitions):
+            for number in range(view.partitions):
                 low, high = self._consumer.get_watermark_offsets(
                     TopicPartition(self._name, number), timeout=LOOK_SECONDS
                 )

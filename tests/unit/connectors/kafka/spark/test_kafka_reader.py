@@ -24,11 +24,14 @@ class Topic:
     """A topic whose edges the test sets."""
 
     edges_now: ClassVar[dict[int, tuple[int, int]]] = {}
+    identity_now: ClassVar[str] = ""
 
     def __init__(self, *_: Any) -> None:
         self.committed: list[dict[int, int]] = []
+        self.identity: str | None = None
 
     def edges(self) -> dict[int, tuple[int, int]]:
+        self.identity = self.identity_now
         return self.edges_now
 
     def commit(self, offsets: dict[int, int]) -> None:
@@ -48,6 +51,7 @@ class Topic:
 def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_open", Topic)
     monkeypatch.setattr(source, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(Topic, "identity_now", "")
 
 
 def made(**options: str) -> Any:
@@ -168,6 +172,59 @@ def test_a_topic_that_was_made_again_is_told_or_read_from_its_first_record() -> 
     end = stream.latestOffset(before, ReadMaxRows(10))
     assert end == {"0": 0, "1": 0}
     assert stream.partitions(before, end) == []
+
+
+def ranges(parts: Any) -> list[tuple[int, int, int]]:
+    return [(each.number, each.first, each.stop) for each in parts]
+
+
+def test_i3_a_topic_that_was_made_again_and_has_more_records_is_known_by_its_id() -> None:
+    """The records below the offset that was read up to were passed over without a word."""
+    Topic.edges_now, Topic.identity_now = {0: (0, 500)}, "c:one"
+    stream = reader(missing="skip")
+    before = stream.latestOffset(stream.initialOffset(), ReadMaxRows(1000))
+    assert before == {"0": 500, "begin": {"0": 0}, "topic": "c:one"}
+    Topic.edges_now, Topic.identity_now = {0: (0, 800)}, "c:two"
+    with pytest.raises(RecordsMissingError, match="topic 't': it was made again since the query has read it"):
+        reader().latestOffset(before, ReadMaxRows(1000))
+    end = stream.latestOffset(before, ReadMaxRows(300))
+    assert end == {"0": 300, "topic": "c:two"}
+    assert ranges(stream.partitions(before, end)) == [(0, 0, 300)]
+    later = stream.latestOffset(end, ReadMaxRows(1000))
+    assert ranges(reader().partitions(end, later)) == [(0, 300, 800)]
+    assert stream.latestOffset(later, ReadMaxRows(1000)) == later
+
+
+def test_i3_a_topic_that_was_made_again_with_as_many_records_is_read() -> None:
+    Topic.edges_now, Topic.identity_now = {0: (0, 5)}, "c:two"
+    before = {"0": 5, "topic": "c:one"}
+    end = reader(missing="skip").latestOffset(before, ReadMaxRows(9))
+    assert ranges(reader(missing="skip").partitions(before, end)) == [(0, 0, 5)]
+
+
+def test_i1_a_batch_that_is_repeated_gives_no_records_of_another_topic() -> None:
+    Topic.edges_now, Topic.identity_now = {0: (0, 800)}, "c:two"
+    start, end = {"0": 100, "topic": "c:one"}, {"0": 500, "topic": "c:one"}
+    with pytest.raises(RecordsMissingError, match="made again"):
+        reader().partitions(start, end)
+    assert reader(missing="skip").partitions(start, end) == []
+
+
+def test_i5_a_topic_that_is_made_again_before_the_first_batch_is_read_from_its_first_record() -> None:
+    Topic.edges_now, Topic.identity_now = {0: (0, 9)}, "c:one"
+    stream = reader(start="latest", missing="skip")
+    start = stream.initialOffset()
+    Topic.edges_now, Topic.identity_now = {0: (0, 12)}, "c:two"
+    end = stream.latestOffset(start, ReadMaxRows(100))
+    again = reader(start="latest", missing="skip")  # asked once more where the query begins
+    assert ranges(again.partitions(again.initialOffset(), end)) == [(0, 0, 12)]
+
+
+def test_a_checkpoint_of_a_release_before_names_no_topic() -> None:
+    Topic.edges_now, Topic.identity_now = {0: (0, 9)}, "c:one"
+    stream = reader()
+    assert stream.latestOffset({"0": 9}, ReadMaxRows(5)) == {"0": 9}
+    assert stream.latestOffset({"0": 7}, ReadMaxRows(5)) == {"0": 9, "topic": "c:one"}
 
 
 def test_what_is_refused_when_the_query_is_planned() -> None:
