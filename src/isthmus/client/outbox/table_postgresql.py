@@ -15,7 +15,8 @@ Invariants:
     I1. A message is delivered only after the transaction that added it has committed; then at least once, with one MessageId.
     I2. Messages are delivered in the order in which their transactions commit: `add` takes a lock until the end of the
         transaction, so that numbers follow commits. Without it (`ordered=False`) only those of one transaction keep their order.
-    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason.
+    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason. What the namespace
+        took and could not be deleted, since the connection was lost, is not sent again, as far as the process lasts.
     I4. Of several deliveries for one entity one works at a time, for as long as its connection is open.
 """
 
@@ -184,6 +185,9 @@ class _TableSource:
         self._table = table
         self._connection: Any = None
         self._numbers: list[int] = []  # of the batch that is being delivered
+        # What the namespace took and the table may still have (I3). With the payloads: in a table that was dropped and created again, the
+        # numbers belong to other messages.
+        self._taken: list[tuple[int, bytes]] = []
 
     def acquire(self) -> bool:
         self._connection = self._open()
@@ -200,6 +204,8 @@ class _TableSource:
                 connection.close()
 
     def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        if self._taken:
+            self._forget()
         batch, size = Batch(), 0
         self._numbers = []
         first = f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = %s AND refused IS NULL ORDER BY number LIMIT %s"  # noqa: S608
@@ -220,8 +226,15 @@ class _TableSource:
         return batch if batch.payloads else None
 
     def done(self, batch: Batch) -> None:
+        self._taken = list(zip(self._numbers, batch.payloads, strict=True))
         # These and no others: without the lock of `add`, one with a lower number may have been committed meanwhile.
         self._run(f"DELETE FROM {self._table} WHERE number = ANY(%s::bigint[])", (self._numbers,), reads=False)  # noqa: S608
+        self._taken = []
+
+    def _forget(self) -> None:
+        for row in self._taken:
+            self._run(f"DELETE FROM {self._table} WHERE number = %s AND payload = %s", row, reads=False)  # noqa: S608
+        self._taken = []
 
     def set_aside(self, batch: Batch, reason: str) -> None:
         self._run(

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -179,3 +180,59 @@ def test_a_connection_to_postgresql_is_closed_where_the_table_cannot_be_made() -
     with pytest.raises(StoreError, match="permission denied"):
         PostgresqlSource(lambda: made, "orders", "isthmus_outbox").acquire()
     made.close.assert_called_once_with()
+
+
+class Postgresql:
+    """A table of PostgreSQL, as far as a delivery asks for it; the connection may be lost with a DELETE."""
+
+    def __init__(self, *payloads: bytes) -> None:
+        self.rows = list(enumerate(payloads, 1))
+        self.is_cut = False
+        self._found: list[tuple[object, ...]] = []
+
+    def cursor(self) -> Postgresql:
+        return self
+
+    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> None:
+        if statement.startswith("DELETE"):
+            if self.is_cut:
+                raise RuntimeError("server closed the connection unexpectedly")
+            gone = set(values[0]) if "ANY" in statement else {values[0]}
+            same = values[1] if "payload" in statement else None
+            self.rows = [row for row in self.rows if row[0] not in gone or same not in (None, row[1])]
+        elif "waiting" in statement:
+            self._found = [(number, 0, payload) for number, payload in self.rows]
+        else:
+            self._found = [(True,)]  # the table is there, and the lock is free
+
+    def fetchall(self) -> list[tuple[object, ...]]:
+        return self._found
+
+    def fetchone(self) -> tuple[object, ...]:
+        return self._found[0]
+
+    def commit(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_what_postgresql_could_not_delete_is_not_sent_again(is_made_again: bool) -> None:
+    """The connection is lost between the acknowledgement and the DELETE: the whole batch was sent once more."""
+    database = Postgresql(b"1", b"2")
+    here = PostgresqlSource(lambda: database, "orders", "isthmus_outbox")
+    assert here.acquire()
+    batch = here.next_batch(1000, 10)
+    assert batch is not None
+    database.is_cut = True
+    with pytest.raises(StoreError, match="closed the connection"):
+        here.done(batch)
+    here.release()
+    database.is_cut = False
+    database.rows = [(1, b"other")] if is_made_again else [*database.rows, (3, b"3")]
+    assert here.acquire()
+    batch = here.next_batch(1000, 10)
+    assert batch is not None
+    assert batch.payloads == ([b"other"] if is_made_again else [b"3"])
+    here.done(batch)
+    assert database.rows == []
