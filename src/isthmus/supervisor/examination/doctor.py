@@ -120,10 +120,11 @@ class _Examination:
                 yield self._tried(f"{right} {entity}", partial(system.check, options, entity, reads=reads), right)
 
     def _password(self) -> Iterator[Finding]:
-        found = {host: instead for host, instead in shown_to(self._namespace).items() if not may_be_plain(host)}
+        found = [each for each in shown_to(self._namespace) if not may_be_plain(each[0])]
         if found:
-            text = f"goes to {', '.join(found)} without TLS, and whoever sees the packets can read it"
-            hint = f"write {', '.join(dict.fromkeys(found.values()))}; or name hosts of a trusted network in {ALLOWED_VARIABLE}"
+            hosts, instead = (", ".join(dict.fromkeys(each)) for each in zip(*found, strict=True))
+            text = f"goes to {hosts} without TLS, and whoever sees the packets can read it"
+            hint = f"write {instead}; or name hosts of a trusted network in {ALLOWED_VARIABLE}"
             yield Finding(alias=self._alias, subject="password", verdict=Verdict.WARNING, text=text, hint=hint)
 
     def service_bus(self) -> Iterator[Finding]:

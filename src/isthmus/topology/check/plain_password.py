@@ -14,10 +14,10 @@ from isthmus.topology.model import Federation, NamespaceRef
 __all__ = ["check_passwords", "shown_to"]
 
 
-def shown_to(namespace: NamespaceRef) -> dict[str, str]:
+def shown_to(namespace: NamespaceRef) -> list[tuple[str, str]]:
     """The other machines that a password goes to without TLS, each with what to write instead."""
     places = KINDS[namespace.kind].plain_places(dict(namespace.settings))
-    return {host: instead for host, instead in places if not is_loopback(host)}
+    return list(dict.fromkeys((host, instead) for host, instead in places if not is_loopback(host)))
 
 
 def check_passwords(federation: Federation, document: Document) -> None:
@@ -25,8 +25,9 @@ def check_passwords(federation: Federation, document: Document) -> None:
     for namespace in federation.namespaces.values():
         found = shown_to(namespace)
         if found:
+            hosts, instead = (", ".join(dict.fromkeys(each)) for each in zip(*found, strict=True))
             document.warn(
                 namespace.place,
-                f"namespace {namespace.alias}: its password goes to {', '.join(found)} without TLS, and whoever sees the packets can read it",
-                f"write {', '.join(dict.fromkeys(found.values()))}; in a network that is trusted nothing has to be done",
+                f"namespace {namespace.alias}: its password goes to {hosts} without TLS, and whoever sees the packets can read it",
+                f"write {instead}; in a network that is trusted nothing has to be done",
             )

@@ -22,6 +22,7 @@ def told(namespace: str) -> list[str]:
         (f"{KAFKA}'k-1:9092,localhost:1,k-2:9092', security: sasl_plaintext", "k-1, k-2", "security: sasl_ssl"),
         (f"{KAFKA}'[2001:db8::1]:9092', security: sasl_plaintext", "2001:db8::1", "security: sasl_ssl"),
         (f"{RABBIT}rabbit-1", "rabbit-1", "tls: true"),
+        (f"{RABBIT}rabbit-1, management: 'http://rabbit-1'", "rabbit-1", "tls: true, management: https://..."),
         (f"{RABBIT}'rabbit-1:5671', tls: true, management: 'http://m:15672'", "m", "management: https://..."),
     ],
 )
