@@ -53,13 +53,19 @@ def note_topics(routes: Iterable[Route], namespaces: Mapping[str, NamespaceRef],
     """Add what routes are about to ask for to the list.
 
     Raises:
-        InvalidArgumentError: the list cannot be read.
-        OSError: it cannot be written.
+        InvalidArgumentError: the list cannot be read, or written.
     """
     known = _known(state_folder)
     every = known | {_key(route): route.source.entity for route in _subscribed(routes, namespaces)}
-    if every != known:
-        write_file(state_folder / _FILE, json.dumps(every, indent=1).encode())
+    if every == known:
+        return
+    path = state_folder / _FILE
+    try:
+        write_file(path, json.dumps(every, indent=1).encode())
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path}, which names the topics of durable subscriptions, cannot be written: {error.strerror or error}"
+        ) from None
 
 
 def _subscribed(routes: Iterable[Route], namespaces: Mapping[str, NamespaceRef]) -> Iterable[Route]:

@@ -15,6 +15,7 @@ from isthmus.rules import Filter
 from isthmus.rules.analysis.analysis import never_matches
 from isthmus.rules.syntax.tree import And
 from isthmus.topology.canary import check_canaries
+from isthmus.topology.check.plain_password import check_passwords
 from isthmus.topology.check.session_state import check_session_states
 from isthmus.topology.check.start import check_start
 from isthmus.topology.divert import check_diverts
@@ -97,6 +98,7 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         _check_windows(federation, document)
         check_full(federation, document)
         check_session_states(federation, document)
+        check_passwords(federation, document)
         _check_sending(federation, document)
         has_unordered = any(
             route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found

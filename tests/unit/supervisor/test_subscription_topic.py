@@ -52,3 +52,10 @@ def test_a_list_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "amqp-topics.json").write_text(text)
     with pytest.raises(InvalidArgumentError, match=r"amqp-topics\.json"):
         check(federation("flights"), tmp_path)
+
+
+def test_a_list_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A full disk, or another owner: `run` ended with a traceback."""
+    (tmp_path / "amqp-topics.json.new").mkdir()
+    with pytest.raises(InvalidArgumentError, match=r"amqp-topics\.json.* cannot be written"):
+        note(federation("flights"), tmp_path)

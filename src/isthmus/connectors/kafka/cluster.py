@@ -124,6 +124,11 @@ class TopicView(NamedTuple):
     message_bytes: int = MESSAGE_BYTES
     topic_id: str = ""
 
+    @property
+    def identity(self) -> str:
+        """Which topic of all clusters it is, as `offset_note` has it; empty where the cluster has no ids."""
+        return f"{self.cluster_id}:{self.topic_id}" if self.topic_id else ""
+
 
 def settings(options: ClusterOptions) -> dict[str, Any]:
     """The settings of a client.

@@ -43,7 +43,8 @@ class StreamMadeAgainError(IsthmusError):
     def text(self) -> str:
         return (
             f"stream '{self.stream}' was made again, or has lost its end: {self.seen}; what the former stream had unread is lost. To read "
-            f"this one from where `start` says, remove the route's folder in {self.checkpoints}"
+            f"this one from where `start` says, remove the route's folder in {self.checkpoints}; where a node has just started, wait: its "
+            "replica may be behind, and the route looks again"
         )
 
 

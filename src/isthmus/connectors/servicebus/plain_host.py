@@ -11,10 +11,10 @@ Invariants:
 
 from __future__ import annotations
 
-import ipaddress
 import os
 
 from isthmus.errors import IsthmusError
+from isthmus.topology.kind.base import is_loopback
 
 __all__ = ["ALLOWED_VARIABLE", "PlainConnectionError", "check_plain", "is_loopback", "may_be_plain"]
 
@@ -52,13 +52,3 @@ def may_be_plain(host: str) -> bool:
     """Whether a connection to a host may go without TLS: to this machine, or to a host that the operator has named."""
     allowed = {name.strip().strip("[]").lower() for name in os.environ.get(ALLOWED_VARIABLE, "").split(",")}
     return is_loopback(host) or host.lower() in allowed
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by its name or address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -143,6 +143,14 @@ READ = Spec(
             description="With `timed`: how much later than others a message may come and still count at its own time.",
             example="60000",
         ),
+        Setting(
+            name="past",
+            kind=Kind.TEXT,
+            default="",
+            description="With `timed`: a spool's identity and the first record of it that is read, whatever the checkpoint says: those before "
+            "were sent without the step.",
+            example="2b1fa5d4 1200",
+        ),
     ),
 )
 
@@ -177,6 +185,7 @@ class ReadOptions:
     part_bytes: int
     window_ms: int = 60_000
     slack_ms: int = 60_000
+    past: str = ""
 
 
 def target_options(options: Mapping[str, str]) -> TargetOptions:

@@ -91,6 +91,19 @@ class SpoolReader:
         found = [each for each in self._folder.numbers() if each <= number]
         return Place(found[-1], 0, found[-1]) if found else self.first()
 
+    def at(self, number: int) -> Place:
+        """The beginning of the block in which a record is; the place is told as that of the record."""
+        place, last = self.place(number), self.last()
+        stop = last.position if place.segment == last.segment else None
+        if place.number < number:
+            with self._bytes(place.segment) as data:
+                for block in walk(data, 0, stop):
+                    if isinstance(block, Block) and block.end > number:
+                        break
+                    if isinstance(block, Block):
+                        place = Place(place.segment, block.stop, block.end)
+        return place._replace(number=max(number, place.number))
+
     def end(self, start: Place, limit_bytes: int) -> Place:
         """Where a batch ends that begins at `start` and has about so many bytes at most, but one block at least.
 

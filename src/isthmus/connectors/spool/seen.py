@@ -5,24 +5,29 @@ were given. A message comes again when the acknowledgement of its settlement was
 
 An epoch ends when an entity is deleted and made again under its name: numbers begin at 1 again. Within an epoch a higher number was
 enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
-epoch. Numbers are compared within a partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
+epoch. Producers of Kafka choose the times of records, though, and streams of RabbitMQ have none: so is a message that has another mark than
+the one that came under its number. A mark is the enqueued time, or where there is none a digest of the message. Numbers are compared within a
+partition, which is in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
 
 A system that gives its messages names has numbers that are made of them (`SeenNames`): they tell no order, and so no epoch.
 
 Invariants:
     I1. A message that comes again is known, however late, unless `RANGES` gaps, or `NAMES` messages with names, came since: then it counts as
         new, and may be there twice.
-    I2. A message of a new epoch is never taken for one of the epoch before.
+    I2. A message of a new epoch is never taken for one of the epoch before, as far as its time, or the mark of one of the first or the last
+        `MARKS` numbers, tells.
 """
 
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from isthmus.bridge.index_set import IndexSet
 
-__all__ = ["NAMES", "RANGES", "Seen", "SeenNames"]
+__all__ = ["MARKS", "NAMES", "RANGES", "Seen", "SeenNames", "mark_of"]
 
 _PARTITION_SHIFT = 48
 
@@ -32,6 +37,15 @@ RANGES = 1_000_000
 NAMES = 200_000
 """Numbers kept of one entity where they are made of names; one takes about 100 bytes."""
 
+MARKS = 1000
+"""Of the first messages of an epoch that came of a partition, and of the last: one that is made again is read from its beginning, and
+one that has lost its end goes on there."""
+
+
+def mark_of(message: bytes, enqueued_ms: int) -> int:
+    """What tells a message from another one under its number."""
+    return enqueued_ms or int.from_bytes(blake2b(message, digest_size=6).digest())
+
 
 @dataclass(slots=True)
 class _Partition:
@@ -39,6 +53,31 @@ class _Partition:
     newest_ms: int = 0
     highest: int = -1
     numbers: IndexSet = field(default_factory=IndexSet)
+    first_marks: dict[int, int] = field(default_factory=dict)
+    last_marks: OrderedDict[int, int] = field(default_factory=OrderedDict)
+
+    def begin(self, epoch: int) -> None:
+        """Numbers begin again."""
+        self.epoch, self.highest = epoch, -1
+        self.numbers.clear()
+        self.first_marks.clear()
+        self.last_marks.clear()
+
+    def is_another(self, sequence: int, mark: int) -> bool:
+        """Whether another message came under a number."""
+        return mark != self.first_marks.get(sequence, self.last_marks.get(sequence, mark))
+
+    def add(self, sequence: int, enqueued_ms: int, mark: int) -> None:
+        """A message came."""
+        self.numbers.add(sequence, sequence + 1)
+        self.highest = max(self.highest, sequence)
+        self.newest_ms = max(self.newest_ms, enqueued_ms)
+        if len(self.first_marks) < MARKS:
+            self.first_marks[sequence] = mark
+            return
+        self.last_marks[sequence] = mark
+        if len(self.last_marks) > MARKS:
+            self.last_marks.popitem(last=False)
 
 
 class Seen:
@@ -52,40 +91,35 @@ class Seen:
         self._ranges = ranges
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
-    def add(self, key: str, sequence: int, enqueued_ms: int) -> bool:
-        """Note a message; whether it is new. One without a number always is."""
+    def add(self, key: str, sequence: int, enqueued_ms: int, mark: int = 0) -> bool:
+        """Note a message; whether it is new. One without a number always is. `mark`: 0 for the enqueued time."""
         if sequence < 0:
             return True
+        mark = mark or enqueued_ms
         place = key, sequence >> _PARTITION_SHIFT
         seen = self._partitions.get(place)
         if seen is None:
             seen = self._partitions[place] = _Partition()
         if sequence <= seen.highest:
-            if enqueued_ms > seen.newest_ms:
-                seen.epoch += 1
-                seen.numbers.clear()
-                seen.highest = -1
+            if enqueued_ms > seen.newest_ms or seen.is_another(sequence, mark):
+                seen.begin(seen.epoch + 1)
             elif sequence in seen.numbers:
                 return False
-        seen.numbers.add(sequence, sequence + 1)
-        seen.highest = max(seen.highest, sequence)
-        seen.newest_ms = max(seen.newest_ms, enqueued_ms)
+        seen.add(sequence, enqueued_ms, mark)
         if seen.numbers.ranges > self._ranges:
             seen.numbers.remove(*seen.numbers.first())
         return True
 
-    def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int) -> None:
+    def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int, mark: int = 0) -> None:
         """Note what a segment holds, which was new when it was written."""
         if sequence < 0:
             return
         seen = self._partitions.setdefault((key, sequence >> _PARTITION_SHIFT), _Partition())
         if epoch > seen.epoch:
-            seen.epoch, seen.highest, seen.newest_ms = epoch, -1, 0
-            seen.numbers.clear()
+            seen.begin(epoch)
+            seen.newest_ms = 0
         if epoch == seen.epoch:
-            seen.numbers.add(sequence, sequence + 1)
-            seen.highest = max(seen.highest, sequence)
-            seen.newest_ms = max(seen.newest_ms, enqueued_ms)
+            seen.add(sequence, enqueued_ms, mark or enqueued_ms)
 
     def epoch(self, key: str, sequence: int) -> int:
         """How often the numbers of an entity's partition have begun again."""
@@ -96,7 +130,7 @@ class Seen:
         """For `from_text`."""
         return json.dumps(
             [
-                [key, partition, each.epoch, each.newest_ms, each.highest, list(each.numbers)]
+                [key, partition, each.epoch, each.newest_ms, each.highest, list(each.numbers), *_told_marks(each)]
                 for (key, partition), each in self._partitions.items()
             ],
             separators=(",", ":"),
@@ -110,11 +144,19 @@ class Seen:
             ValueError: the text is none of that.
         """
         made = cls(ranges)
-        for key, partition, epoch, newest_ms, highest, numbers in json.loads(text):
+        for key, partition, epoch, newest_ms, highest, numbers, *marks in json.loads(text):
             seen = made._partitions[key, partition] = _Partition(int(epoch), int(newest_ms), int(highest))
             for start, stop in numbers:
                 seen.numbers.add(int(start), int(stop))
+            for kept, told in zip(
+                (seen.first_marks, seen.last_marks), marks, strict=False
+            ):  # an earlier release has none
+                kept.update((int(number), int(mark)) for number, mark in told)
         return made
+
+
+def _told_marks(seen: _Partition) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    return list(seen.first_marks.items()), list(seen.last_marks.items())
 
 
 class SeenNames:
@@ -128,7 +170,7 @@ class SeenNames:
         self._names = names
         self._numbers: dict[str, dict[int, None]] = {}
 
-    def add(self, key: str, sequence: int, enqueued_ms: int) -> bool:
+    def add(self, key: str, sequence: int, enqueued_ms: int, mark: int = 0) -> bool:
         """Note a message; whether it is new. One without a number always is."""
         if sequence < 0:
             return True
@@ -140,7 +182,7 @@ class SeenNames:
             del numbers[next(iter(numbers))]
         return True
 
-    def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int) -> None:
+    def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int, mark: int = 0) -> None:
         """Note what a segment holds."""
         self.add(key, sequence, enqueued_ms)
 
@@ -161,7 +203,7 @@ class SeenNames:
             ValueError: the text is none of that.
         """
         made = cls(names)
-        for key, _, _, _, _, numbers in json.loads(text):
+        for key, _, _, _, _, numbers, *_ in json.loads(text):
             for start, stop in numbers:
                 if stop == start + 1:  # no two names have numbers that follow each other
                     made.add(key, int(start), 0)

@@ -8,7 +8,8 @@ A batch is one partition: what a shuffle gets from one task it gets in its order
 Invariants:
     I1. A batch that Spark repeats has the same rows, with the same times.
     I2. Before a segment is deleted, what Spark has written of the batches that read it is on disk, on this machine.
-    I3. What was taken is read by no other query: its messages are in the state of the one that took them, or in what that has written.
+    I3. What was taken is read by no other query: its messages are in the state of the one that took them, or in what that has written. Nor
+        is what a route has taken that had no query meanwhile.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class TimedStreamReader(SpoolStreamReader):
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
         self._began_ms = _wall_ms()
+        self._past: Place | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._timed(self._begin(), SpoolClock())
@@ -102,12 +104,18 @@ class TimedStreamReader(SpoolStreamReader):
                     yield _batch(first, block.written_ms, fresh, partition.floor_ms)
         yield _rows([END_ROW], [partition.end.number], [""], [partition.now_ms], [b"%d" % count])
 
+    def _place(self, offset: dict[str, Any]) -> Place:
+        place = super()._place(offset)
+        spool, _, number = self.options.past.partition(" ")
+        if not number or spool != self._spool.identity or place.number >= int(number):
+            return place
+        if self._past is None:
+            self._past = self._spool.at(int(number))
+        return self._past
+
     def _begin(self) -> Place:
         taken = self._spool.taken()
-        if taken is None:
-            return self._spool.first()
-        start = self._spool.place(taken)
-        return start._replace(number=max(taken, start.number))
+        return self._spool.first() if taken is None else self._spool.at(taken)
 
     def _timed(self, place: Place, clock: SpoolClock) -> dict[str, Any]:
         return {**self._told(place), **clock._asdict()}

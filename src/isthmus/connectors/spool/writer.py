@@ -28,7 +28,7 @@ from isthmus.connectors.spool.folder import (
     SpoolFolder,
     SpoolInUseError,
 )
-from isthmus.connectors.spool.seen import Seen, SeenNames
+from isthmus.connectors.spool.seen import Seen, SeenNames, mark_of
 from isthmus.whole_file import sync_folder, write_file
 
 __all__ = ["SEGMENT_BYTES", "SEGMENT_SECONDS", "SpoolWriter"]
@@ -107,7 +107,7 @@ class SpoolWriter:
             fresh = [
                 each._replace(epoch=epoch(each.key, each.sequence))
                 for each in records
-                if add(each.key, each.sequence, each.enqueued_ms)
+                if add(each.key, each.sequence, each.enqueued_ms, _mark(each))
             ]
             if not fresh:
                 return 0
@@ -199,8 +199,11 @@ class SpoolWriter:
             if isinstance(each, Block):
                 end = max(end, each.end)
                 for record in decode(data, each):
-                    self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch)
+                    self._restore(record)
         return end
+
+    def _restore(self, record: Record) -> None:
+        self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch, _mark(record))
 
     def _go_on(self, number: int, known: int) -> None:
         """Write behind what is in the last segment, or in a new one where that is damaged.
@@ -220,7 +223,7 @@ class SpoolWriter:
         blocks = [each for each in found if isinstance(each, Block)]
         for block in blocks:
             for record in decode(data, block) if block.end > known else ():
-                self._seen.restore(record.key, record.sequence, record.enqueued_ms, record.epoch)
+                self._restore(record)
         end = max((each.end for each in blocks), default=number)
         self._number = max(end, durable.number if durable is not None and durable.segment == number else 0)
         is_whole = stop == (blocks[-1].stop if blocks else 0) and self._number == end
@@ -264,3 +267,7 @@ class SpoolWriter:
 
     def _tell(self) -> None:
         SpoolFolder.write_durable(self._durable, Durable(self._segment, self._position, self._number))
+
+
+def _mark(record: Record) -> int:
+    return mark_of(record.message, record.enqueued_ms) if record.sequence >= 0 else 0

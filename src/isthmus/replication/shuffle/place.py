@@ -53,10 +53,16 @@ def note_places(places: Iterable[SpoolPlace], state_folder: Path) -> None:
     """Add spools to the list.
 
     Raises:
-        InvalidArgumentError: the list cannot be read.
-        OSError: it cannot be written.
+        InvalidArgumentError: the list cannot be read, or written.
     """
     known = known_places(state_folder)
     every = list(dict.fromkeys([*known, *places]))
-    if every != known:
-        write_file(state_folder / _FILE, json.dumps(every).encode())
+    if every == known:
+        return
+    path = state_folder / _FILE
+    try:
+        write_file(path, json.dumps(every).encode())
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path}, which names the spools of runs, cannot be written: {error.strerror or error}"
+        ) from None

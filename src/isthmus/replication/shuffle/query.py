@@ -39,7 +39,7 @@ from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.replication.query.query_failure import cause_of
 from isthmus.replication.shuffle.note import BatchNote, last_note, write_note
-from isthmus.replication.shuffle.state import beginning_of, in_windows, kind_of, read_state, write_state
+from isthmus.replication.shuffle.state import beginning_of, in_windows, kind_of, past, read_state, write_state
 from isthmus.replication.spark.gone import SparkGoneError, calling_spark
 from isthmus.replication.step.aggregate import aggregated, message_of
 from isthmus.replication.step.deduplicate import deduplicated, slack_ms
@@ -163,6 +163,7 @@ class ShuffleQuery:
         fits = {name: self._step.settings.get(name) for name in ("fields", "by")} if kind == "aggregate" else {}
         wanted = json.loads(json.dumps({"query": query, "source": settings.source, **fits}))
         found = read_state(settings.outgoing)
+        beyond = past(settings.incoming, settings.outgoing)
         is_same = found.get("query") == query
         if is_same:
             if kind_of(found) != kind:
@@ -191,7 +192,10 @@ class ShuffleQuery:
             )
         if kind == "aggregate":
             began = found.get("began") if is_same else beginning_of(settings.incoming, settings.outgoing)
+            if began is not None and is_same and "left" in found:
+                began = began | {"taken": began["taken"] + int(beyond.partition(" ")[2]) - found["left"]}
             wanted |= {"began": began} if began is not None else {}
+        wanted |= {"past": beyond} if beyond else {}
         write_state(settings.outgoing, wanted)
 
     def _other_step(self, kind: str) -> Fault:
@@ -221,6 +225,7 @@ class ShuffleQuery:
                 self._spark.readStream.format(FORMAT)
                 .options(path=str(settings.incoming), rows="timed", batch_bytes=str(_BATCH_BYTES))
                 .options(window_ms=str(step.settings["window"]), slack_ms=str(slack))
+                .options(past=past(settings.incoming, settings.outgoing))
                 .load()
             )
             made = (

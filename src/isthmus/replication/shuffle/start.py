@@ -25,7 +25,7 @@ from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.place import SpoolPlace, known_places
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
 from isthmus.replication.shuffle.route import SpooledRoute
-from isthmus.replication.shuffle.state import in_windows
+from isthmus.replication.shuffle.state import in_windows, leave
 from isthmus.topology.model import NamespaceRef, Route
 from isthmus.topology.planning.finding import OWN
 from isthmus.topology.step import StepDeclaration
@@ -304,6 +304,7 @@ class SpoolStarter:
         """The query between a route's spools, started; None where it has none."""
         step = legs(route.options.steps).shuffle
         if not step:
+            leave(folder / "in", folder / "out")
             return None
         settings = ShuffleSettings(
             task=route.task,

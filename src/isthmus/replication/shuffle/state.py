@@ -6,6 +6,8 @@ Spark's state.
 
 Invariants:
     I1. Messages in windows that are open are counted from where the query began; of a query that began before that was noted none are known.
+    I2. What a route without the query takes from its spool, since the file has no such step any more, is no message of the query: neither
+        counted, nor read by it where the step is put back.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from isthmus.connectors.spool.refused import count_refused
 from isthmus.replication.shuffle.note import BatchNote, last_note
 from isthmus.whole_file import write_file
 
-__all__ = ["beginning_of", "in_windows", "kind_of", "read_state", "write_state"]
+__all__ = ["beginning_of", "in_windows", "kind_of", "leave", "past", "read_state", "write_state"]
 
 _FILE = "state"
 
@@ -46,6 +48,19 @@ def kind_of(told: Mapping[str, Any]) -> str:
     return "aggregate" if "fields" in told else "deduplicate"
 
 
+def leave(incoming: Path, outgoing: Path) -> None:
+    """A route without the query is going to read the incoming spool (I2)."""
+    told = read_state(outgoing)
+    if told and "left" not in told:
+        write_state(outgoing, told | {"left": _taken(incoming)})
+
+
+def past(incoming: Path, outgoing: Path) -> str:
+    """The incoming spool's identity and the first record that a route without the query has left in it; empty: none has read it (I2)."""
+    told = read_state(outgoing)
+    return f"{SpoolReader(incoming).identity} {_taken(incoming)}" if "left" in told else str(told.get("past", ""))
+
+
 def beginning_of(incoming: Path, outgoing: Path) -> dict[str, Any]:
     """Where a query begins whose checkpoint holds nothing yet: what was taken from one spool, and what of that the other's notes tell of."""
     return {
@@ -63,12 +78,14 @@ def in_windows(incoming: Path, outgoing: Path, note: BatchNote | None = None) ->
         outgoing: folder of the one that it writes.
         note: its last note there, where that was read already.
     """
-    began = read_state(outgoing).get("began")
+    told = read_state(outgoing)
+    began = told.get("began")
     if not isinstance(began, dict) or began.get("spool") != SpoolReader(incoming).identity:
         return 0
     with suppress(SpoolError, KeyError, TypeError, ValueError):
         went = _noted(incoming, last_note(outgoing) if note is None else note)
-        came, went = _taken(incoming) - int(began["taken"]), went - int(began["noted"])
+        taken = int(told.get("left", _taken(incoming)))
+        came, went = taken - int(began["taken"]), went - int(began["noted"])
         return max(0, came - went)
     return 0
 

@@ -29,6 +29,7 @@ from isthmus.connectors.secret import scrub
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.connection_string import EMULATOR_HTTP_PORT
 from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE, may_be_plain
 from isthmus.connectors.system import system_of
 from isthmus.errors import EntityNotFoundError, IsthmusError, NotAllowedError, UnauthorizedError
 from isthmus.replication.reach import namespace_options
@@ -39,6 +40,7 @@ from isthmus.supervisor.examination.examination import (
     clock_finding,
     fill_finding,
 )
+from isthmus.topology.check.plain_password import shown_to
 from isthmus.topology.model import Federation, NamespaceRef
 from isthmus.topology.rights import Rights, rights
 from isthmus.transport import Client, Endpoint, Receiver, Sender
@@ -100,6 +102,7 @@ class _Examination:
 
     def other(self) -> Iterator[Finding]:
         """Of a system that is not Service Bus."""
+        yield from self._password()
         options = namespace_options(self._namespace)
         try:
             system = system_of(self._namespace.kind)
@@ -115,6 +118,14 @@ class _Examination:
             for entity in entities:
                 right = "listen" if reads else "send"
                 yield self._tried(f"{right} {entity}", partial(system.check, options, entity, reads=reads), right)
+
+    def _password(self) -> Iterator[Finding]:
+        found = [each for each in shown_to(self._namespace) if not may_be_plain(each[0])]
+        if found:
+            hosts, instead = (", ".join(dict.fromkeys(each)) for each in zip(*found, strict=True))
+            text = f"goes to {hosts} without TLS, and whoever sees the packets can read it"
+            hint = f"write {instead}; or name hosts of a trusted network in {ALLOWED_VARIABLE}"
+            yield Finding(alias=self._alias, subject="password", verdict=Verdict.WARNING, text=text, hint=hint)
 
     def service_bus(self) -> Iterator[Finding]:
         """Of Service Bus."""

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,16 @@ from typing import Any
 
 from isthmus.topology.file.setting import Setting, Spec
 
-__all__ = ["ADDRESS", "PASSWORD_EXAMPLE", "REFERENCE", "NamespaceKind", "SettingFault", "Shape", "address_faults"]
+__all__ = [
+    "ADDRESS",
+    "PASSWORD_EXAMPLE",
+    "REFERENCE",
+    "NamespaceKind",
+    "SettingFault",
+    "Shape",
+    "address_faults",
+    "is_loopback",
+]
 
 REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 PASSWORD_EXAMPLE = "env:NAME"
@@ -60,6 +70,20 @@ def address_faults(
         )
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name or address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _no_places(values: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    return ()
+
+
 def _no_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterable[SettingFault]:
     return ()
 
@@ -86,6 +110,8 @@ class NamespaceKind:
         granted_by: what grants the rights `listen`, `send` and `manage`, for people.
         faults: what is wrong with settings together; takes the values by the names of the settings, and how a setting and its value are
             written where they are given.
+        plain_places: the hosts to which a password or token goes without TLS, each with what to write instead; takes the values that the file
+            has, as text. Of a kind that refuses to show them there are none.
     """
 
     name: str
@@ -104,6 +130,7 @@ class NamespaceKind:
     address: str = ""
     granted_by: Mapping[str, str] = field(default_factory=dict)
     faults: Callable[[Mapping[str, Any], Callable[[str, str], str]], Iterable[SettingFault]] = _no_faults
+    plain_places: Callable[[Mapping[str, str]], Iterable[tuple[str, str]]] = _no_places
 
     @property
     def is_log(self) -> bool:

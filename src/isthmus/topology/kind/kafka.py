@@ -46,6 +46,14 @@ def kafka_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) ->
         )
 
 
+def _plain_places(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """SCRAM shows no password, GSSAPI neither."""
+    if values.get("security") == "sasl_plaintext" and values.get("mechanism", "PLAIN") in ("PLAIN", "OAUTHBEARER"):
+        for each in values["bootstrap"].split(","):
+            host, colon, _ = each.strip().rpartition(":")
+            yield (host if colon else each.strip()).strip("[]"), "security: sasl_ssl"
+
+
 KAFKA = NamespaceKind(
     name="kafka",
     title="an Apache Kafka cluster",
@@ -58,6 +66,7 @@ KAFKA = NamespaceKind(
         "manage": "ACLs Create and Describe on the topic, Read on the consumer group",
     },
     faults=kafka_faults,
+    plain_places=_plain_places,
     option_names={
         "bootstrap": "bootstrap_servers",
         "security": "security_protocol",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
 
-__all__ = ["PORT", "RABBITMQ", "TLS_PORT", "addresses_of", "rabbitmq_faults"]
+__all__ = ["PORT", "RABBITMQ", "TLS_PORT", "addresses_of", "plain_places", "rabbitmq_faults"]
 
 PORT, TLS_PORT = 5672, 5671
 _MANAGEMENT = "https://rabbit-1.example.com:15671"
@@ -86,6 +87,18 @@ def rabbitmq_faults(values: Mapping[str, Any], write: Callable[[str, str], str])
         yield "management", "management is no URL", f"write {write('management', _MANAGEMENT)}"
 
 
+def plain_places(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The hosts to which the password goes without TLS (`NamespaceKind.plain_places`)."""
+    if not values.get("password"):
+        return
+    if values.get("mechanism", "PLAIN") == "PLAIN" and values.get("tls", "").lower() != "true":
+        for host, _ in addresses_of(values["host"], tls=False):
+            yield host, "tls: true"
+    management = urlsplit(values.get("management", ""))
+    if management.scheme == "http":
+        yield management.hostname or "", "management: https://..."
+
+
 RABBITMQ = NamespaceKind(
     name="rabbitmq",
     title="a virtual host of a RabbitMQ broker",
@@ -96,6 +109,7 @@ RABBITMQ = NamespaceKind(
     audits_by="management",
     address="host virtual_host",
     faults=rabbitmq_faults,
+    plain_places=plain_places,
     settings=(
         Setting(
             name="host",

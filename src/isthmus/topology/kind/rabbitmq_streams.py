@@ -11,7 +11,7 @@ from typing import Any
 
 from isthmus.topology.file.setting import Kind, Setting
 from isthmus.topology.kind.base import NamespaceKind, SettingFault, Shape
-from isthmus.topology.kind.rabbitmq import RABBITMQ, rabbitmq_faults
+from isthmus.topology.kind.rabbitmq import RABBITMQ, plain_places, rabbitmq_faults
 
 __all__ = ["BROKER", "RABBITMQ_STREAMS"]
 
@@ -52,6 +52,7 @@ RABBITMQ_STREAMS = NamespaceKind(
     dead_letters=False,
     address="host virtual_host",
     faults=_faults,
+    plain_places=plain_places,
     granted_by={
         "listen": "the permission `read` on the stream; with a dead_letter_stream `write` on the default exchange",
         "manage": "the permission `read` on the stream; with management the tag `management`, and `configure` on a dead_letter_stream",

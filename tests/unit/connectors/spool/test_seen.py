@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.connectors.spool.seen import Seen, SeenNames
+from isthmus.connectors.spool.seen import MARKS, Seen, SeenNames, mark_of
 from isthmus.connectors.wrap.arrival import number_of
 
 
@@ -34,6 +34,39 @@ def test_i2_an_entity_that_was_made_again_gives_its_numbers_to_other_messages(fi
     assert [seen.add("q", number, 5_000) for number in range(first, 12)] == [True] * (12 - first)
     assert seen.epoch("q", 1) == 1
     assert not seen.add("q", 5, 5_000)  # of the new epoch
+
+
+def test_i2_a_log_that_was_made_again_with_older_times_is_known_by_its_first_messages() -> None:
+    """Producers of Kafka choose the times: what was restored into a new topic counted as come again, and was lost."""
+    seen = Seen()
+    assert all(seen.add("t", number, 9_000_000 + number) for number in range(3 * MARKS))
+    seen = Seen.from_text(seen.to_text())
+    assert all(seen.add("t", number, 5_000 + number) for number in range(2 * MARKS))
+    assert seen.epoch("t", 0) == 1
+    assert not any(seen.add("t", number, 5_000 + number) for number in range(2 * MARKS)), "they come again"
+    assert seen.epoch("t", 0) == 1
+
+
+def test_i2_a_log_that_was_made_again_and_has_no_times_is_known_by_what_it_holds() -> None:
+    seen = Seen()
+    first, second = ([mark_of(b"%b %d" % (name, number), 0) for number in range(5)] for name in (b"old", b"new"))
+    assert all(seen.add("s", number, 0, mark) for number, mark in enumerate(first))
+    assert not any(seen.add("s", number, 0, mark) for number, mark in enumerate(first)), "they come again"
+    assert all(seen.add("s", number, 0, mark) for number, mark in enumerate(second))
+
+
+def test_i2_a_log_that_has_lost_its_end_goes_on_with_other_messages() -> None:
+    seen = Seen()
+    assert all(seen.add("t", number, 1_000 + number) for number in range(3 * MARKS))
+    assert not seen.add("t", 3 * MARKS - 2, 1_000 + 3 * MARKS - 2)
+    assert seen.add("t", 3 * MARKS - 2, 1_000)
+    assert seen.add("t", 3 * MARKS - 1, 1_000)
+
+
+def test_a_file_of_a_release_before_has_no_marks() -> None:
+    seen = Seen.from_text('[["t",0,0,1009,9,[[0,10]]]]')
+    assert not seen.add("t", 5, 7)
+    assert seen.add("t", 10, 1_010)
 
 
 def test_a_message_that_was_passed_over_is_new_when_it_comes() -> None:

@@ -50,6 +50,25 @@ def test_what_is_written_is_read_over_segments_in_order(tmp_path: Path) -> None:
     assert len(list((tmp_path / "segments").iterdir())) > 5
 
 
+def test_i3_a_stream_without_times_that_was_made_again_is_written(tmp_path: Path) -> None:
+    """Its offsets had come: what the new one holds was taken for the old, and was settled at the source."""
+
+    def stream(name: bytes) -> list[Record]:
+        return [Record(KEY, number, 0, b"%b %d" % (name, number)) for number in range(20)]
+
+    for _ in range(2):  # the second time they come again
+        writer = SpoolWriter(tmp_path).open()
+        writer.append(stream(b"old"))
+        writer.sync()
+        writer.close()
+    assert numbers_read(tmp_path) == list(range(20))
+    writer = SpoolWriter(tmp_path).open()
+    assert writer.append(stream(b"new")) == 20
+    writer.sync()
+    writer.close()
+    assert SpoolWriter(tmp_path).open().append(stream(b"new")) == 0
+
+
 def test_a_segment_is_followed_by_another_when_it_is_old(tmp_path: Path) -> None:
     now = [100.0]
     writer = SpoolWriter(tmp_path, segment_seconds=60.0, wall=lambda: now[0]).open()

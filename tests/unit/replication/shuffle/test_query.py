@@ -18,7 +18,7 @@ from isthmus.errors import ConfigError
 from isthmus.replication.shuffle import query as module
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings
-from isthmus.replication.shuffle.state import in_windows
+from isthmus.replication.shuffle.state import in_windows, leave, past
 from isthmus.replication.step.message.message import StepMessage
 from isthmus.topology.step import StepDeclaration
 
@@ -318,6 +318,40 @@ def test_windows_that_are_open_in_another_checkpoint_are_told(
     start("q2").stop()
     assert "task t: 2 messages are in windows of its step aggregate that another checkpoint than c has" in caplog.text
     assert in_windows(tmp_path / "in", tmp_path / "out") == 0
+
+
+def test_what_a_route_without_the_query_takes_is_no_message_of_its_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step was taken out of the file, while `when_full: spool` stayed, and put back: the query read what had been sent."""
+
+    def start() -> ShuffleQuery:
+        made = opened(tmp_path, "aggregate", fields={"n": "count"}, by=[], wait=1000)
+        made._writer.close()
+        monkeypatch.setattr(made, "_start", lambda: SimpleNamespace(id="q1", stop=lambda: None))
+        made._started.clear()
+        return made.start()
+
+    incoming, outgoing = tmp_path / "in", tmp_path / "out"
+    writer = SpoolWriter(incoming).open()
+    writer.append([Record("ewr/q id", number, 1, b"m") for number in range(10)])
+    writer.sync()
+    writer.close()
+    leave(incoming, outgoing)
+    start().stop()
+    assert past(incoming, outgoing) == ""
+    SpoolReader(incoming).take(4)
+    for taken in (6, 9):
+        leave(incoming, outgoing)
+        SpoolReader(incoming).take(taken)  # sent to the target
+        assert in_windows(incoming, outgoing) == 4
+        start().stop()
+        assert in_windows(incoming, outgoing) == 4
+        assert past(incoming, outgoing) == f"{SpoolReader(incoming).identity} {taken}"
+    SpoolReader(incoming).take(10)  # by the query
+    start().stop()
+    assert in_windows(incoming, outgoing) == 5
+    assert past(incoming, outgoing).endswith(" 9")
 
 
 def test_a_state_whose_source_was_not_told_is_of_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

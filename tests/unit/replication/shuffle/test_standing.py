@@ -18,7 +18,7 @@ from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.folder import ArchiveFolder
 from isthmus.replication.query.sighting import Seldom, SpoolView
 from isthmus.replication.shuffle.note import BatchNote, write_note
-from isthmus.replication.shuffle.place import note_places
+from isthmus.replication.shuffle.place import SpoolPlace, note_places
 from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.replication.shuffle.start import check_spools, places_of, spool_folder, spool_view, stranded
 from isthmus.replication.shuffle.state import beginning_of, write_state
@@ -112,6 +112,13 @@ def test_a_spool_elsewhere_that_the_file_names_no_more_is_named(tmp_path: Path) 
     write(spool_folder(was, state) / "in", b"a")
     assert list(stranded([was], state, NAMESPACES)) == []
     assert list(stranded([now], state, NAMESPACES)) == [(tmp_path / "was" / was.name / "in", 1)]
+
+
+def test_a_list_of_spools_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A full disk, or another owner: `run` ended with a traceback."""
+    (tmp_path / "spool-places.json.new").mkdir()
+    with pytest.raises(InvalidArgumentError, match=r"spool-places\.json.* cannot be written"):
+        note_places([SpoolPlace("/srv/spool")], tmp_path)
 
 
 def test_a_spool_of_an_archive_that_the_file_names_no_more_is_named_for_what_its_table_has_not(tmp_path: Path) -> None:

@@ -58,3 +58,21 @@ def test_a_certificate_that_is_not_trusted_has_a_remedy(kind: str, monkeypatch: 
     )
     (found,) = [each for each in doctor.examine(federation) if (each.alias, each.subject) == ("ewr", "connect")]
     assert (found.verdict, found.hint[:15]) == (Verdict.FAULT, "write ca_file: ")
+
+
+def test_a_password_that_goes_without_tls_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        doctor, "system_of", lambda _: SimpleNamespace(identity=lambda _: "mq", check=lambda *_, **__: None)
+    )
+    federation = read(
+        "isthmus: 1\nnamespaces:\n  mq: {kind: rabbitmq, host: 'rabbit-1,localhost', username: u, password: env:P}\n"
+        "  ewr: {host: ewr.example}\ntasks:\n  t: {pattern: move, source: mq, queue: q, target: ewr}\n"
+    )
+    monkeypatch.setattr(doctor._Examination, "service_bus", lambda _: iter(()))
+
+    def told() -> list[tuple[str, Verdict]]:
+        return [(each.text[:16], each.verdict) for each in doctor.examine(federation) if each.subject == "password"]
+
+    assert told() == [("goes to rabbit-1", Verdict.WARNING)]
+    monkeypatch.setenv("ISTHMUS_ALLOW_PLAIN_HOSTS", "rabbit-1")
+    assert told() == []

@@ -240,8 +240,8 @@ class ConsumerThread(threading.Thread):
 
     def _is_another(self, view: TopicView) -> bool:
         """Whether the topic was made again since it was looked at, and that has to be told."""
-        topic = f"{view.cluster_id}:{view.topic_id}"
-        before, self._known = self._known, topic
+        topic = view.identity
+        before, self._known = self._known, topic or self._known
         is_told = self._fault.is_spent  # by the offsets of another partition
         starts: dict[int, int] = {}
         if is_another(before, topic):
@@ -249,7 +249,7 @@ class ConsumerThread(threading.Thread):
                 starts = dict.fromkeys(self._delivered.account.partitions, 0)
         if starts:
             self._begin_again(starts)
-        self._delivered.topic = topic if view.topic_id else ""
+        self._delivered.topic = topic
         return bool(starts) and not is_told
 
     def _look_at_topic(self, now: float) -> None:

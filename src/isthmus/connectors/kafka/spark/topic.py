@@ -70,7 +70,7 @@ class Topic:
             IsthmusError: no answer, or a refusal.
         """
         view = look_at(self._options, self._name)
-        self.identity = f"{view.cluster_id}:{view.topic_id}" if view.topic_id else ""
+        self.identity = view.identity
         found = {}
         with errors_of(self._options, self._name):
             for number in range(view.partitions):

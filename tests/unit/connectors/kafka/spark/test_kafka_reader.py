@@ -215,6 +215,22 @@ def test_i5_where_the_topic_was_made_again_before_the_first_batch_it_is_read_fro
         assert [(part.first, part.stop) for part in stream.partitions(each, end)] == [(0, 9)]
 
 
+def test_i3_a_topic_that_was_made_again_with_as_many_records_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    Topic.edges_now = {0: (0, 5)}
+    monkeypatch.setattr(Topic, "identity", "cluster:two")
+    before = {"0": 5, "topic": "cluster:one"}
+    end = reader(missing="skip").latestOffset(before, ReadMaxRows(9))
+    assert [(each.first, each.stop) for each in reader(missing="skip").partitions(before, end)] == [(0, 5)]
+
+
+def test_a_checkpoint_of_a_release_before_names_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    Topic.edges_now = {0: (0, 9)}
+    monkeypatch.setattr(Topic, "identity", "cluster:one")
+    stream = reader()
+    assert stream.latestOffset({"0": 9}, ReadMaxRows(5)) == {"0": 9}
+    assert stream.latestOffset({"0": 7}, ReadMaxRows(5)) == {"0": 9, "topic": "cluster:one"}
+
+
 def test_what_is_refused_when_the_query_is_planned() -> None:
     """I4, and I2 of the sink."""
     own = from_arrow_schema(SCHEMA)
